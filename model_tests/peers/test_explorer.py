@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from _pytest.mark import ParameterSet
 from model_tests.peers.explorer_node import asked_of_node
 
 from longpoll_spec.bounds import named
@@ -33,6 +34,10 @@ LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGi
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]
 SLIPS: Final = 12
 """Slips that our own engine explores beside the interpreter."""
+SLIP_STATES: Final = 20_000
+"""Both end at the next level past this: a slip may make the space endless."""
+QUICK_STATES: Final = 500_000
+"""A larger space takes the interpreter over 10 s."""
 
 
 def _data(policy: str, bounds: str) -> str:
@@ -40,7 +45,12 @@ def _data(policy: str, bounds: str) -> str:
     return data_of([(model, token_of(model, ()))])
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.policy}-{entry.bounds}")
+def _case(entry: Entry) -> ParameterSet:
+    slow = [pytest.mark.long] if entry.distinct_states > QUICK_STATES else []
+    return pytest.param(entry, marks=slow, id=f"{entry.policy}-{entry.bounds}")
+
+
+@pytest.mark.parametrize("entry", list(map(_case, ENTRIES)))
 def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
     """States, transitions, depth, and of every property the length of a shortest run."""
     (found,) = asked_of_node(tmp_path, _data(entry.policy, entry.bounds), [{"law": 0}])
@@ -136,7 +146,7 @@ def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
     told = [slip["what"] for slip in json.loads(data)["slips"]]
     every = len(told) // SLIPS
     chosen = list(range(0, len(told), every))
-    answers = asked_of_node(tmp_path, data, [{"law": 0, "slip": at} for at in chosen])
+    answers = asked_of_node(tmp_path, data, [{"law": 0, "slip": at, "limit": SLIP_STATES} for at in chosen])
     bounds = bounds_of(policy)
     planted = [each for each in (*named_slips(policy, bounds), *slips_of(policy, bounds)) if each.is_in(policy, bounds)]
 
@@ -144,7 +154,8 @@ def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
     caught = 0
     for at, found in zip(chosen, answers, strict=True):
         model = planted[at].planted(policy, bounds)
-        ours = explore(model, properties_of(model), engine="python")
+        ours = explore(model, properties_of(model), engine="python", limit_states=SLIP_STATES)
+        assert found["whole"] == ours.complete
         assert (found["states"], found["transitions"]) == (ours.distinct_states, ours.transitions), told[at]
         assert found["runs"] == _runs(ours), told[at]
         caught += any(each.verdict == "violated" for each in ours.verdicts)

@@ -192,6 +192,27 @@ def test_a_slip_is_explored_at_once(opened: Browser) -> None:
     assert "no run of the law" in _text(opened, "#command")
 
 
+@pytest.mark.parametrize(
+    ("slip", "caught", "more"),
+    [
+        ("next_pull begins anew", "offset_goes_on", ""),
+        ("append forgets what its guard says of log_end", "", "what was not seen is not said"),
+        ("stop forgets what its guard says of running", "", ""),
+    ],
+)
+def test_a_slip_is_caught_only_by_what_the_law_keeps(opened: Browser, slip: str, caught: str, more: str) -> None:
+    """What RocketMQ breaks by itself catches no slip; of one that makes endlessly many states the end is told."""
+    number = opened.run(f"[...document.getElementById('slip').options].find((each) => each.text === '{slip}').value")
+    _choose(opened, "slip", number)
+    opened.run(SEARCHED)
+    told = _text(opened, "#progress")
+
+    assert (f"The slip is caught by {caught}." if caught else "No property catches the slip.") in told
+    assert more in told
+    assert "The law breaks it without the slip, too." in _text(opened, "[data-property=lost_by_hold]")
+    assert opened.complaints == []
+
+
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
 def test_nothing_is_cut_off(browser: Browser, page: Path, width: int, dark: bool) -> None:
     """At the start, and with a run and the findings of a search on the page; it asks for nothing but itself."""

@@ -4,7 +4,8 @@
 |-------------|-----------------------------------------------------------------------------------------------|
 | `texts`     | every sentence, name and word, which the rest refers to by number                             |
 | `nodes`     | [operator, arguments...]; a node stands after its arguments, which are numbers of nodes       |
-| `laws`      | a model each: its setting as a token, variables, actions, properties                          |
+| `entries`   | every variable, action and property, each once however many laws have it                      |
+| `laws`      | a model each: its setting as a token, and its entries by number                               |
 | `slips`     | planted mistakes in the first law: other texts of some actions, other terms of some properties |
 
 A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards stand as they were before `tick`
@@ -25,6 +26,7 @@ from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.render.notation import sizes_of
 from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
+from longpoll_spec.state import Variable
 from longpoll_spec.terms import Term, nodes
 from longpoll_spec.threads import thread_of
 
@@ -51,6 +53,7 @@ class Pool:
 
     texts: dict[str, int] = field(factory=dict)
     nodes: list[list[int]] = field(factory=list)
+    entries: dict[str, int] = field(factory=dict)
     _numbers: dict[int, int] = field(factory=dict)
     _shapes: dict[tuple[int, ...], int] = field(factory=dict)
     # A term is known by its identity, which another could take over once it is gone.
@@ -59,6 +62,10 @@ class Pool:
     def text(self, text: str) -> int:
         """The number of a text."""
         return self.texts.setdefault(text, len(self.texts))
+
+    def entry(self, entry: Mapping[str, Any]) -> int:
+        """The number of a variable, an action or a property."""
+        return self.entries.setdefault(_json(entry), len(self.entries))
 
     def term(self, term: Term) -> int:
         """The number of a term; what it is made of goes into the table before it."""
@@ -98,11 +105,16 @@ def data_of(models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = (
         "operators": OPERATORS,
         "texts": list(pool.texts),
         "nodes": pool.nodes,
+        "entries": list(map(json.loads, pool.entries)),
         "laws": laws,
         "slips": slips,
     }
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    text = _json(document)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _law(model: Model, token: str, pool: Pool) -> dict[str, Any]:
@@ -111,20 +123,19 @@ def _law(model: Model, token: str, pool: Pool) -> dict[str, Any]:
         "sizes": sizes_of(model.bounds),
         "token": token,
         "waits": model.policy.tick == "maximal_progress",
-        "variables": [
-            {
-                "name": pool.text(each.name),
-                "sentence": pool.text(each.sentence),
-                "lower": each.lower,
-                "first": each.initial,
-                "words": [pool.text(each.show(value)) for value in (0, 1)]
-                if each.truth
-                else [pool.text(label) for label in each.labels],
-            }
-            for each in model.variables
-        ],
-        "actions": [_action(action, pool) for action in actions_of(model.state)],
-        "properties": [_property(item, pool) for item in properties_of(model)],
+        "variables": [pool.entry(_variable(each, pool)) for each in model.variables],
+        "actions": [pool.entry(_action(action, pool)) for action in actions_of(model.state)],
+        "properties": [pool.entry(_property(item, pool)) for item in properties_of(model)],
+    }
+
+
+def _variable(variable: Variable, pool: Pool) -> dict[str, Any]:
+    words = map(variable.show, (0, 1)) if variable.truth else variable.labels
+    return {
+        "name": pool.text(variable.name),
+        "sentence": pool.text(variable.sentence),
+        "first": variable.initial,
+        "words": list(map(pool.text, words)),
     }
 
 

@@ -13,10 +13,17 @@ const Law = (() => {
   // Where a token's fields stand.
   const [PROPERTY, FINGERPRINT, RUN] = [3, 4, 5];
 
+  /* A law with its variables, actions and properties in place of their numbers. */
+  function lawOf(data, number) {
+    const law = data.laws[number], entries = (numbers) => numbers.map((each) => data.entries[each]);
+    const { variables, actions, properties } = law;
+    return { ...law, variables: entries(variables), actions: entries(actions), properties: entries(properties) };
+  }
+
   /* One law, with a slip or without: evaluates each node at most once in a state. */
   class Machine {
     constructor(data, number, slip = null) {
-      const law = data.laws[number];
+      const law = lawOf(data, number);
       this.data = data;
       this.law = law;
       this.nodes = data.nodes;
@@ -125,7 +132,8 @@ const Law = (() => {
   const key = (state) => String.fromCharCode(...state.map((value) => value + CHARACTER));
 
   /* Every state that can be reached from `start`, breadth first, so that the first run to a finding is a shortest one.
-   * `told` is called now and then with (states, level). The answer's `findings`: a property's number -> its run from
+   * From `limit` states on it ends at the
+   * next level, is not `whole`, and has looked at that level's states without their steps. `told` is called now and then with (states, level). The answer's `findings`: a property's number -> its run from
    * `start`; of what must hold the run breaks it, of what must be found it gets there. */
   function explore(machine, { start = machine.initial, limit = Infinity, told = () => {} } = {}) {
     const states = [start], parents = [-1], by = [-1], levels = [0];
@@ -140,8 +148,10 @@ const Law = (() => {
     const keep = (property, run) => {
       if (run.length < (findings.get(property)?.length ?? Infinity)) findings.set(property, run);
     };
-    for (; at < states.length && states.length <= limit; at++) {
-      const state = states[at], enabled = machine.enabled(state);
+    let whole = true;
+    for (; at < states.length; at++) {
+      whole &&= states.length < limit || levels[at] === levels[at - 1];
+      const state = states[at], enabled = whole ? machine.enabled(state) : [];
       for (const [property, step] of machine.decided(state, enabled)) {
         const length = levels[at] + Number(step >= 0);
         if (length < (findings.get(property)?.length ?? Infinity)) {
@@ -160,7 +170,7 @@ const Law = (() => {
       }
       if (at % 1000 === 0) told(states.length, levels[at]);
     }
-    return { states: states.length, transitions, depth: levels[levels.length - 1], findings, whole: at === states.length };
+    return { states: states.length, transitions, depth: levels[levels.length - 1], findings, whole };
   }
 
   /* CRC-32 as zlib has it. */

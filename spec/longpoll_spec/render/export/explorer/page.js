@@ -6,6 +6,8 @@ const text = (number) => data.texts[number];
 
 /* The law, the slip (or null), the run, and how many of its steps have been taken. */
 const now = { law: 0, slip: null, run: [], step: 0, machine: null, states: [], property: "" };
+/* A slip may make the space endless; what it breaks shows long before this. */
+const STATES_MAX_OF_SLIP = 100_000;
 let worker = null;
 let playing = null;
 
@@ -18,7 +20,7 @@ function put(parent, tag, content = "", attributes = {}) {
 }
 
 const state = () => now.states[now.step];
-const law = () => data.laws[now.law];
+const law = () => now.machine?.law ?? data.laws[now.law];
 const preset = () => law().policy.split("+")[0];
 
 /* Take up a law and a run of it; throws where the run cannot happen. */
@@ -206,8 +208,10 @@ function search() {
 onmessage = ({ data: asked }) => {
   const machine = new Law.Machine(asked.data, asked.law, asked.slip);
   const told = (states, level) => postMessage({ states, level });
-  const found = Law.explore(machine, { start: asked.start, told });
-  postMessage({ ...found, done: true });
+  const found = Law.explore(machine, { start: asked.start, limit: asked.limit ?? Infinity, told });
+  // What the law breaks or never reaches without the slip says nothing of the slip.
+  const right = asked.slip === null ? null : Law.explore(new Law.Machine(asked.data, asked.law));
+  postMessage({ ...found, right, done: true });
 };`;
   const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   worker = new Worker(address);
@@ -229,7 +233,8 @@ onmessage = ({ data: asked }) => {
     rest();
     at("progress").textContent = `The search has ended: ${error.message}`;
   };
-  worker.postMessage({ data, start: state(), ...asked });
+  const limit = now.slip === null ? null : STATES_MAX_OF_SLIP;
+  worker.postMessage({ data, start: state(), limit, ...asked });
 }
 
 function rest() {
@@ -245,11 +250,20 @@ function drawFound(answer, before, asked) {
     .map((item, number) => [item, answer.findings.get(number)])
     .filter(([item, run]) => item.kind === "always" && run !== undefined)
     .sort(([, one], [, other]) => one.length - other.length);
+  const own = (number) => asked.slip !== null && answer.right.findings.has(number);
+  const isNew = ([item]) => !own(properties.indexOf(item));
+  const caught = asked.slip === null ? [] : broken.filter(isNew);
+  broken.sort((one, other) => Number(isNew(other)) - Number(isNew(one)));
   const told = `${answer.states.toLocaleString("en")} states, ${answer.transitions.toLocaleString("en")} transitions, depth ${answer.depth}`;
-  at("progress").textContent = `${told}: ${broken.length ? `${broken.length} properties are broken` : "no property is broken"}.`;
+  const end = answer.whole ? "" : " The slip makes more states than are searched: what was not seen is not said.";
+  const names = caught.map(([item]) => item.name).join(", ");
+  const slip = asked.slip === null ? "" : names ? ` The slip is caught by ${names}.` : " No property catches the slip.";
+  const count = broken.length === 1 ? "1 property is broken" : `${broken.length || "no"} properties are broken`;
+  at("progress").textContent = `${told}: ${count}.${slip}${end}`;
   for (const [item, run] of broken) {
     const box = put(at("found"), "div", "", { class: "found", "data-property": item.name });
-    put(box, "p", `${item.name}, ${run.length} steps from here: ${text(item.sentence)}`);
+    const too = own(properties.indexOf(item)) ? " The law breaks it without the slip, too." : "";
+    put(box, "p", `${item.name}, ${run.length} steps from here: ${text(item.sentence)}${too}`);
     put(box, "button", "Show the shortest run", { type: "button", "aria-label": `Show the shortest run that breaks ${item.name}` })
       .addEventListener("click", () => {
         open(asked.law, asked.slip, [...before, ...run], before.length + run.length, item.name);
@@ -258,11 +272,14 @@ function drawFound(answer, before, asked) {
       });
   }
   // A slip may break nothing, and yet no longer do what the law does.
-  const missed = properties.filter((item, number) => item.kind === "sometimes" && !answer.findings.has(number));
-  if (missed.length && !before.length) {
-    put(at("found"), "p", `Never reached: ${missed.map((item) => item.name).join(", ")}.`);
+  const missed = properties.filter(
+    (item, number) =>
+      item.kind === "sometimes" && !answer.findings.has(number) && (asked.slip === null || own(number)),
+  );
+  if (missed.length && !before.length && answer.whole) {
+    put(at("found"), "p", `Never reached${asked.slip === null ? "" : ", though the law reaches it"}: ${missed.map((item) => item.name).join(", ")}.`);
   }
-  if (asked.slip !== null && !broken.length && !missed.length) {
+  if (asked.slip !== null && answer.whole && !caught.length && !missed.length) {
     put(at("found"), "p", "Nothing notices this slip under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody.");
   }
 }
