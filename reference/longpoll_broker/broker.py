@@ -69,7 +69,7 @@ class Broker(Stoppable):
         self.pulling = pulling_of(shared)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
-        administering = administering_of(shared, topic_deleted=self.pulling.topic_deleted)
+        self.administering = administering = administering_of(shared, topic_deleted=self.pulling.topic_deleted)
         self.sending = sending_of(shared, flushed=dispatch.pass_ended, producer_of=administering.clients.producer_of)
         self.keeping = keeping_of(
             shared,
@@ -92,7 +92,8 @@ class Broker(Stoppable):
                 shared.runtime,
                 f"io-{number}",
                 limits,
-                pass_ended=self.pulling.dispatch_service.pass_ended,
+                pass_ended=self._pass_ended,
+                has_more=lambda: self.administering.clients.notices.has_more,
                 clock=self.hold_service if number == 0 else None,
             )
             for number in range(config.io_thread_count)
@@ -105,6 +106,11 @@ class Broker(Stoppable):
         own = OwnBroker(config, shared.topics, f"{advertised}:{self.address[1]}")
         first.add_listener(listeners[1], NameServer(own, shared.traits, now_ms=shared.runtime.unix_ms))
         return loops
+
+    def _pass_ended(self, outbox: Outbox) -> None:
+        """Make visible what a pass of a loop appended, and tell members what it changed in their groups."""
+        self.pulling.dispatch_service.pass_ended(outbox)
+        self.administering.clients.notices.turn(outbox)
 
     @classmethod
     def start(

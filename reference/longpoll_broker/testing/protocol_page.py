@@ -22,7 +22,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_broker import name_server, service
-from longpoll_broker.service.admin import client_processor as clients
+from longpoll_broker.service.admin import member_notices
 from longpoll_broker.service.admin import routes_processor as routes
 from longpoll_broker.service.send import transaction_check
 from longpoll_protocol import bodies, headers
@@ -101,7 +101,7 @@ def sections() -> list[Section]:
     tables = {
         "served by the broker": served_by(*(module for module in services() if module is not routes)),
         "served by the name server": served_by(name_server, routes),
-        "sent to clients by the broker": sent_by(clients) | sent_by(transaction_check) | _PASSED_ON,
+        "sent to clients by the broker": sent_by(member_notices) | sent_by(transaction_check) | _PASSED_ON,
     }
     found = []
     every = list(shapes())

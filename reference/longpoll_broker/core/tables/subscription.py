@@ -50,6 +50,9 @@ class Group:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     fingerprint: int | None = None
     """The hash that a 5.x client last sent of its subscriptions."""
+    encoded_ids: bytes | None = None
+    """The client ids as the answer to 38 has them, once they were asked for: each member of a large group asks after
+    each change. None after a change."""
 
 
 @define(slots=True, eq=False)
@@ -106,6 +109,8 @@ class Clients:
         changed = channel not in group.members
         if changed and len(group.members) >= MEMBER_COUNT_MAX:
             return False
+        if group.members.get(channel) != client_id:
+            group.encoded_ids = None
         group.members[channel] = client_id
         self._groups_of.setdefault(channel, set()).add(name)
         if subscriptions is None:
@@ -128,6 +133,7 @@ class Clients:
         group = self._groups.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return False
+        group.encoded_ids = None
         if not group.members:
             del self._groups[name]
             self.filters.group_gone(name, group.subscriptions)

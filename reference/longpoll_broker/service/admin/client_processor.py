@@ -1,29 +1,26 @@
-"""Serves clients that come, go and ask for each other: 34, 35, 38, 46, and the notice 40.
+"""Serves clients that come, go and ask for each other: 34, 35, 38, 46.
+
+Leaves out the notice 40 (`member_notices`).
 
 Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java` 4.9.
 """
 
 from __future__ import annotations
 
-import itertools
-
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from longpoll_broker.core.filter.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.admin.member_notices import MemberNotices
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
-from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.headers import (
-    GetConsumerListByGroupRequestHeader,
-    NotifyConsumerIdsChangedRequestHeader,
-    UnregisterClientRequestHeader,
-)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock
 
@@ -53,7 +50,9 @@ class ClientProcessor(Serving):
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
     """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
-    _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+    notices: MemberNotices = field(
+        init=False, default=Factory(lambda self: MemberNotices(self.clients, self.lock), takes_self=True)
+    )
 
     @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
@@ -77,7 +76,7 @@ class ClientProcessor(Serving):
                     )
                 changed = self._register(channel, data, consumer)
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
-                self._tell_members(consumer.group_name, outbox)
+                self.notices.changed(consumer.group_name, outbox)
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
@@ -98,7 +97,7 @@ class ClientProcessor(Serving):
             with self.lock:
                 changed = self.clients.unregister(channel, header.consumer_group)
             if changed:
-                self._tell_members(header.consumer_group, outbox)
+                self.notices.changed(header.consumer_group, outbox)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -106,10 +105,14 @@ class ClientProcessor(Serving):
         """38: the client ids of a group; code 1 when it has no members."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
         with self.lock:
-            ids = self.clients.client_ids(name)
-        if not ids:
-            return answer(command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-        return answer(command, ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=ids).encode())
+            group = self.clients.group(name)
+            if group is None:
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+            if group.encoded_ids is None:
+                ids = self.clients.client_ids(name)
+                group.encoded_ids = ConsumerList(consumer_id_list=ids).encode()
+            body = group.encoded_ids
+        return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -131,7 +134,7 @@ class ClientProcessor(Serving):
             groups = self.clients.close(channel)
             self.programs.pop(channel, None)
         for group in groups:
-            self._tell_members(group, outbox)
+            self.notices.changed(group, outbox)
 
     def producer_of(self, group: str) -> Channel | None:
         """A connection of a producer group, another one each time; None when nobody is there."""
@@ -162,17 +165,3 @@ class ClientProcessor(Serving):
                 for item in consumer.subscription_data_set
             ],
         )
-
-    def _tell_members(self, group: str, outbox: Outbox) -> None:
-        """40, one-way, to every member, also to the one that caused it: rebalance now."""
-        with self.lock:
-            channels = self.clients.channels(group)
-        for channel in channels:
-            assert isinstance(channel, Channel)
-            notice = Command(
-                code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                opaque=next(self._opaques) & 0x7FFFFFFF,
-                flag=CommandFlag.ONE_WAY.value,
-                ext_fields=NotifyConsumerIdsChangedRequestHeader(consumer_group=group).encode(),
-            )
-            outbox.write(channel, encode(notice))

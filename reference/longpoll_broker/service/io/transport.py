@@ -85,12 +85,15 @@ class IoLoop:
         limits: Limits,
         *,
         pass_ended: Callable[[Outbox], None],
+        has_more: Callable[[], bool] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._runtime = runtime
         self._name = name
         self._limits = limits
         self._pass_ended = pass_ended
+        self._has_more = has_more
+        """Whether the end of another pass has something to do, which then begins at once."""
         self._clock = clock
         self.poller: Poller = runtime.poller()
         self.outbox = Outbox()
@@ -157,7 +160,8 @@ class IoLoop:
         clock = self._clock
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
-            wait_s_max = 0.0 if self._unfinished else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
+            has_more = self._unfinished or (self._has_more is not None and self._has_more())
+            wait_s_max = 0.0 if has_more else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
