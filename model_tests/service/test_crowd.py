@@ -178,8 +178,8 @@ def test_planted_a_loop_that_waits_for_whole_frames_is_noticed(broker: Broker, m
     original = IoLoop._receive
     was_asked = threading.Event()
 
-    def wait_for_the_rest(self: IoLoop, channel: object) -> None:
-        original(self, channel)  # type: ignore[arg-type] # as it is called
+    def wait_for_the_rest(self: IoLoop, channel: Channel, now_ns: int) -> None:
+        original(self, channel, now_ns)
         was_asked.wait(PATIENCE_S)
 
     monkeypatch.setattr(IoLoop, "_receive", wait_for_the_rest)

@@ -31,7 +31,7 @@ from longpoll_broker.name_server import NameServer, OwnBroker
 from longpoll_broker.opening import ANY_PORT, adopt_topics, limits_of, open_access_control, open_listener
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
-from longpoll_broker.service.io.transport import IoLoop
+from longpoll_broker.service.io.transport import IoLoop, Totals
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_runtime import Address, Listener, Runtime
@@ -87,6 +87,7 @@ class Broker(Stoppable):
     def _loops(self, listeners: tuple[Listener, Listener]) -> list[IoLoop]:
         shared, config = self.shared, self.config
         limits = limits_of(config)
+        self.totals = totals = Totals.of(shared.runtime, limits)
         loops = [
             IoLoop(
                 shared.runtime,
@@ -95,6 +96,7 @@ class Broker(Stoppable):
                 pass_ended=self._pass_ended,
                 has_more=lambda: self.administering.clients.notices.has_more,
                 clock=self.hold_service if number == 0 else None,
+                totals=totals,
             )
             for number in range(config.io_thread_count)
         ]

@@ -122,6 +122,14 @@ class BrokerConfig:
     """`serverChannelMaxIdleTimeSeconds`."""
     output_bytes_max: int = field(default=64 * MIB)
     """Most bytes queued to one connection that does not read; over this it is closed."""
+    frame_ms_max: int = field(default=60_000)
+    """How long a frame may take from its first byte to its last; then the connection is closed."""
+    unfinished_bytes_max: int = field(default=256 * MIB)
+    """Most bytes of frames that have not ended, of all connections; over this the one with most is closed."""
+    unsent_bytes_max: int = field(default=256 * MIB)
+    """Most bytes of answers that peers have not read, of all connections; over this the one with most is closed."""
+    address_connection_count_max: int = field(default=10_000)
+    """Most connections of one address, so that the others have a part of `connection_count_max`."""
     transaction_timeout_ms: int = field(default=6_000)
     """`transactionTimeOut`: a prepared message this old is asked about."""
     transaction_check_interval_ms: int = field(default=60_000)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.io.request_counts import NAMES
+from longpoll_broker.service.io.totals import Reached
 
 LAG_COUNT_MAX: Final = 10_000
 """Most pairs of a group and a topic that are told of: each is a time series, and clients make groups."""
@@ -30,6 +31,7 @@ class BrokerCollector(Collector):
         """Every metric with its value now."""
         broker = self.broker
         yield GaugeMetricFamily("longpoll_connections", "Open connections.", broker.connection_count)
+        yield from self._limits()
         yield GaugeMetricFamily("longpoll_held_pulls", "Pulls that are held.", len(broker.hold_service))
         yield GaugeMetricFamily("longpoll_topics", "Topics.", len(broker.topics.by_name))
         yield GaugeMetricFamily("longpoll_groups", "Consumer groups.", len(broker.groups.by_name))
@@ -42,6 +44,21 @@ class BrokerCollector(Collector):
         for code, count in sorted(self.broker.handler.request_counts.copy().items()):
             found.add_metric([NAMES.get(code, "unknown")], count)
         return found
+
+    def _limits(self) -> Iterator[Metric]:
+        totals = self.broker.totals
+        yield GaugeMetricFamily(
+            "longpoll_unfinished_bytes", "Bytes of requests that have not ended or wait.", totals.unfinished.total
+        )
+        yield GaugeMetricFamily(
+            "longpoll_unsent_bytes", "Bytes of answers that their peers have not taken.", totals.unsent.total
+        )
+        found = CounterMetricFamily(
+            "longpoll_limits_reached", "Connections closed or refused for a limit.", labels=["limit"]
+        )
+        for limit in Reached:
+            found.add_metric([limit.value], totals.reached[limit])
+        yield found
 
     def _log(self) -> Metric:
         store = self.broker.store

@@ -41,9 +41,16 @@ def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listen
 
 
 def limits_of(config: BrokerConfig) -> Limits:
-    """What one connection may cost."""
+    """What one connection may cost, and all of them."""
     return Limits(
-        config.frame_size_max, config.output_bytes_max, config.connection_count_max, config.channel_idle_ms_max
+        config.frame_size_max,
+        config.output_bytes_max,
+        config.connection_count_max,
+        config.channel_idle_ms_max,
+        config.frame_ms_max,
+        config.unfinished_bytes_max,
+        config.unsent_bytes_max,
+        config.address_connection_count_max,
     )
 
 

@@ -28,6 +28,10 @@ def _count(text: str) -> int:
     return value
 
 
+def _seconds(text: str) -> int:
+    return 1000 * _count(text)
+
+
 def _sync_flush(text: str) -> bool:
     if text not in {"SYNC_FLUSH", "ASYNC_FLUSH"}:
         raise ValueError(f"{text!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
@@ -70,6 +74,14 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),
     "waitTimeMillsInPullQueue": ("pull_wait_ms_max", _count),
     "brokerFastFailureEnable": ("fast_failure", _boolean),
+    "serverChannelMaxIdleTimeSeconds": ("channel_idle_ms_max", _seconds),
+    # Ours alone: a Java broker knows none of these.
+    "connectionCountMax": ("connection_count_max", _count),
+    "addressConnectionCountMax": ("address_connection_count_max", _count),
+    "outputBytesMax": ("output_bytes_max", _count),
+    "unsentBytesMax": ("unsent_bytes_max", _count),
+    "unfinishedBytesMax": ("unfinished_bytes_max", _count),
+    "frameTimeMax": ("frame_ms_max", _count),
 }
 STORE_KEYS: Final[dict[str, Key]] = {
     "mappedFileSizeCommitLog": ("commit_log_file_size", _count),

@@ -43,6 +43,11 @@ class Connection:
         self._is_at_end = False
         self._error: RemoteProtocolError | None = None
 
+    @property
+    def unread_size(self) -> int:
+        """Bytes received that belong to no command that was returned."""
+        return self._frames.unread_size
+
     def receive_data(self, data: Buffer) -> None:
         """Take received bytes: `bytes` are kept uncopied, anything else (a reused buffer) is copied once.
 

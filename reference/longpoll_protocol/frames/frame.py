@@ -134,6 +134,11 @@ class FrameReader:
         """Whether every byte received belongs to a frame that was returned."""
         return not self._gathered and self._start == len(self._chunk) and not self._waiting
 
+    @property
+    def unread_size(self) -> int:
+        """Bytes received that belong to no frame that was returned."""
+        return len(self._gathered) + len(self._chunk) - self._start + sum(map(len, self._waiting))
+
     def feed(self, data: Buffer) -> None:
         """Take the next bytes of the stream; `bytes` are kept uncopied, anything else is copied once."""
         if not data:

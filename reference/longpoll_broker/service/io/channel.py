@@ -14,8 +14,10 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
+from longpoll_broker.service.io.totals import Amount, Reached
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
@@ -67,6 +69,7 @@ class Channel:
 
     Invariants: `_out` grows at the right from any thread (a deque's append is atomic) and shrinks under `_lock`;
     `_pending` are the bytes of commands already begun; both together are what the peer has not been sent.
+    `_unsent_size` is the sum of `_pending`, and what `_unsent` has of this channel, whenever `_lock` is free.
     """
 
     __slots__ = (
@@ -77,8 +80,12 @@ class Channel:
         "_output_bytes_max",
         "_pending",
         "_socket",
+        "_unsent",
+        "_unsent_size",
         "_watches_write",
+        "begun_ns",
         "broken",
+        "close_reason",
         "closed",
         "connection",
         "gives_way",
@@ -87,9 +94,11 @@ class Channel:
         "number",
         "peer",
         "peer_host",
+        "reached",
         "received_ns",
         "request_count",
         "rest",
+        "unfinished_size",
     )
 
     def __init__(  # noqa: PLR0917 - one caller, the loop
@@ -101,6 +110,7 @@ class Channel:
         handler: Handler,
         limits: Limits,
         lock: Lock,
+        unsent: Amount[Channel] | None = None,
     ) -> None:
         self._loop = loop
         self._socket = sock
@@ -109,6 +119,9 @@ class Channel:
         self._pending: deque[Buffer] = deque()
         self._watches_write = False
         self._output_bytes_max = limits.output_bytes_max
+        self._unsent = unsent
+        """The bytes that all channels have not been able to send, where somebody counts them."""
+        self._unsent_size = 0
         self.connection = Connection(limits.frame_size_max)
         self.handler = handler
         self.number = number
@@ -119,8 +132,16 @@ class Channel:
         """The peer's address as a record holds it; filled in when a message of this channel is first stored."""
         self.closed = False
         self.broken = False
+        self.close_reason = "it could not be written to"
+        """Why it is closed, once it is broken."""
+        self.reached: Reached | None = None
+        """The limit that broke it."""
         self.received_ns = 0
         """When bytes last came."""
+        self.begun_ns = 0
+        """When the first bytes of the frame came that has not ended; 0 without one. The loop only."""
+        self.unfinished_size = 0
+        """Bytes that came and belong to no request that was begun, as they are counted. The loop only."""
         self.request_count = 0
         self.gives_way = False
         """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
@@ -140,12 +161,20 @@ class Channel:
             if self.closed or self.broken:
                 self._out.clear()
                 self._pending.clear()
+                self._unsent_size = 0
                 return
             pending = self._pending
             try:
+                # Mostly everything leaves at once, and then nothing need be counted.
+                is_counted = bool(pending)
                 while self._out:
-                    pending.extend(self._out.popleft())
-                self._send(pending)
+                    parts = self._out.popleft()
+                    pending.extend(parts)
+                    if is_counted:
+                        self._unsent_size += sum(map(len, parts))
+                sent = self._send(pending)
+                if pending or is_counted:
+                    self._unsent_size = self._unsent_size - sent if is_counted else sum(map(len, pending))
                 if bool(pending) != self._watches_write:
                     self._watches_write = bool(pending)
                     self._loop.poller.modify(self._socket, read=True, write=self._watches_write, data=self)
@@ -157,14 +186,20 @@ class Channel:
                 log.exception("%s cannot be written to", self)
                 self._break()
                 return
-            if pending and sum(map(len, pending)) > self._output_bytes_max:
+            if self._unsent_size > self._output_bytes_max:
                 log.warning(
                     "%s does not read: closing it with over %d bytes unsent",
                     self,
                     self._output_bytes_max,
                     extra=event("connection_unread", peer=self.peer, bytes_max=self._output_bytes_max),
                 )
+                self.close_reason, self.reached = (
+                    f"it left over {self._output_bytes_max} bytes unread",
+                    Reached.OUTPUT_BYTES,
+                )
                 self._break()
+            if is_counted or pending:
+                self._note_unsent()
 
     def stop_reading(self) -> None:
         """Only send from now on; the loop only, while it stops."""
@@ -186,10 +221,39 @@ class Channel:
             self.closed = True
             self._out.clear()
             self._pending.clear()
+            self._unsent_size = 0
+            self._note_unsent()
             self._loop.poller.unregister(self._socket)
             self._socket.close()
 
-    def _send(self, pending: deque[Buffer]) -> None:
+    def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:
+        """Have the channel closed, for it has most of what all have too much of. Callable from any thread.
+
+        Nothing is read from it or written to it any more; what it has is let go of when the loop closes it.
+        """
+        if self.broken or self.closed:
+            return
+        log.warning(
+            "%s has most of over %d bytes (%s), %d: closing it",
+            self,
+            bytes_max,
+            limit.value,
+            size,
+            extra=event("connection_limit", peer=self.peer, limit=limit.value, bytes_max=bytes_max, bytes=size),
+        )
+        self.close_reason, self.reached = f"it had most of the bytes over {limit.value}", limit
+        self.broken = True
+        self._loop.close_soon(self)
+
+    def _note_unsent(self) -> None:
+        """Have what is unsent counted, and those given up who have most where all have too much."""
+        if self._unsent is not None:
+            for channel, size in self._unsent.note(self, self._unsent_size):
+                channel.give_up(Reached.UNSENT_BYTES, self._unsent.bytes_max, size)
+
+    def _send(self, pending: deque[Buffer]) -> int:
+        """Send what the socket takes; how many bytes that were."""
+        size = 0
         while pending:
             try:
                 if len(pending) == 1:
@@ -197,17 +261,20 @@ class Channel:
                 else:
                     sent = self._socket.send_parts(list(islice(pending, PARTS_MAX)))
             except BlockingIOError:
-                return
+                return size
+            size += sent
             while pending and sent >= len(pending[0]):
                 sent -= len(pending.popleft())
             if sent:
                 pending[0] = memoryview(pending[0])[sent:]
+        return size
 
     def _break(self) -> None:
         """Give the peer up; the loop that owns the channel closes it."""
         self.broken = True
         self._out.clear()
         self._pending.clear()
+        self._unsent_size = 0
         self._loop.close_soon(self)
 
 
@@ -277,9 +344,14 @@ class Outbox:
 
 @frozen
 class Limits:
-    """What a connection may cost."""
+    """What a connection may cost, and what all of them together."""
 
     frame_size_max: int
     output_bytes_max: int
     connection_count_max: int
     idle_ms_max: int
+    frame_ms_max: int = 60_000
+    """How long a frame may take from its first byte to its last."""
+    unfinished_bytes_max: int = 256 * MIB
+    unsent_bytes_max: int = 256 * MIB
+    address_connection_count_max: int = 10_000

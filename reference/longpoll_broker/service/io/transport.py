@@ -13,13 +13,14 @@ Leaves out a connection's own state and writing (`service.io.channel`) and what 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from longpoll_broker.service.io.channel import Channel, Handler, Limits, Outbox
+from longpoll_broker.service.io.totals import Amount, Connections, Reached
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
@@ -57,6 +58,26 @@ class Clock(Protocol):
 
 
 @define(slots=True, eq=False)
+class Totals:
+    """What the connections of all loops of a broker cost together."""
+
+    unfinished: Amount[Channel]
+    unsent: Amount[Channel]
+    connections: Connections
+    reached: Counter[Reached] = field(factory=Counter, init=False)
+    """How often each limit has cost a connection; about right on other threads."""
+
+    @classmethod
+    def of(cls, runtime: Runtime, limits: Limits) -> Totals:
+        """Of loops that have no connection yet."""
+        return cls(
+            Amount(limits.unfinished_bytes_max, runtime.lock()),
+            Amount(limits.unsent_bytes_max, runtime.lock()),
+            Connections(limits.connection_count_max, limits.address_connection_count_max, runtime.lock()),
+        )
+
+
+@define(slots=True, eq=False)
 class _Door:
     listener: Listener
     handler: Handler
@@ -87,6 +108,7 @@ class IoLoop:
         pass_ended: Callable[[Outbox], None],
         has_more: Callable[[], bool] | None = None,
         clock: Clock | None = None,
+        totals: Totals | None = None,
     ) -> None:
         self._runtime = runtime
         self._name = name
@@ -95,6 +117,8 @@ class IoLoop:
         self._has_more = has_more
         """Whether the end of another pass has something to do, which then begins at once."""
         self._clock = clock
+        self._totals = Totals.of(runtime, limits) if totals is None else totals
+        """Shared with the broker's other loops."""
         self.poller: Poller = runtime.poller()
         self.outbox = Outbox()
         self._doors: list[_Door] = []
@@ -169,7 +193,8 @@ class IoLoop:
                     clock.run(self.outbox)
             self.outbox.flush()
             while self._to_close:
-                self._close(self._to_close.popleft(), "it could not be written to")
+                channel = self._to_close.popleft()
+                self._close(channel, channel.close_reason, channel.reached)
         self._linger()
         self._close_all()
 
@@ -182,9 +207,8 @@ class IoLoop:
             if type(data) is Channel:
                 if writable:
                     data.flush()
-                if readable and not data.closed and data not in unfinished:
-                    data.received_ns = now_ns
-                    self._receive(data)
+                if readable and not (data.closed or data.broken) and data not in unfinished:
+                    self._receive(data, now_ns)
             elif type(data) is _Door:
                 with KeepGoing(log, "a connection could not be accepted"):
                     self._accept(data)
@@ -213,7 +237,7 @@ class IoLoop:
             with KeepGoing(log, "a connection could not be taken over"):
                 self._adopt(self._to_adopt.popleft())
 
-    def _receive(self, channel: Channel) -> None:
+    def _receive(self, channel: Channel, now_ns: int) -> None:
         try:
             size = channel.receive_into(self._buffer)
         except BlockingIOError:
@@ -224,6 +248,7 @@ class IoLoop:
         if size == 0:
             self._close(channel, "the peer closed it")
             return
+        channel.received_ns = now_ns
         try:
             channel.connection.receive_data(bytes(self._view[:size]))
         except FAULTS:
@@ -235,6 +260,7 @@ class IoLoop:
     def _serve(self, channel: Channel) -> None:
         """Have what came served, up to where the channel gives way."""
         connection, received = channel.connection, channel.handler.received
+        had_command = False
         try:
             while True:
                 if channel.rest is not None:
@@ -242,11 +268,14 @@ class IoLoop:
                     rest(self.outbox)
                 elif isinstance(command := connection.next_event(), Command):
                     received(channel, command, self.outbox)
+                    had_command = True
                 else:
+                    self._note_unread(channel, ended_a_frame=had_command)
                     return
                 if channel.gives_way:
                     channel.gives_way = False
                     self._unfinished[channel] = None
+                    self._note_unread(channel, ended_a_frame=True)
                     return
         except RemoteProtocolError as error:
             # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
@@ -257,6 +286,17 @@ class IoLoop:
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)
+
+    def _note_unread(self, channel: Channel, *, ended_a_frame: bool) -> None:
+        """Have what came and was not served counted, and see when its first frame began."""
+        size = channel.connection.unread_size
+        if ended_a_frame or not channel.unfinished_size:
+            channel.begun_ns = channel.received_ns
+        if size != channel.unfinished_size:
+            channel.unfinished_size = size
+            unfinished = self._totals.unfinished
+            for most, had in unfinished.note(channel, size):
+                most.give_up(Reached.UNFINISHED_BYTES, unfinished.bytes_max, had)
 
     def _accept(self, door: _Door) -> None:
         for _ in range(ACCEPTS_MAX):
@@ -296,21 +336,19 @@ class IoLoop:
 
     def _adopt(self, accepted: _Accepted) -> None:
         sock, peer, handler, number = accepted.sock, accepted.peer, accepted.handler, accepted.number
-        if len(self._channels) >= self._limits.connection_count_max:
-            limit = self._limits.connection_count_max
-            log.warning(
-                "over %d connections: closing %s:%d",
-                limit,
-                *peer,
-                extra=event("connection_refused", peer=f"{peer[0]}:{peer[1]}", reason=f"over {limit} connections"),
-            )
-            sock.close()
+        connections = self._totals.connections
+        reached = connections.add(peer[0])
+        if reached is not None:
+            self._refuse(sock, peer, reached)
             return
-        channel = Channel(self, sock, peer, number, handler, self._limits, self._runtime.lock())
+        channel = Channel(
+            self, sock, peer, number, handler, self._limits, self._runtime.lock(), unsent=self._totals.unsent
+        )
         channel.received_ns = self._runtime.monotonic_ns()
         try:
             self.poller.register(sock, read=True, write=False, data=channel)
         except FAULTS:
+            connections.remove(peer[0])
             sock.close()
             raise
         self._channels[channel] = None
@@ -321,11 +359,31 @@ class IoLoop:
             log.exception("%s cannot be served", channel)
             self._close(channel, CANNOT_BE_SERVED)
 
-    def _close(self, channel: Channel, reason: str) -> None:
+    def _refuse(self, sock: Socket, peer: tuple[str, int], reached: Reached) -> None:
+        """Close a connection that is one too many."""
+        limits = self._limits
+        if reached is Reached.CONNECTIONS:
+            reason = f"over {limits.connection_count_max} connections"
+        else:
+            reason = f"over {limits.address_connection_count_max} connections of one address ({reached.value})"
+        log.warning(
+            "%s: closing %s:%d",
+            reason,
+            *peer,
+            extra=event("connection_refused", peer=f"{peer[0]}:{peer[1]}", reason=reason),
+        )
+        self._totals.reached[reached] += 1
+        sock.close()
+
+    def _close(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
         if channel.closed:
             return
         channel.close()
         self._channels.pop(channel, None)
+        self._totals.connections.remove(channel.peer_host[0])
+        self._totals.unfinished.note(channel, 0)
+        if reached is not None:
+            self._totals.reached[reached] += 1
         log.info(
             "%s is closed: %s",
             channel,
@@ -336,10 +394,21 @@ class IoLoop:
             channel.handler.closed(channel)
 
     def _close_idle(self, now_ns: int) -> None:
-        """Close the channels that have said nothing for too long (`serverChannelMaxIdleTimeSeconds`)."""
-        limit_ns = self._limits.idle_ms_max * 1_000_000
-        for channel in [channel for channel in self._channels if now_ns - channel.received_ns > limit_ns]:
-            self._close(channel, f"nothing came for {self._limits.idle_ms_max / 1000:g} s")
+        """Close the channels that have said nothing, or that have not ended a frame, for too long."""
+        limits = self._limits
+        idle_ns, frame_ns = limits.idle_ms_max * 1_000_000, limits.frame_ms_max * 1_000_000
+        for channel in list(self._channels):
+            if now_ns - channel.received_ns > idle_ns:
+                self._close(channel, f"nothing came for {limits.idle_ms_max / 1000:g} s", Reached.IDLE_TIME)
+            elif channel.unfinished_size and channel not in self._unfinished and now_ns - channel.begun_ns > frame_ns:
+                log.warning(
+                    "%s has not ended a frame in %g s (%s): closing it",
+                    channel,
+                    limits.frame_ms_max / 1000,
+                    Reached.FRAME_TIME.value,
+                    extra=event("connection_limit", peer=channel.peer, limit=Reached.FRAME_TIME.value),
+                )
+                self._close(channel, f"it did not end a frame in {limits.frame_ms_max / 1000:g} s", Reached.FRAME_TIME)
 
     def _linger(self) -> None:
         """Give peers a moment to take what was written to them before the end."""

@@ -1,0 +1,274 @@
+"""All connections together may cost no more than the broker has, and who costs least is kept."""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from model_tests.service.test_metrics import values
+
+from longpoll.options.broker_conf import read_broker_conf
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.io import transport
+from longpoll_broker.service.io.totals import Amount, Connections, Reached, address_of
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.sizes import KIB, MIB
+
+BYTES_MAX = 4 * MIB
+ASKED = {"topic": "TBW102", "queueId": "0"}
+
+
+def unfinished(size: int) -> bytes:
+    """So many bytes of a frame that would have more."""
+    return struct.pack(">iI", 16 * MIB, 100) + bytes(size - 8)
+
+
+def is_served(client: RawClient) -> bool:
+    """Whether a request of this connection is answered."""
+    return client.call(RequestCode.GET_MAX_OFFSET, ASKED).code == 0
+
+
+def reached(broker: Broker, limit: Reached) -> float:
+    """How often the metric says that a limit has cost a connection."""
+    return values(broker)["longpoll_limits_reached_total", limit.value]
+
+
+# -- unfinished frames -------------------------------------------------------------------------------------------------
+
+
+def keep_unfinished(broker: Broker, connect: Connect) -> tuple[RawClient, RawClient]:
+    """Have twenty connections that begin frames of 1 MiB; one that begins a small frame, and one of the twenty."""
+    modest = connect(broker.address)
+    modest.send_bytes(unfinished(100))
+    greedy = [connect(broker.address) for _ in range(20)]
+    for client in greedy:
+        client.send_bytes(unfinished(MIB))
+    return modest, greedy[0]
+
+
+def test_unfinished_frames_of_all_connections_have_a_limit(
+    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over it those with most are closed, with a line in the log; a small frame that has begun is served when whole."""
+    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
+    bystander = connect(broker.address)
+    modest, _one = keep_unfinished(broker, connect)
+    wait_until(lambda: reached(broker, Reached.UNFINISHED_BYTES) >= 16)
+    assert values(broker)["longpoll_unfinished_bytes",] <= BYTES_MAX
+    assert is_served(bystander)
+    assert not modest.reply(1, 0.0)
+    assert not modest.closed
+    assert "unfinishedBytesMax" in caplog.text
+    wait_until(lambda: broker.connection_count <= 6)
+
+
+def test_planted_frames_that_are_not_counted_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All twenty connections stay."""
+    monkeypatch.setattr(transport.IoLoop, "_note_unread", lambda *_arguments, **_named: None)
+    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
+    keep_unfinished(broker, connect)
+    assert is_served(connect(broker.address))
+    assert broker.connection_count == 22
+    assert reached(broker, Reached.UNFINISHED_BYTES) == 0
+
+
+def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker: StartBroker, connect: Connect) -> None:
+    """Nothing is left of it."""
+    broker = start_broker()
+    first, second = connect(broker.address), connect(broker.address)
+    _opaque, content = first._request(RequestCode.GET_MAX_OFFSET, ASKED)
+    first.send_bytes(content[:30])
+    second.send_bytes(unfinished(50 * KIB))
+    wait_until(lambda: values(broker)["longpoll_unfinished_bytes",] == 30 + 50 * KIB)
+    first.send_bytes(content[30:])
+    second.close()
+    wait_until(lambda: values(broker)["longpoll_unfinished_bytes",] == 0)
+    assert first.reply(1) is not None
+    assert broker.totals.unfinished.by_peer == {}
+    wait_until(lambda: broker.totals.connections.count == 1)
+
+
+def test_one_byte_now_and_then_does_not_keep_a_frame_open(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame has its time from its first byte; a connection that ends its frames stays as long as it likes."""
+    monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
+    broker = start_broker(config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000))
+    slow, busy = connect(broker.address), connect(broker.address)
+    slow.send_bytes(unfinished(100))
+    while not slow.closed:
+        try:
+            slow.send_bytes(b"\0")
+        except ConnectionError:
+            break
+        assert is_served(busy)
+        slow.reply(1, 0.01)
+    assert reached(broker, Reached.FRAME_TIME) == 1
+    # The second frame of `busy` begins long after its first one.
+    busy.send_bytes(b"\0")
+    wait_until(lambda: values(broker)["longpoll_unfinished_bytes",] == 1)
+    assert broker.connection_count == 1
+
+
+# -- unsent answers ----------------------------------------------------------------------------------------------------
+
+
+def leave_unread(broker: Broker, connect: Connect) -> list[RawClient]:
+    """Have eight connections ask for much more than their sockets hold, and read none of it."""
+    asking = [connect(broker.address) for _ in range(8)]
+    for client in asking:
+        content = client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1]
+        client.send_bytes(content * 6_000)
+    return asking
+
+
+def test_unsent_answers_of_all_connections_have_a_limit(
+    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over it those with most are closed, and others are served."""
+    broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
+    bystander = connect(broker.address)
+    asking = leave_unread(broker, connect)
+    wait_until(lambda: reached(broker, Reached.UNSENT_BYTES) >= len(asking) - 2)
+    assert is_served(bystander)
+    assert values(broker)["longpoll_unsent_bytes",] <= BYTES_MAX
+    assert "unsentBytesMax" in caplog.text
+    for client in asking:
+        client.close()
+    wait_until(lambda: broker.connection_count == 1)
+    assert values(broker)["longpoll_unsent_bytes",] == 0
+
+
+def test_planted_answers_that_are_not_counted_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is closed."""
+    monkeypatch.setattr(Amount, "note", lambda *_arguments: [])
+    broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
+    asking = leave_unread(broker, connect)
+    assert is_served(connect(broker.address))
+    assert broker.connection_count == len(asking) + 1
+    assert reached(broker, Reached.UNSENT_BYTES) == 0
+
+
+def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, connect: Connect) -> None:
+    """Below the limit everything that was asked for comes, and then nothing is counted any more."""
+    broker = start_broker()
+    client = connect(broker.address)
+    opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 3_000)
+    wait_until(lambda: values(broker)["longpoll_unsent_bytes",] > 0)
+    bodies = {bytes(answer.body) for opaque in opaques if (answer := client.reply(opaque)) is not None}
+    assert len(bodies) == 1
+    wait_until(lambda: values(broker)["longpoll_unsent_bytes",] == 0)
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_has_a_part_of_the_connections(
+    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one over it is closed and told of, and one that goes makes room."""
+    broker = start_broker(config=BrokerConfig(address_connection_count_max=3))
+    clients = [connect(broker.address) for _ in range(3)]
+    assert all(map(is_served, clients))
+    assert connect(broker.address).wait_closed()
+    assert reached(broker, Reached.ADDRESS_CONNECTIONS) == 1
+    assert "over 3 connections of one address (addressConnectionCountMax)" in caplog.text
+    clients[0].close()
+    wait_until(lambda: broker.connection_count == 2)
+    assert is_served(connect(broker.address))
+
+
+def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Connect) -> None:
+    """It is the broker's and not each thread's."""
+    broker = start_broker(config=BrokerConfig(connection_count_max=3, io_thread_count=2))
+    clients = [connect(broker.address) for _ in range(3)]
+    assert all(map(is_served, clients))
+    assert connect(broker.address).wait_closed()
+    assert reached(broker, Reached.CONNECTIONS) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+    ],
+)
+def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
+    """For a machine may have all of its addresses."""
+    assert address_of(host) == address
+
+
+def test_addresses_without_connections_are_forgotten() -> None:
+    """Strangers do not make a table without end."""
+    connections = Connections(10, 2, threading.Lock())
+    assert [connections.add("h") for _ in range(3)] == [None, None, Reached.ADDRESS_CONNECTIONS]
+    connections.remove("h")
+    connections.remove("h")
+    assert (connections.count, dict(connections.by_address)) == (0, {})
+
+
+# -- the sums ----------------------------------------------------------------------------------------------------------
+
+
+def noted(seed: int) -> None:
+    """Note amounts at random; fails where the total is not their sum, or is over the limit, or the wrong one goes."""
+    draw, amount, expected = random.Random(seed), Amount[int](100, threading.Lock()), dict[int, int]()
+    for _ in range(300):
+        peer, size = draw.randrange(6), draw.choice((0, 1, 30, 99, 150))
+        expected[peer] = size
+        for gone, had in amount.note(peer, size):
+            assert had == expected[gone] == max(expected.values())
+            expected[gone] = 0
+        assert amount.total == sum(expected.values()) <= 100
+        assert amount.by_peer == {each: size for each, size in expected.items() if size}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
+    """Whatever is noted in whatever order."""
+    noted(seed)
+
+
+def test_planted_a_total_that_forgets_to_subtract_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would close connections for nothing."""
+
+    def set_only(self: Amount[int], peer: int, size: int) -> None:
+        before = self.by_peer.pop(peer, 0)
+        self.total += size or -before
+        if size:
+            self.by_peer[peer] = size
+
+    monkeypatch.setattr(Amount, "_set", set_only)
+    with pytest.raises((AssertionError, ValueError)):
+        noted(1)
+
+
+def test_each_limit_is_a_setting(tmp_path: Path) -> None:
+    """Of `broker.conf`, by the name that the metric and the log say."""
+    file = tmp_path / "broker.conf"
+    file.write_text("".join(f"{limit.value} = 7\n" for limit in Reached))
+    config, _store, unknown = read_broker_conf(file)
+    assert unknown == []
+    assert config == BrokerConfig(
+        connection_count_max=7,
+        address_connection_count_max=7,
+        output_bytes_max=7,
+        unsent_bytes_max=7,
+        unfinished_bytes_max=7,
+        frame_ms_max=7,
+        channel_idle_ms_max=7_000,
+    )
