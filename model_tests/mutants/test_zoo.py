@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from model_tests.mutants.zoo import methods
 from model_tests.mutants.zoo.catalogue import ENTRIES
 from model_tests.mutants.zoo.entry import Change, Entry
+from model_tests.mutants.zoo.locks import MESSAGE_STORE
 from model_tests.mutants.zoo.ours import MENDED
 from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
 from model_tests.mutants.zoo.run import Cell, decode
@@ -81,6 +82,27 @@ def test_each_bug_is_python_that_means_something_else() -> None:
     for entry in ENTRIES:
         for file, text in texts_of(entry).items():
             assert ast.dump(ast.parse(text)) != right[file], entry.id
+
+
+def sections_of(text: str) -> Counter[str]:
+    """How many critical sections each function of a module has."""
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    return Counter(
+        function.name
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.With) and any("_lock" in ast.unparse(item) for item in node.items)
+    )
+
+
+def test_each_lock_of_the_store_is_taken_away_by_one() -> None:
+    """A new critical section comes with a bug of the zoo that has not got it."""
+    whole = sections_of((ROOT / MESSAGE_STORE).read_text("utf-8"))
+    taken = [sections_of(texts_of(each)[MESSAGE_STORE]) for each in ENTRIES if each.files == {MESSAGE_STORE}]
+    missing = sum((whole - left for left in taken), Counter[str]())
+
+    assert missing == whole
+    assert len(whole) == 8
 
 
 def test_a_change_that_does_not_apply_is_seen() -> None:

@@ -33,12 +33,18 @@ from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_broker.testing.served import EmbeddedSubject, run_suite
 from longpoll_broker.testing.served.subject import SMALL_FILES
+from longpoll_broker.testing.stores import SMALL, message
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode
+from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.sync import OUTSIDE, SimulatedLock
 
@@ -47,6 +53,17 @@ HINTS: Final = frozenset({"has"})
 TABLE_CALLS: Final = tuple(
     name for name, each in vars(HoldTable).items() if callable(each) and name[0] != "_" and name not in HINTS
 )
+
+
+NAMED: Final[tuple[tuple[Any, str], ...]] = (
+    # A queue that is there is given out without a lock: what a new one is made of is asked for under it.
+    *((QueueTable, call) for call in ("_segments", "forget")),
+    *((Dispatcher, call) for call in ("dispatch", "unlist")),
+    *((kind, "flush") for kind in (CommitLog, ConsumeQueue)),
+    (SegmentList, "remove"),
+    (Deletions, "add"),
+)
+"""What a store calls of its parts under a lock that `_watch_store` names."""
 
 
 class Owned:
@@ -233,13 +250,34 @@ def _watch_sends(watch: Watch) -> None:
 
 
 def _watch_store(watch: Watch) -> None:
+    def name_parts(store: Any) -> None:
+        """Once it is open; until then one thread alone has it."""
+        watch.name(store._dispatcher, store._dispatch_lock)
+        watch.name(store._table, store._append_lock)
+        watch.name(store._log.segments, store._append_lock)
+        watch.name(store._log, store._flush_lock)
+        watch.name(store._deletions, store._flush_lock)
+
+    def name_queues(store: Any) -> None:
+        for queue in store._table.all():
+            watch.name(queue, store._flush_lock)
+            watch.name(queue.segments, store._dispatch_lock)
+
+    def by_segments(files: Any) -> object:
+        return watch.named(files.segments)
+
+    watch.after(MessageStore, "_recover", name_parts)
+    watch.before(MessageStore, "flush_queues", name_queues)
+    for call in ("append", "append_records", "make_room"):
+        watch.calls(CommitLog, call, by_segments)
+    for call in ("put", "remove_before"):
+        watch.calls(ConsumeQueue, call, by_segments)
+    for kind, call in NAMED:
+        watch.calls(kind, call, watch.named)
     watch.calls(MessageStore, "_append", lambda store: store._append_lock)
-    watch.before(MessageStore, "dispatch", lambda store: watch.name(store._dispatcher, store._dispatch_lock))
-    watch.calls(Dispatcher, "dispatch", watch.named)
-    watch.calls(Dispatcher, "hand", lambda dispatcher: dispatcher._append_lock)
+    for call in ("hand", "unlist"):
+        watch.calls(Dispatcher, call, lambda dispatcher: dispatcher._append_lock)
     watch.writes(Dispatcher, "handing", frozenset({"hand", "_read"}), lambda dispatcher: dispatcher._append_lock)
-    watch.before(MessageStore, "flush", lambda store: watch.name(store._log, store._flush_lock))
-    watch.calls(CommitLog, "flush", watch.named)
 
 
 def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
@@ -250,6 +288,39 @@ def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
         with suppress(Exception):
             Stage(seed).play()
     raise AssertionError("unreachable")
+
+
+class FullFiles(RealFiles):
+    """A disk so full that every file of the log may go that is no longer needed."""
+
+    def used_ratio(self, path: str) -> float:
+        """Nearly all."""
+        return 0.9
+
+
+def of_store() -> int:
+    """Have a store do once whatever needs a lock; how many files of its log it removed.
+
+    It appends in each way there is, shows what was handed over and what it has to read, deletes a topic, makes all of
+    it durable, and removes what has expired.
+    """
+    runtime = OwnedRuntime()
+    runtime._files = FullFiles()
+    body = b"b" * (SMALL.message_size_max * 3 // 4)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        patch.setattr(dispatch, "HANDED_COUNT_MAX", 3)
+        store = MessageStore.open(runtime, directory, attrs.evolve(SMALL, index=False))
+        store.put(message(body=body))
+        store.flush_queues()  # from now on the queue's locks are known
+        store.put_batch([message(body=body), message("gone", body=body)])
+        store.put_burst([message(), message()])
+        store.dispatch(10)
+        store.delete_topic("gone")
+        store.dispatch(10)
+        store.flush()
+        removed = store.remove_expired()
+        store.close()
+    return removed
 
 
 def of_broker(examples: int = 6) -> int:

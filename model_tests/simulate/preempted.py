@@ -16,15 +16,19 @@ from longpoll_simulation.world import World
 
 STEPS_MAX: Final = 200_000
 """Points of a run; only one that turns in circles has so many."""
+FEW_SHARE: Final = 0.7
+"""How many runs have but a few switches; the others have one every few points."""
 
 
 class Preemption:
     """One run. The same seed gives the same run."""
 
-    def __init__(self, seed: int, files: Iterable[str], grain: Grain = "access") -> None:
+    def __init__(
+        self, seed: int, files: Iterable[str], grain: Grain = "access", *, few_share: float = FEW_SHARE
+    ) -> None:
         self.random = random.Random(seed)
         """For whatever else of the run is drawn."""
-        self.world = World(FewSwitches(seed), steps_max=STEPS_MAX)
+        self.world = World(FewSwitches(seed, few_share=few_share), steps_max=STEPS_MAX)
         Lines.of(self.world, files, grain)
 
     @property

@@ -1,17 +1,18 @@
 """A message store that several threads write to at once, switched between any two accesses of its code.
 
-A stage is made from a seed: one to three producers, each with single messages, bursts, or messages that a light queue
-lists as well, one or two dispatchers, up to two flushers and perhaps a disk whose queues fail for a while. Whatever
-comes between, every message is one whole record of the log, becomes visible once in each queue that lists it, in the
-order of its offsets, and what a flush returned for is durable and told by the checkpoint.
+A stage is made from a seed: one to three producers, each with single messages, bursts, batches, or messages that a
+light queue lists as well, one or two dispatchers, up to two flushers and perhaps a disk whose queues fail for a while,
+somebody who deletes another topic of which a message comes now and then, or one who removes the log's oldest files from
+a full disk. Whatever comes between, every message is one whole record of the log, becomes visible once in each queue
+that lists it, in the order of its offsets, and what a flush returned for is durable and told by the checkpoint.
 
-Leaves out power cuts inside of calls, and deletion (`store.test_simulated_store`).
+Leaves out power cuts inside of calls, and what a deletion leaves behind (`store.test_simulated_store`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -19,9 +20,9 @@ from typing import Final
 import attrs
 import msgspec
 from attrs import define, field
-from model_tests.simulate.preempted import Preemption
+from model_tests.simulate.preempted import FEW_SHARE, Preemption
 
-from longpoll_broker.store import bursts, dispatch, message_store
+from longpoll_broker.store import bursts, dispatch, message_store, segment
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
@@ -31,7 +32,7 @@ from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 
-FILES: Final = tuple(str(module.__file__) for module in (dispatch, message_store, bursts, commit_log))
+FILES: Final = tuple(str(module.__file__) for module in (dispatch, message_store, bursts, commit_log, segment))
 """Where an actor may be interrupted; of a pair in the first alone."""
 CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
 TOPIC: Final = "T"
@@ -41,12 +42,21 @@ PUTS: Final = 2
 """How often a producer appends."""
 LIGHT_SHARE: Final = 0.25
 BURST_SHARE: Final = 0.4
+BATCH_SHARE: Final = 0.2
+GONE: Final = "gone"
+"""The topic that is deleted; of its messages nothing is wanted but that they harm no others."""
+DELETING_SHARE: Final = 0.25
+EXPIRING_SHARE: Final = 0.25
+BIG_SIZE: Final = 700
+"""Of a body where files expire: two messages fill a file of the log."""
+EXPIRES: Final = 4
+"""How often whoever removes files looks."""
+FULL: Final = 0.9
 PAIR_SHARE: Final = 0.3
-"""How many stages have one producer of single messages and one dispatcher alone, at work for longer: it falls behind
-and catches up again and again, and so they meet at that place, which is one of a few accesses."""
+"""How many stages have one producer, of two messages at a time, and one dispatcher alone, at work for longer: the
+second message is not handed over, so it falls behind and catches up again and again, and they meet at that place, which
+is one of a few accesses."""
 PAIR_PUTS: Final = 8
-PAUSE_S: Final = 0.001
-"""How long both of a pair do nothing after each put and look, so that the next ones are at one time."""
 FAILING_SHARE: Final = 0.2
 HANDED_MAX: Final = (1, 2, 100)
 """How many records are handed over to a dispatcher that is behind; what is more it reads from the log."""
@@ -62,6 +72,8 @@ class Stage:
     disk: Disk = field(factory=Disk, init=False)
     store: MessageStore = field(init=False)
     is_pair: bool = field(init=False)
+    deletes: bool = field(init=False)
+    expires: bool = field(init=False)
     failing: int = field(default=0, init=False)
     """How many of the next calls for files of queues fail."""
     bodies: dict[tuple[str, int, int], bytes] = field(factory=dict, init=False)
@@ -73,8 +85,12 @@ class Stage:
 
     def __attrs_post_init__(self) -> None:
         self.is_pair = random.Random(self.seed ^ 0xB0).random() < PAIR_SHARE
-        self.preemption = Preemption(self.seed, FILES[:1] if self.is_pair else FILES)
-        files = SimulatedFiles(self.disk, before=self.before)
+        kind = random.Random(self.seed ^ 0xD0).random()
+        self.deletes = not self.is_pair and kind < DELETING_SHARE
+        self.expires = not self.is_pair and kind > 1 - EXPIRING_SHARE
+        few_share = 0.0 if self.is_pair or self.expires else FEW_SHARE
+        self.preemption = Preemption(self.seed, FILES[:1] if self.is_pair else FILES, few_share=few_share)
+        files = SimulatedFiles(self.disk, before=self.before, used_ratio=lambda: FULL if self.expires else 0.0)
         self.runtime = SimulatedRuntime(Network(self.preemption.world), files)
 
     @property
@@ -92,23 +108,38 @@ class Stage:
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def produce(self, name: str) -> None:
-        """Append single messages, or bursts of two."""
-        for number in range(PAIR_PUTS if self.is_pair else PUTS):
+        """Append single messages, bursts of two, or batches of two."""
+        for number in range(PAIR_PUTS if self.is_pair or self.expires else PUTS):
             self.runtime.unix_ahead_ms += 1
             queue_id = self.random.randrange(2)
             bodies = [f"{name}-{number}-{each}".encode() * 3 for each in range(2)]
+            if self.expires:
+                bodies = [body.ljust(BIG_SIZE, b"-") for body in bodies]
             made = [message(TOPIC, queue_id, body) for body in bodies]
             if self.is_pair:
+                for each in made:
+                    self.put(each)
+                self.runtime.sleep(0)  # the other one's turn
+            elif self.expires:
                 self.put(made[0])
-                self.runtime.sleep(PAUSE_S)
-            elif self.random.random() < BURST_SHARE:
-                for put, arrival in zip(made, self.store.put_burst(made), strict=False):
-                    self.note(put, arrival.offset_end - 1, arrival.store_ms)
-            elif self.random.random() < LIGHT_SHARE:
-                listed = message(TOPIC, queue_id, bodies[0], properties=NAMES)
-                self.put(msgspec.structs.replace(listed, inner_queues=((LIGHT, 0),)))
             else:
-                self.put(made[0])
+                self.put_somehow(made)
+
+    def put_somehow(self, made: Sequence[MessageToStore]) -> None:
+        """Append two messages in one of the ways there are, or the first alone."""
+        if self.random.random() < BURST_SHARE:
+            for put, arrival in zip(made, self.store.put_burst(made), strict=False):
+                self.note(put, arrival.offset_end - 1, arrival.store_ms)
+        elif self.random.random() < BATCH_SHARE:
+            self.put_batch(made)
+        elif self.deletes:
+            self.put(message(GONE, made[0].queue_id))
+            self.put(made[0])
+        elif self.random.random() < LIGHT_SHARE:
+            listed = message(TOPIC, made[0].queue_id, bytes(made[0].body), properties=NAMES)
+            self.put(msgspec.structs.replace(listed, inner_queues=((LIGHT, 0),)))
+        else:
+            self.put(made[0])
 
     def put(self, made: MessageToStore) -> None:
         """Append one, unless its queue's file cannot be made."""
@@ -118,8 +149,20 @@ class Stage:
             return
         self.note(made, put.queue_offset, put.store_ms)
 
+    def put_batch(self, made: Sequence[MessageToStore]) -> None:
+        """Append two as neighbours, unless a file cannot be made."""
+        try:
+            puts = self.store.put_batch(made)
+        except OSError:
+            return
+        assert puts[0].log_end == puts[1].physical_offset, "another message stands inside a batch"
+        for each, put in zip(made, puts, strict=True):
+            self.note(each, put.queue_offset, put.store_ms)
+
     def note(self, made: MessageToStore, offset: int, store_ms: int) -> None:
         """A producer is told where its message stands."""
+        if made.topic == GONE:
+            return
         key = (made.topic, made.queue_id, offset)
         assert key not in self.bodies, "two messages have one offset"
         self.bodies[key] = bytes(made.body)
@@ -130,7 +173,7 @@ class Stage:
         for _ in range(PAIR_PUTS if self.is_pair else self.random.randint(1, 2)):
             self.show()
             if self.is_pair:
-                self.runtime.sleep(PAUSE_S)
+                self.runtime.sleep(0)
 
     def show(self) -> None:
         """Make a few messages visible, and note them; a disk that has no room is tried again later."""
@@ -145,12 +188,25 @@ class Stage:
         self.flushed.append((self.store.flush(), before_ms))
         self.store.flush_queues()
 
+    def delete(self) -> None:
+        """Delete the other topic, twice."""
+        for _ in range(2):
+            self.store.delete_topic(GONE)
+
+    def expire(self) -> None:
+        """Remove what the full disk has no room for: of what was visible and durable some is, and some is not yet."""
+        for _ in range(EXPIRES):
+            self.show()
+            self.store.flush()
+            self.store.remove_expired()
+
     def play(self) -> None:
         """Let the actors run, and look; raises what is wrong."""
         self.store = MessageStore.open(self.runtime, "/store", CONFIG)
         with handing_over(1 if self.is_pair else self.random.choice(HANDED_MAX)):
             for queue_id in range(2):  # a burst goes to queues that there are
-                self.put(message(TOPIC, queue_id, f"first-{queue_id}".encode()))
+                body = f"first-{queue_id}".encode()
+                self.put(message(TOPIC, queue_id, body.ljust(BIG_SIZE, b"-") if self.expires else body))
             self.failing = self.random.randint(1, 3) if self.random.random() < FAILING_SHARE else 0
             self.preemption.run(self.actors())
         self.failing = 0
@@ -165,6 +221,8 @@ class Stage:
             *((name, partial(self.produce, name)) for name in "abc"[:producers]),
             *((f"dispatch {number}", self.dispatch) for number in range(dispatchers)),
             *((f"flush {number}", self.flush) for number in range(flushers)),
+            *([("delete", self.delete)] if self.deletes else []),
+            *([("expire", self.expire)] if self.expires else []),
         ]
         draw.shuffle(actors)
         return dict(actors)
@@ -184,11 +242,17 @@ class Stage:
         for arrival in sorted(self.arrivals, key=lambda each: (each.topic, each.queue_id, each.offset_end)):
             told.setdefault((arrival.topic, arrival.queue_id), []).append(arrival)
         for key in self.store.queues():
+            if key[0] == GONE:
+                continue
             offsets = [arrival.offset_end - 1 for arrival in told.get(key, [])]
             assert offsets == list(range(self.store.visible_end(*key))), f"queue {key} told of {offsets}"
         for (topic, queue_id, offset), body in self.bodies.items():
+            if offset < self.store.visible_start(topic, queue_id):
+                continue  # its file has gone
             unit = self.store.unit(topic, queue_id, offset)
             assert unit is not None, f"message {offset} of queue {queue_id} is not visible"
+            if unit[0] < self.store.log_start:
+                continue  # so has that of every message of the queue, whose start then stays
             assert self.body_at(self.store, unit[0]) == body, f"message {offset} of queue {queue_id} is another one"
 
     def body_at(self, store: MessageStore, physical_offset: int) -> bytes | None:
@@ -202,7 +266,12 @@ class Stage:
         for _end, stored_ms in self.flushed:
             assert physic_ms >= stored_ms, "the checkpoint has forgotten a flush"
         durable_end = max((end for end, _stored_ms in self.flushed), default=0)
-        kept = [unit for unit in map(self.unit_of, self.bodies) if unit[0] + unit[1] <= durable_end]
+        there = (key for key in self.bodies if key[2] >= self.store.visible_start(*key[:2]))
+        kept = [
+            unit
+            for unit in map(self.unit_of, there)
+            if self.store.log_start <= unit[0] and unit[0] + unit[1] <= durable_end
+        ]
         bodies = {physical_offset: self.body_at(self.store, physical_offset) for physical_offset, _size in kept}
         left = SimulatedFiles(self.disk.cut(self.random))
         again = MessageStore.open(SimulatedRuntime(Network(self.preemption.world), left), "/store", CONFIG)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from model_tests.simulate import locksets
 from model_tests.simulate.hold_stress import _Nothing, without_room_guard
-from model_tests.simulate.locksets import of_broker, of_stages, watching
+from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
 
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.pull import hold_service
@@ -31,6 +31,28 @@ def test_every_call_of_what_is_shared_has_its_lock() -> None:
         assert of_stages(seen, some()) == STAGES
         assert of_broker(2) > 0
     assert seen == []
+
+
+def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
+    """Whatever a store can do, each part of it under the lock that it needs."""
+    with watching() as seen:
+        assert of_store() > 0
+    assert seen == []
+
+
+@pytest.mark.parametrize("name", ["_append_lock", "_dispatch_lock", "_flush_lock"])
+def test_planted_a_store_without_a_lock_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its three."""
+    honest = MessageStore.__init__
+
+    def unlocked(store: MessageStore, *words: Any) -> None:
+        honest(store, *words)
+        setattr(store, name, nullcontext())
+
+    monkeypatch.setattr(MessageStore, "__init__", unlocked)
+    with watching() as seen:
+        of_store()
+    assert seen
 
 
 def test_planted_shards_without_locks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

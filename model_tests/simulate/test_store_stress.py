@@ -45,7 +45,7 @@ def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_stages_reach_what_they_are_for() -> None:
-    """Some dispatchers read the log, some flushes are beside puts, and some queues have no room for a while."""
+    """Some dispatchers read the log, some flushes are beside puts, topics are deleted, and files of the log go."""
     stages = [Stage(seed) for seed in range(60)]
     for stage in stages:
         stage.play()
@@ -54,3 +54,5 @@ def test_the_stages_reach_what_they_are_for() -> None:
     assert any(len(stage.flushed) > 1 for stage in stages)
     assert any(topic.startswith("%LMQ%") for stage in stages for topic, _queue_id in stage.store.queues())
     assert any(stage.preemption.switches > 10 for stage in stages)
+    assert any(stage.deletes for stage in stages)
+    assert any(stage.store.log_start > 0 for stage in stages)

@@ -6,6 +6,7 @@ Most of it was found by `testing.simulated` from seeds, the rest by looking furt
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -191,3 +192,16 @@ def test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown() -
     assert world.bodies() == [b"seen"]
 
     assert all(cut.bodies() == [b"seen"] for cut in world.cuts())
+
+
+def test_what_a_clean_stop_leaves_needs_no_power() -> None:
+    """Messages, queues and an index of several sectors stand there after a power cut as when the store was closed."""
+    count = 60
+    world = World(config=evolve(SMALL, index_entry_count=200))
+    put_and_dispatch(world.store, [message(properties={"KEYS": f"k{index}"}, body=b"kept") for index in range(count)])
+    world.store.close()
+
+    for cut in itertools.islice(world.cuts(), 20):
+        assert cut.bodies() == [b"kept"] * count
+        found = [len(cut.store.query("T", f"k{index}", 9, 0, 2**60).records) for index in range(count)]
+        assert found == [1] * count

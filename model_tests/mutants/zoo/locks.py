@@ -169,6 +169,42 @@ LOCKS: Final = (
         units=("store/test_message_store.py", "service/test_send_bursts.py"),
     ),
     _lock(
+        "lock-append-batch",
+        "The same for a batch: another producer's message stands inside it, or over it.",
+        MESSAGE_STORE,
+        "        with self._append_lock:\n            for message in checked:\n",
+        "        if True:\n            for message in checked:\n",
+        units=("store/test_message_store.py", "service/test_batch_limits.py"),
+    ),
+    _lock(
+        "lock-delete-topic",
+        "A topic is deleted while others append and make visible: what was handed over is lost with it, and messages "
+        "of other topics are passed over.",
+        MESSAGE_STORE,
+        "        with self._flush_lock, self._dispatch_lock, self._append_lock:\n            if topic not in",
+        "        if True:\n            if topic not in",
+        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+    ),
+    _lock(
+        "lock-remove-expired",
+        "The log's oldest files go while a producer appends the next one: that one is forgotten with them, and what "
+        "stands in it cannot be read.",
+        MESSAGE_STORE,
+        "        with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
+        "            count = self._count_expired(needed_from)\n",
+        "        if True:\n            count = self._count_expired(needed_from)\n",
+        units=("store/test_retention.py",),
+    ),
+    _lock(
+        "lock-flush-queues",
+        "Two threads make the queues durable at once, or one beside the log: the checkpoint forgets what the other "
+        "wrote into it, and a recovery walks a log that needs no walk.",
+        MESSAGE_STORE,
+        "        with self._flush_lock:\n            dispatched_ms = self._dispatched_ms\n",
+        "        if True:\n            dispatched_ms = self._dispatched_ms\n",
+        units=("store/test_message_store.py", "store/test_store_door.py"),
+    ),
+    _lock(
         "lock-dispatch",
         "Two threads that have appended make messages visible at once: one message is put into its queue twice, or "
         "the cursor passes one over.",

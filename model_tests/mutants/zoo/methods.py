@@ -309,11 +309,13 @@ def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
 
 
 def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
-    """Look at each call of what threads share whether its lock is held: in stages of the hold table, then a broker."""
-    from model_tests.simulate.locksets import of_broker, of_stages, watching
+    """Look at each call of what threads share whether its lock is held: by the hold table, a store, a broker."""
+    from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
 
     with watching() as seen:
         stages = of_stages(seen, lambda: _left(deadline_s - 2.0))
+        if not seen:
+            of_store()
         if not seen:
             of_broker()
     return Seen(seen[0], stages) if seen else None

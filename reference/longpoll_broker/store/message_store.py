@@ -29,6 +29,7 @@ from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.log.retention import count_expired
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
@@ -53,6 +54,11 @@ _DISPATCH_COUNT: Final = 4096
 class MessageStore:
     """One open store directory. Invariant: every visible unit points to a whole record before `log_end`."""
 
+    _dispatcher: Dispatcher
+    """Made when the recovered log shows where it begins."""
+    _store_ms: int
+    """Store time of the last message; the log tells it."""
+
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
         """Use `open`."""
         self._runtime = runtime
@@ -68,13 +74,12 @@ class MessageStore:
         self._crashed = runtime.files.exists(f"{directory}/abort")
         self._table = QueueTable(runtime.files, directory, config, lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
+        self._had_extended = runtime.files.exists(f"{directory}/consumequeue_ext")
         self._log = CommitLog(
             runtime.files, f"{directory}/commitlog", config.commit_log_file_size, lengthen=self._crashed
         )
         self._checkpoint = load_checkpoint(runtime.files, f"{directory}/checkpoint")
-        self._store_ms = 0
         self._dispatched_ms = 0
-        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, 0)
         self._indexer: Indexer | None = None
         if config.index:
             index = Index(runtime, f"{directory}/index", config.index_slot_count, config.index_entry_count)
@@ -107,7 +112,6 @@ class MessageStore:
         files = self._runtime.files
         for name in ("commitlog", "consumequeue"):
             files.make_directory(f"{self._directory}/{name}")
-        files.sync_directory(self._directory)
         self._table.load()
         self._finish_deletions()
         queues = self._table.all()
@@ -128,7 +132,7 @@ class MessageStore:
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
-            self._runtime.files.write_atomic(f"{self._directory}/abort", b"")
+            files.write_atomic(f"{self._directory}/abort", b"")
         self._dispatcher.only_durable = self._config.visible_when_durable
 
     def _finish_deletions(self) -> None:
@@ -207,8 +211,6 @@ class MessageStore:
         if message.inner_queues:
             inner = [self._table.make(*place) for place in message.inner_queues]
             message = self._numbered(message, inner)
-            if b"\0" in message.properties:
-                message = replace(message, properties=with_zeros(message.properties))
         log = self._log
         start = log.append(message, topic.part, queue_offset, store_ms)
         size = log.end - start
@@ -230,26 +232,27 @@ class MessageStore:
         numbered = with_offsets(message, [queue.offset_next for queue in inner])
         if len(numbered.properties) > PROPERTIES_SIZE_MAX:
             raise MessageRefusedError(f"the properties with {len(inner)} inner queues do not fit a record")
-        return numbered
+        return replace(numbered, properties=with_zeros(numbered.properties))
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
         """The further queues that list a record, with its offset in each."""
         if not self._config.multi_dispatch:
             return []
-        places = inner_places(record, light=self._config.light_queues)
-        with self._append_lock:
-            return [
-                (self._table.make(topic, queue_id), offset)
-                for topic, queue_id, offset in places
-                if not self._deletions.covers(topic, record.physical_offset)
-            ]
+        return [
+            (self._table.make(topic, queue_id), offset)
+            for topic, queue_id, offset in inner_places(record, light=self._config.light_queues)
+            if not self._deletions.covers(topic, record.physical_offset)
+        ]
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
-        """The queue that lists a record: none for a prepared message, or one of a topic deleted since."""
+        """The queue that lists a record: none for a prepared message, or one of a topic deleted since.
+
+        Without the append lock: who appended the record made its queues first. Only the one thread that opens a store
+        finds records of a table that does not know their queues.
+        """
         if not record.in_queue or self._deletions.covers(record.topic, record.physical_offset):
             return None
-        with self._append_lock:
-            return self._table.make(record.topic, record.queue_id)
+        return self._table.make(record.topic, record.queue_id)
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's queues and remove their files (`cleanUnusedTopic`); a later one of its name begins at 0.
@@ -349,6 +352,8 @@ class MessageStore:
         tags, properties = matches
         if tags is not None and queue.extended is not None:
             matches = queue.extended.matching(tags), properties
+        elif tags is not None and self._had_extended:
+            matches = _matching_addresses(tags), properties
         return read_queue(self._log, queue, self._config, offset, count_max, matches=matches)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
@@ -365,15 +370,15 @@ class MessageStore:
 
     def read_record(self, physical_offset: int) -> Record | None:
         """The record that begins at a physical offset, decoded; None when none does."""
-        found = self._log.read(physical_offset) if physical_offset >= 0 else None
+        found = self._log.read(physical_offset)
         return found if isinstance(found, Record) else None
 
     def unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) at a queue offset; None when there is none."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
-        if queue is None or unit is None or queue.extended is None:
-            return unit
+        if queue is None or unit is None:
+            return None
         tags_code = queue.tags_code(unit)
         if tags_code is None:
             record = self.read_record(unit[0])
@@ -440,11 +445,10 @@ class MessageStore:
         self.flush_queues()
         with self._flush_lock, self._dispatch_lock, self._append_lock:
             count = self._count_expired(needed_from)
-            if count:
-                log.segments.remove(count)
-                for queue in self._table.all():
-                    queue.remove_before(log.start)
-        if count and self._indexer is not None:
+            log.segments.remove(count)
+            for queue in self._table.all():
+                queue.remove_before(log.start)
+        if self._indexer is not None:
             self._indexer.remove_before(log.start)
         return count
 
@@ -467,8 +471,8 @@ class MessageStore:
         with self._flush_lock:
             store_ms = self._store_ms
             end = self._log.flush()
-            if store_ms > self._checkpoint.physic_ms:
-                self._checkpoint = Checkpoint(store_ms, self._checkpoint.logics_ms, self._checkpoint.index_ms)
+            known = self._checkpoint
+            self._checkpoint = Checkpoint(max(known.physic_ms, store_ms), known.logics_ms, known.index_ms)
             return end
 
     def flush_queues(self) -> None:
@@ -521,3 +525,11 @@ class MessageStore:
             self._indexer.close()
         self._log.segments.close()
         self._unlock()
+
+
+def _matching_addresses(matches: Callable[[int], bool]) -> Callable[[int], bool]:
+    """A test of tags codes that takes every address of an extended queue that is no longer read.
+
+    As in Java, where one that leads nowhere matches: the client looks at the message's own tag.
+    """
+    return lambda tags_code: is_address(tags_code) or matches(tags_code)

@@ -1,0 +1,402 @@
+"""Sends, their acknowledgements and what was stored, by themselves: each clause on either side of its limits.
+
+Moments are milliseconds. Leaves out which messages were not shown in time (`test_shown`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, facts, holes, ns
+
+from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
+from longpoll_judge.contract.result import Finding, Share
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
+from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
+
+AFTER, CONNECTION, OPEN, ONCE, PLACE_, APPENDED, TAG = (
+    f"send.acknowledged.{name}"
+    for name in ("after_request", "same_connection", "open_connection", "once", "place", "appended", "tag")
+)
+ORDER, ANSWERED, DELIVERED, SHOWN = "send.sequential", "send.answered", "send.delivered.after_request", "send.shown"
+
+
+def send(at: Moment, request: str = "r", **fields: Any) -> Row:
+    """A send comes."""
+    return event("request_received", at, request=request, **({"code": 10} | fields))
+
+
+def acked(at: Moment, queue_offset: int = 0, request: str = "r", **fields: Any) -> Row:
+    """Its message is acknowledged."""
+    return event("message_acknowledged", at, request=request, queue_offset=queue_offset, **fields)
+
+
+def refused(at: Moment, request: str = "r", **fields: Any) -> Row:
+    """It is answered without being stored, or another request is."""
+    return event("answer_sent", at, request=request, **({"code": 14} | fields))
+
+
+def appended(at: Moment, queue_offset: int = 0, **fields: Any) -> Row:
+    """A message is in the log."""
+    return event("append", at, queue_offset=queue_offset, **fields)
+
+
+def visible(at: Moment, end: int, **fields: Any) -> Row:
+    """A queue's visible end."""
+    return event("make_visible", at, visible_end=end, **fields)
+
+
+def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> Row:
+    """A pull's answer with messages."""
+    ends = {"code": 0, "offset_min": 0, "offset_max": 99, "offset_next": 99}
+    return event("answer_sent", at, request=request, offsets=list(offsets), **(ends | fields))
+
+
+def judged(*slices: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, int]:
+    """What is found of these slices."""
+    numbered = [[{"sequence": number} | row for number, row in enumerate(rows)] for rows in slices]
+    tables = [fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA)) for rows in numbered]
+    return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
+
+
+def found(*rows: Row, **known: Any) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Each finding: its clause, with a `?` where it is not certain, its words, and what it shows."""
+    findings, left_out, _share, _unasked = judged(rows, known=context(**known))
+    assert left_out == 0
+    assert {each.property for each in findings} <= {"send_is_kept"}
+    return [
+        (
+            each.clause + "?" * (each.verdict == "unknown"),
+            each.why,
+            [(shown["event"], shown.get("request", "")) for shown in each.evidence],
+        )
+        for each in findings
+    ]
+
+
+def clauses(*rows: Row, **known: Any) -> list[str]:
+    """The clauses alone."""
+    return [clause for clause, _why, _shown in found(*rows, **known)]
+
+
+# -- a send and its acknowledgement ----------------------------------------------------------------------------------
+
+
+def test_a_send_that_is_acknowledged_is_in_order() -> None:
+    """Also with what it stored, what was shown, and who got it; of no events nothing is said."""
+    rows = send(0), acked(5, tag="a"), appended(1, tag="a"), visible(2, 1), delivered(3, 0)
+    assert judged(rows) == ([], 0, Share(1, 1), 0)
+    assert judged([]) == ([], 0, Share(0, 0), 0)
+
+
+def test_an_acknowledgement_before_its_send_is_found() -> None:
+    """Certain only where its last moment lies before the send's first."""
+    assert found(send((5, 9)), acked((1, 4))) == [
+        (
+            AFTER,
+            "a message was acknowledged before its send came (queue offset 0)",
+            [("message_acknowledged", "r"), ("request_received", "r")],
+        )
+    ]
+    assert clauses(send((5, 9)), acked((1, 5))) == []
+
+
+def test_an_acknowledgement_on_another_connection_is_found() -> None:
+    """Where both are told."""
+    assert found(send(0, connection="c"), acked(1, connection="d"))[0][:2] == (
+        CONNECTION,
+        "a message was acknowledged on another connection than its send came on (queue offset 0)",
+    )
+    assert clauses(send(0, connection="c"), acked(1, connection="")) == []
+    assert clauses(send(0, connection=""), acked(1, connection="c")) == []
+
+
+def test_a_later_send_with_a_lower_offset_is_found() -> None:
+    """One that came certainly after the other was acknowledged; both exchanges are shown, the cause is told once."""
+    rows = send(0, "a"), acked((1, 2), 7, "a"), send((3, 4), "b"), acked(5, 6, "b")
+    why = "a message that was sent after another one was acknowledged has the lower queue offset (queue offset 6)"
+    shown = [(kind, request) for request in "ab" for kind in ("request_received", "message_acknowledged")]
+    assert found(*rows) == [(ORDER, why, shown)]
+    assert clauses(*rows, send(6, "d"), acked(7, 3, "d")) == [ORDER]
+    assert clauses(send(0, "a"), acked((1, 3), 7, "a"), send((3, 4), "b"), acked(5, 6, "b")) == []
+    assert clauses(send(0, "a"), acked(2, 7, "a"), send(3, "b"), acked(5, 7, "b")) == []
+    assert clauses(send(0, "a"), acked(2, 7, "a"), send(3, "b"), acked(5, 6, "b", queue=1)) == [PLACE_]
+    assert clauses(send(0, "a"), acked(2, 7, "a"), send(3, "b", queue=1), acked(5, 6, "b", queue=1)) == []
+
+
+def test_a_deletion_in_between_begins_the_offsets_anew() -> None:
+    """Then a lower one is another life's."""
+    rows = send(0, "a"), acked(2, 7, "a"), send(20, "b"), acked(25, 6, "b")
+    assert clauses(*rows, deleted={("b", "T"): holes((8, 10))}) == []
+    assert clauses(*rows, deleted={("b", "U"): holes((8, 10))}) == [ORDER]
+
+
+def test_an_acknowledgement_on_a_closed_connection_is_found() -> None:
+    """Closed certainly before it was sent."""
+    closes = {("s", "c"): (ns(3), ns(4))}
+    why = "a message was acknowledged on a connection that was closed before (queue offset 0)"
+    assert found(send(0), acked((5, 6)), closes=closes) == [
+        (OPEN, why, [("request_received", "r"), ("message_acknowledged", "r")])
+    ]
+    assert clauses(send(0), acked((4, 6)), closes=closes) == []
+    assert clauses(send(0), acked((5, 6)), closes={("s", "d"): (ns(3), ns(4))}) == []
+    assert clauses(send(0), acked((5, 6)), closes={("t", "c"): (ns(3), ns(4))}) == []
+
+
+def test_a_second_acknowledgement_is_found() -> None:
+    """After the first had certainly come; so is one of a send that was refused; each send is told once."""
+    why = "a send was answered once more after it was answered (queue offset 1)"
+    shown = [("request_received", "r"), ("message_acknowledged", "r"), ("message_acknowledged", "r")]
+    assert found(send(0), acked((1, 2), 0), acked((3, 4), 1)) == [(ONCE, why, shown)]
+    assert clauses(send(0), acked((1, 3), 0), acked((3, 4), 1)) == []
+    assert clauses(send(0), acked(1, 0), acked(3, 1), acked(5, 2)) == [ONCE]
+    assert found(send(0), acked(1), refused(2)) == [
+        (ONCE, why.replace("set 1", "set 0"), [shown[0], shown[1], ("answer_sent", "r")])
+    ]
+    assert clauses(send(0), acked(1), delivered(2, request="r")) == []
+    assert clauses(send(0), acked(1), refused(2, "")) == []
+    twice = send(0), send(0), acked(1, 0), acked(3, 1)
+    assert clauses(*twice) == []
+
+
+def test_an_acknowledgement_in_another_place_is_found() -> None:
+    """Than the send named, if it named one; a broker stores some messages elsewhere by itself."""
+    why = "a message was acknowledged in another queue than it was sent to (queue offset 0)"
+    assert found(send(0), acked(1, queue=1))[0][:2] == (PLACE_, why)
+    assert clauses(send(0), acked(1, topic="U")) == [PLACE_]
+    assert clauses(send(0, queue=-1), acked(1)) == []
+    assert clauses(send(0, topic=""), acked(1, queue=1)) == []
+    for own in ("%RETRY%G", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "TRANS_CHECK_X"):
+        assert clauses(send(0), acked(1, topic=own, queue=3)) == []
+    assert clauses(send(0), acked(1, topic="RMQ_OTHER", queue=3)) == [PLACE_]
+
+
+# -- sends without an answer -----------------------------------------------------------------------------------------
+
+DUE: Final = 5 + SEND_MS
+"""Until when a send that came by 5 is answered."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "known", "clause"),
+    [
+        ((), {}, [ANSWERED]),
+        ((acked(LONG_MS),), {}, []),
+        ((refused(LONG_MS),), {}, []),
+        ((refused(9, "x"),), {}, [ANSWERED]),
+        ((), {"sources": {"s": facts(DUE)}}, []),
+        ((), {"sources": {"s": facts(DUE + 1)}}, [ANSWERED]),
+        ((), {"sources": {"s": facts(DUE), "t": facts()}}, []),
+        ((acked(9, request="", queue=1),), {}, []),
+        ((acked(9, request="", queue=1, source="t"),), {}, [ANSWERED]),
+        ((), {"closes": {("s", "c"): (ns(DUE), ns(DUE + 9))}}, []),
+        ((), {"closes": {("s", "c"): (ns(DUE + 1), ns(DUE + 9))}}, [ANSWERED]),
+        ((), {"closes": {("s", "d"): (ns(DUE), ns(DUE + 9))}}, [ANSWERED]),
+        ((), {"sources": {"s": facts(holes=holes((-5, -1)))}}, [ANSWERED]),
+        ((), {"sources": {"s": facts(holes=holes((-5, 0)))}}, [ANSWERED + "?"]),
+        ((), {"sources": {"s": facts(holes=holes((DUE, DUE + 1)))}}, [ANSWERED + "?"]),
+        ((), {"sources": {"s": facts(holes=holes((DUE + 1, DUE + 2)))}}, [ANSWERED]),
+        ((), {"sources": {"s": facts(), "t": facts(holes=holes((0, 9)))}}, [ANSWERED]),
+        ((), {"settable": frozenset({"s"})}, [ANSWERED + "?"]),
+        ((), {"settable": frozenset({"t"})}, [ANSWERED]),
+        ((), {"blocked": {("s", "c"): holes((DUE, DUE + 9))}}, [ANSWERED + "?"]),
+        ((), {"blocked": {("s", "c"): holes((DUE + 1, DUE + 9))}}, [ANSWERED]),
+        ((), {"blocked": {("s", "d"): holes((0, DUE))}}, [ANSWERED]),
+        ((), {"blocked": {("t", "c"): holes((0, DUE))}}, [ANSWERED]),
+        ((), {"closed_often": {("s", "c"): ((ns(-9), ns(-1)), (ns(DUE + 1), ns(DUE + 2)))}}, [ANSWERED]),
+        ((), {"closed_often": {("s", "c"): ((ns(-9), ns(0)), (ns(DUE + 1), ns(DUE + 2)))}}, []),
+        ((), {"closed_often": {("s", "c"): ((ns(-9), ns(-1)), (ns(DUE), ns(DUE + 2)))}}, []),
+        ((), {"closed_often": {("t", "c"): ((ns(0), ns(1)),)}}, [ANSWERED]),
+        ((), {"closed_often": {("s", "d"): ((ns(0), ns(1)),)}}, [ANSWERED]),
+        ((), {"sources": {"s": facts(is_steady=False)}}, [ANSWERED + "?"]),
+    ],
+)
+def test_a_send_that_nobody_answers_is_found(rows: tuple[Row, ...], known: dict[str, Any], clause: list[str]) -> None:
+    """Where its connection and its source went on, and the source says which sends it acknowledges."""
+    assert clauses(send((0, 5)), *rows, **known) == clause
+
+
+def test_what_was_not_answered_is_told() -> None:
+    """The send alone; a send without a name, and another request, are none."""
+    why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
+    assert found(send(0)) == [(ANSWERED, why, [("request_received", "r")])]
+    assert clauses(send(0, "")) == clauses(send(0, code=11)) == []
+    assert clauses(send(0, code=310), send(0, "q", code=320)) == [ANSWERED] * 2
+
+
+# -- delivered before it was sent ------------------------------------------------------------------------------------
+
+
+def test_a_message_delivered_before_its_send_is_found() -> None:
+    """Certain only where the answer's last moment lies before the send's first; the first of several is told."""
+    rows = send((5, 6)), acked(9, 3), delivered((1, 4), 2, 3)
+    shown = [("answer_sent", "p"), ("request_received", "r"), ("message_acknowledged", "r")]
+    ((clause, said, evidence),) = found(*rows)
+    assert (clause, evidence) == (DELIVERED, shown)
+    assert said.startswith("a message was delivered before its send came")
+    assert clauses(*rows, delivered((1, 4), 3, request="q")) == [DELIVERED]
+    assert clauses(send((5, 6)), acked(9, 3), delivered((1, 5), 3)) == []
+    assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 4)) == []
+    assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, queue=1)) == []
+    assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, offset_min=-1, request="")) == []
+    assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, code=19)) == []
+    assert clauses(acked(9, 3), delivered((1, 4), 3)) == []
+
+
+def test_each_message_of_an_answer_is_looked_at() -> None:
+    """Of several answers, in one slice and in several, with bodies of any size."""
+    answers = [delivered(1, 5, 6, request="p"), delivered(1, request="q"), delivered(1, 7, 8, 9, request="u")]
+    sent = [row for number in range(4, 11) for row in (send(5, f"r{number}"), acked((8, 9), number, f"r{number}"))]
+    for slices in ([sent, answers], [sent + answers], [answers[:1], answers[1:], sent]):
+        findings, *_others = judged(*slices)
+        offsets = [next(each["queue_offset"] for each in one.evidence if "queue_offset" in each) for one in findings]
+        assert sorted(offsets) == [5, 6, 7, 8, 9]
+        assert {one.clause for one in findings} == {DELIVERED}
+
+
+def test_of_two_sends_with_one_offset_the_first_is_meant() -> None:
+    """A message at an offset may be acknowledged twice, which is told elsewhere: it came with the earlier send."""
+    sent = send(0, "a"), acked(9, 3, "a"), send(5, "b"), acked(9, 3, "b")
+    assert clauses(*sent, delivered(2, 3)) == []
+    assert clauses(*sent[2:], *sent[:2], delivered(2, 3)) == []
+
+
+def test_a_queue_that_began_anew_in_between_has_other_messages() -> None:
+    """Between the delivery and the acknowledgement, of its own broker and topic."""
+    rows = send((5, 6)), acked(9, 3), delivered((1, 4), 3)
+    assert clauses(*rows, deleted={("b", "T"): holes((9, 12))}) == []
+    assert clauses(*rows, deleted={("b", "T"): holes((10, 12))}) == [DELIVERED]
+    assert clauses(*rows, deleted={("b", "T"): holes((-3, 0))}) == [DELIVERED]
+    assert clauses(*rows, deleted={("b", "U"): holes((2, 8))}) == [DELIVERED]
+
+
+# -- acknowledged and appended ---------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_message_that_was_not_appended_is_found() -> None:
+    """Only of sources that tell appends, and of a message that certainly came later."""
+    why = "a message was acknowledged with a place at which none was appended (queue offset 3)"
+    rows = send(0), acked((8, 9), 3), appended(2, 2)
+    assert found(*rows) == [(APPENDED, why, [("request_received", "r"), ("message_acknowledged", "r")][1:])]
+    assert clauses(*rows[:2]) == clauses(*rows[:2], appended(2, 2, source="t")) == []
+    assert clauses(send(0), acked((8, 9), 3), appended((9, 10), 3)) == []
+    late = found(send(0), acked((8, 9), 3), appended((10, 11), 3))
+    assert late == [(APPENDED, why, [("message_acknowledged", "r"), ("append", "")])]
+    assert clauses(send(0), acked((8, 9), 3), appended((10, 11), 3), appended((2, 3), 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("hole", "clause"),
+    [
+        ((-9, -1), APPENDED),
+        ((-9, 4), APPENDED + "?"),
+        ((9, 20), APPENDED + "?"),
+        ((10, 20), APPENDED),
+    ],
+)
+def test_an_append_may_be_what_is_missing(hole: tuple[float, float], clause: str) -> None:
+    """Where the record has a hole between the send and its acknowledgement."""
+    rows = send((0, 1)), acked((8, 9), 3), appended(2, 2)
+    assert clauses(*rows, sources={"s": facts(holes=holes(hole))}) == [clause]
+    assert clauses(*rows, sources={"s": facts(), "t": facts(holes=holes(hole))}) == [APPENDED]
+
+
+def test_of_a_send_that_is_not_known_any_hole_before_counts() -> None:
+    """Its identifier came twice, or not at all."""
+    known = {"sources": {"s": facts(holes=holes((-9, -8)))}}
+    assert clauses(acked((8, 9), 3), appended(2, 2), **known) == [APPENDED + "?"]
+    assert clauses(send(0), acked((8, 9), 3), appended(2, 2), **known) == [APPENDED]
+    assert clauses(send(0), send(0), acked((8, 9), 3), appended(2, 2), **known) == [APPENDED + "?"]
+
+
+def test_an_acknowledged_message_with_another_tag_is_found() -> None:
+    """Than was appended at its place in the same life of the queue."""
+    why = "a message was acknowledged with another tag than was appended (queue offset 3)"
+    rows = send(0), acked((8, 9), 3, tag="a"), appended(2, 3, tag="b")
+    assert found(*rows) == [(TAG, why, [("append", ""), ("message_acknowledged", "r")])]
+    assert clauses(*rows, appended(3, 3, tag="a")) == []
+    assert clauses(send(0), acked(8, 3, tag="a"), appended(2, 3, tag="a"), appended(2, 4, tag="b")) == []
+    assert clauses(send(0), acked(8, 3, tag="a"), appended(2, 3, tag="b", queue=1)) == [APPENDED]
+    known = {"deleted": {("b", "T"): holes((4, 6))}}
+    assert clauses(*rows, **known) == []
+    assert clauses(*rows, deleted={("b", "T"): holes((2, 3))}) == []
+    assert clauses(*rows, deleted={("b", "T"): holes((20, 30))}) == [TAG]
+    assert clauses(*rows, deleted={("b", "T"): holes((8, 12))}) == []
+
+
+# -- shown -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_message_that_is_not_shown_is_found() -> None:
+    """With the end that was told instead and its append; the queue is not told again for what was only appended."""
+    rows = send(0), acked(5, 3), visible(2, 3), appended(1, 3)
+    why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later (queue offset 3)"
+    assert found(*rows) == [(SHOWN, why, [("append", ""), ("make_visible", ""), ("message_acknowledged", "r")])]
+    assert clauses(*rows, settable=frozenset({"s"})) == [SHOWN + "?"]
+    assert clauses(*rows, visible(6, 4)) == []
+    assert clauses(*rows, appended(1, 3, queue=1), visible(2, 3, queue=1)) == [SHOWN, SHOWN + "?"]
+
+
+def test_an_appended_message_that_is_not_shown_is_doubted() -> None:
+    """Nobody knows that it was stored whole."""
+    why = f"a message was appended, and not visible {SHOWN_MS} ms later (queue offset 3)"
+    assert found(appended(1, 3), visible(2, 3)) == [(SHOWN + "?", why, [("append", ""), ("make_visible", "")])]
+
+
+def test_what_lacks_its_place_says_nothing() -> None:
+    """Without a topic, a queue, an offset or an end an event is damage."""
+    lacking: list[Row] = [{"topic": ""}, {"queue": -1}]
+    for fields in lacking:
+        assert clauses(acked(5, 3, request="", **fields), appended(1, 2, **fields), visible(2, 3, **fields)) == []
+    assert clauses(appended(1, -1), visible(2, 0)) == []
+    assert clauses(appended(1, 0), visible(2, -1)) == []
+    assert clauses(acked(5, -1, request=""), appended(1, 0), visible(2, 1)) == []
+    assert clauses(appended(1, 0), visible(2, 0)) == [SHOWN + "?"]
+
+
+# -- findings --------------------------------------------------------------------------------------------------------
+
+
+def test_only_so_many_of_a_clause_are_listed() -> None:
+    """The earliest, the others are counted."""
+    rows = [send(1_000 - number, f"r{number}") for number in range(FINDINGS_MAX + 3)]
+    findings, left_out, _share, _unasked = judged(rows)
+    assert (len(findings), left_out) == (FINDINGS_MAX, 3)
+    assert [each.request for each in findings] == [f"r{number}" for number in range(FINDINGS_MAX + 2, 2, -1)]
+
+
+def test_how_many_were_acknowledged_is_told() -> None:
+    """Of all that are known of; and how many acknowledgements name a send that is not there."""
+    rows = [send(0, "a"), acked(1, 0, "a"), acked(2, 1, "a"), send(0, "b"), acked(3, 2, "lost"), acked(4, 3, "")]
+    _findings, _left_out, share, unasked = judged(rows)
+    assert (share, unasked) == (Share(1, 3), 1)
+    _findings, _left_out, share, unasked = judged([acked(1, 0, "a"), acked(1, 1, "b")])
+    assert (share, unasked) == (Share(0, 2), 0)
+    _findings, _left_out, share, unasked = judged([send(0, "a"), acked(1, 1, "b", source="t")])
+    assert (share, unasked) == (Share(0, 1), 0)
+
+
+def test_a_clause_without_moments_is_certain_whatever_the_clocks_say() -> None:
+    """Of a source whose moments order nothing; those of a log only where the queue has one life."""
+    known = {"sources": {"s": facts(is_steady=False)}}
+    assert clauses(send(0), acked(1, connection="d"), **known) == [CONNECTION]
+    assert clauses(send((5, 9)), acked((1, 4)), **known) == [AFTER + "?"]
+    other = send(0), acked((8, 9), 3, tag="a"), appended(2, 3, tag="b")
+    for deleted, clause in (
+        ({}, TAG),
+        ({("b", "U"): holes((90, 91))}, TAG),
+        ({("b", "T"): holes((90, 91))}, TAG + "?"),
+    ):
+        assert clauses(*other, **known, deleted=deleted) == [clause]
+
+
+def test_evidence_is_each_event_once_in_the_order_of_time() -> None:
+    """With the offsets of its messages."""
+    rows = send(0, "a"), acked(2, 7, "a"), send(3, "b"), acked(5, 6, "b")
+    (finding,), *_others = judged(rows)
+    assert [event["after_ns"] for event in finding.evidence] == [ns(0), ns(2), ns(3), ns(5)]
+    assert (finding.request, finding.topic, finding.queue, finding.messages) == ("b", "T", 0, [7, 6])

@@ -1,0 +1,470 @@
+"""What each call of a store says and leaves behind where nothing goes wrong: numbers of every field, and small files.
+
+Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_store_stress`), and what a read
+gives within its limits (`test_message_store`).
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+from attrs import evolve
+from msgspec import structs
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.read import GetStatus
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store import dispatch
+from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore, QueryResult
+from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_MASK, property_of
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
+from longpoll_protocol.properties import encode_properties
+from longpoll_protocol.tags import tags_code
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
+
+PREPARED = 0x4
+ROLLED_BACK = SYS_FLAG_TRANSACTION_MASK
+LIGHT = "%LMQ%a"
+MULTI = evolve(SMALL, multi_dispatch=True, light_queues=True)
+EVERY_HOUR = ";".join(str(hour) for hour in range(24))
+EXPIRING = evolve(SMALL, delete_when=EVERY_HOUR, file_reserved_hours=0, clean_forcibly=False)
+BIG = b"b" * 700
+"""Two of them fill a file of the log."""
+
+
+class Clock(RealRuntime):
+    """A wall clock that a test sets, and a machine of a million bytes."""
+
+    now_ms = 1_000_000
+
+    def unix_ms(self) -> int:
+        """What it was set to."""
+        return self.now_ms
+
+    def memory_size(self) -> int:
+        """Little."""
+        return 1_000_000
+
+
+def opened(clock: Clock, directory: pathlib.Path, config: StoreConfig = SMALL) -> MessageStore:
+    """A store by this clock."""
+    return MessageStore.open(clock, str(directory), config)
+
+
+def checkpoint_of(directory: pathlib.Path) -> Checkpoint:
+    """What stands in the file."""
+    return load_checkpoint(RealFiles(), str(directory / "checkpoint"))
+
+
+def killed(store: pathlib.Path, to: str) -> pathlib.Path:
+    """The directory as a kill at this moment leaves it."""
+    copy = store.parent / to
+    shutil.copytree(store, copy)
+    return copy
+
+
+# -- what a store says of itself -------------------------------------------------------------------------------------
+
+
+def test_a_store_tells_where_it_is_and_what_it_takes(tmp_path: pathlib.Path) -> None:
+    """Its directory, and the largest body."""
+    store = open_store(tmp_path)
+    assert (store.directory, store.message_size_max) == (str(tmp_path), SMALL.message_size_max)
+    store.close()
+
+
+def test_a_store_without_messages_answers_with_nothing(tmp_path: pathlib.Path) -> None:
+    """Also for queues that are not there: zeros, and None where a message would be."""
+    store = open_store(tmp_path, evolve(SMALL, index=False))
+    found = store.get("T", 0, 7, 32)
+    numbers = (found.offset_next, found.offset_min, found.offset_max, found.size_bytes)
+    assert (found.status, numbers) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, (0, 0, 0, 0))
+    assert (store.ends("T", 0), store.offset_by_time("T", 0, 5)) == ((0, 0), 0)
+    assert (store.unit("T", 0, 0), store.store_ms_of("T", 0, 0), store.properties_at("T", 0, 0)) == (None, None, None)
+    assert (store.read_record(0), store.record_at(0)) == (None, None)
+    assert store.query("T", "k", 64, 0, 2**60) == QueryResult([], 0, 0)
+    assert (store.waiting(), store.dispatchable_end, store.index(1), store.remove_expired()) == ([], 0, True, 0)
+    store.flush_queues()
+    assert checkpoint_of(tmp_path) == Checkpoint()
+    store.close()
+
+
+def test_what_waits_is_told_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
+    """Whether it was put alone, in a burst or in a batch; a prepared message never arrives."""
+    store = open_store(tmp_path)
+    store.put(message())
+    store.put_burst([message(), message()])
+    store.put_batch([message(queue_id=1)])
+    store.put(message(sys_flag=PREPARED))
+    waiting = store.waiting()
+    assert [(each.queue_id, each.offset_end) for each in waiting] == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    assert (store.dispatchable_end, store.dispatched_end) == (store.log_end, 0)
+    assert store.dispatch(10) == waiting
+    assert (store.waiting(), store.dispatched_end) == ([], store.log_end)
+    store.close()
+
+
+def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+    """Nothing is shown before a flush; a clean stop shows and keeps the rest."""
+    config = evolve(SMALL, visible_when_durable=True)
+    store = open_store(tmp_path, config)
+    first = store.put(message())
+    assert (store.dispatchable_end, store.dispatch(10), store.visible_end("T", 0)) == (0, [], 0)
+    assert store.flush() == first.log_end
+    store.put(message())
+    assert store.dispatchable_end == first.log_end
+    assert (len(store.dispatch(10)), store.visible_end("T", 0)) == (1, 1)
+    store.close()
+    store = open_store(tmp_path, config)
+    assert store.visible_end("T", 0) == 2
+    store.close()
+
+
+def test_the_machine_is_asked_for_its_memory(tmp_path: pathlib.Path) -> None:
+    """Where no size is configured: a reader further behind than a share of it reads from the disk."""
+    for memory_size, count in ((0, 6), (1_000, 2)):
+        config = evolve(
+            SMALL, commit_log_file_size=8192, memory_size=memory_size, transfer_count_max_on_disk=2,
+            transfer_count_max_in_memory=9,
+        )  # fmt: skip
+        store = opened(Clock(), tmp_path / str(memory_size), config)
+        put_and_dispatch(store, [message(body=b"b" * 200)] * 6)
+        found = store.get("T", 0, 0, 32)
+        assert (len(found.offsets), found.suggest_slave) == (count, memory_size > 0)
+        del found
+        store.close()
+
+
+# -- looking at one message ------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_decoded_only_where_one_begins(tmp_path: pathlib.Path) -> None:
+    """Not inside of one, behind the end, or before the beginning."""
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(store, [message(tag="red"), message()])
+    for physical_offset in (-1, 1, put[1].physical_offset - 1, store.log_end):
+        assert (store.read_record(physical_offset), store.record_at(physical_offset)) == (None, None)
+    record = store.read_record(put[1].physical_offset)
+    assert record is not None
+    assert (record.queue_offset, record.size) == (1, put[1].size)
+    assert store.unit("T", 0, 0) == (0, put[0].size, tags_code("red"))
+    assert (store.unit("T", 0, 2), store.unit("T", 1, 0)) == (None, None)
+    store.close()
+
+
+def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+    """From its first message to its last."""
+    clock = Clock()
+    store = opened(clock, tmp_path)
+    for number in range(5):
+        clock.now_ms = 1_000 + 100 * number
+        store.put(message())
+    store.dispatch(10)
+    assert [store.offset_by_time("T", 0, time_ms) for time_ms in (0, 1_000, 1_120, 1_390, 1_400, 9_000)] == [
+        0, 0, 1, 4, 4, 4,
+    ]  # fmt: skip
+    assert store.offset_by_time("T", 1, 1_400) == 0
+    store.close()
+
+
+@pytest.mark.parametrize("reads", ["the unit", "the queue"])
+def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: pathlib.Path, reads: str) -> None:
+    """Units still hold addresses in it: their messages come to every reader of tags, who looks at the tag itself."""
+    extended = evolve(SMALL, extended_queues=True, extended_file_size=200)
+    store = open_store(tmp_path, extended)
+    put_and_dispatch(store, [message(tag="red"), message(tag="blue"), message()])
+    store.close()
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(tag="red"), message(tag="blue")])
+    if reads == "the unit":
+        units = [store.unit("T", 0, offset) for offset in range(5)]
+        codes = [unit[2] for unit in units if unit is not None]
+        assert codes == [tags_code(tag) for tag in ("red", "blue", None, "red", "blue")]
+    else:
+        found = store.get("T", 0, 0, 32, (lambda code: code == tags_code("red"), None))
+        assert found.offsets == [0, 1, 2, 3]
+        del found
+    store.close()
+
+
+def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: pathlib.Path) -> None:
+    """Its record is gone from the log, and so is what the extended queue said of it."""
+    store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
+    (put,), _arrivals = put_and_dispatch(store, [message(tag="red")])
+    queue = store._table.find("T", 0)
+    assert queue is not None
+    view = queue.segments.segments[0].view
+    view[12:20] = (-(2**63) + 10_000).to_bytes(8, signed=True)
+    assert store.unit("T", 0, 0) == (0, put.size, tags_code("red"))
+    view[0:8] = store.log_end.to_bytes(8, signed=True)
+    assert store.unit("T", 0, 0) == (store.log_end, put.size, 0)
+    store.abandon()
+
+
+# -- appending -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sys_flag", [PREPARED, ROLLED_BACK])
+def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: pathlib.Path, sys_flag: int) -> None:
+    """Wherever its queue stands, and takes no place there: neither as the first nor as a later one."""
+    store = open_store(tmp_path)
+    puts = [store.put(message(sys_flag=flag)) for flag in (sys_flag, 0, 0, sys_flag, 0)]
+    assert [put.queue_offset for put in puts] == [0, 0, 1, 0, 2]
+    assert [arrival.offset_end for arrival in store.dispatch(1)] == []
+    assert store.visible_end("T", 0) == 0
+    assert [arrival.offset_end for arrival in store.dispatch(10)] == [1, 2, 3]
+    record = store.read_record(puts[3].physical_offset)
+    assert record is not None
+    assert (record.queue_offset, record.sys_flag & SYS_FLAG_TRANSACTION_MASK) == (0, sys_flag)
+    store.close()
+
+
+def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageToStore:
+    """A message that further queues list."""
+    made = message("T", 1, properties={"INNER_MULTI_DISPATCH": names, **properties})
+    return structs.replace(made, inner_queues=places)
+
+
+def test_further_queues_number_their_messages(tmp_path: pathlib.Path) -> None:
+    """Each by itself, beside the message's own queue; the record says all the offsets, and a reader finds it there."""
+    store = open_store(tmp_path, MULTI)
+    store.put(message(LIGHT))
+    puts = [store.put(listed(f"{LIGHT},B", (LIGHT, 0), ("B", 1))) for _ in range(3)]
+    store.put(message("B", 1))
+    assert [put.queue_offset for put in puts] == [0, 1, 2]
+    records = [store.read_record(put.physical_offset) for put in puts]
+    told = [property_of(record.properties, "INNER_MULTI_QUEUE_OFFSET") for record in records if record is not None]
+    assert told == ["1,0", "2,1", "3,2"]
+    while store.dispatched_end < store.log_end:
+        store.dispatch(10)
+    assert [store.visible_end(*place) for place in ((LIGHT, 0), ("B", 1), ("T", 1))] == [4, 4, 3]
+    for offset, put in enumerate(puts):
+        for place in ((LIGHT, 0, offset + 1), ("B", 1, offset), ("T", 1, offset)):
+            unit = store.unit(*place)
+            assert unit is not None
+            assert unit[0] == put.physical_offset
+    del records
+    store.close()
+
+
+def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
+    """To the byte; nothing of the message is left, and its queues give the offset to the next one."""
+    store = open_store(tmp_path, evolve(MULTI, commit_log_file_size=100_000))
+    fixed = structs.replace(message("T", 1), inner_queues=((LIGHT, 0),))
+
+    def put(filler: int) -> None:
+        properties = {"INNER_MULTI_DISPATCH": LIGHT, "filler": "f" * filler}
+        store.put(structs.replace(fixed, properties=encode_properties(properties).encode()))
+
+    put(1)
+    record = store.read_record(0)
+    assert record is not None
+    room = PROPERTIES_SIZE_MAX - len(record.properties)
+    end = store.log_end
+    with pytest.raises(MessageRefusedError, match="the properties with 1 inner queues do not fit a record"):
+        put(room + 2)
+    assert store.log_end == end
+    put(room + 1)
+    store.dispatch(10)
+    assert (store.visible_end("T", 1), store.visible_end(LIGHT, 0)) == (2, 2)
+    store.close()
+
+
+def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: pathlib.Path) -> None:
+    """At the end of the properties, where a crash could have put it."""
+    store = open_store(tmp_path, MULTI)
+    store.put(listed(LIGHT, (LIGHT, 0), color="r\0"))
+    record = store.read_record(0)
+    assert record is not None
+    assert b"\0" in record.properties
+    assert not record.properties.endswith(b"\0")
+    store.close()
+
+
+@pytest.mark.parametrize("multi_dispatch", [True, False])
+def test_a_broker_that_knows_no_further_queues_makes_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
+) -> None:
+    """What a message says that another broker numbered is then a property like any other."""
+    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
+    store = open_store(tmp_path, evolve(SMALL, multi_dispatch=multi_dispatch, light_queues=True))
+    properties = {"INNER_MULTI_DISPATCH": LIGHT, "INNER_MULTI_QUEUE_OFFSET": "0"}
+    put_and_dispatch(store, [message(properties=properties)])
+    assert store.queues() == ([(LIGHT, 0)] if multi_dispatch else []) + [("T", 0)]
+    store.close()
+
+
+# -- durability ------------------------------------------------------------------------------------------------------
+
+
+def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: pathlib.Path) -> None:
+    """The log up to the last flush, the queues up to the last message that was visible; neither moves back."""
+    clock = Clock()
+    store = opened(clock, tmp_path)
+    for now_ms in (1_000, 2_000, 3_000):
+        clock.now_ms = now_ms
+        store.put(message())
+    store.flush_queues()
+    assert checkpoint_of(tmp_path) == Checkpoint()
+    assert len(store.dispatch(2)) == 2
+    store.flush_queues()
+    assert checkpoint_of(tmp_path) == Checkpoint(0, 2_000, 0)
+    store.flush()
+    store.flush()
+    assert store.dispatch(0) == []
+    store.flush_queues()
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0)
+    store.close()
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0)
+    store = opened(clock, tmp_path)
+    store.flush_queues()
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0)
+    # Of what no queue lists a recovery need know nothing either.
+    clock.now_ms = 4_000
+    store.put(message(sys_flag=PREPARED))
+    store.close()
+    assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0)
+
+
+def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: pathlib.Path) -> None:
+    """Its field stays 0."""
+    store = open_store(tmp_path, evolve(SMALL, index=False))
+    put_and_dispatch(store, [message(properties={"KEYS": "k"})])
+    store.flush()
+    store.flush_queues()
+    found = checkpoint_of(tmp_path)
+    assert (found.physic_ms > 0, found.logics_ms, found.index_ms) == (True, found.physic_ms, 0)
+    store.close()
+
+
+def maps_of(directory: pathlib.Path) -> list[str]:
+    """Files below a directory that this process has mapped."""
+    lines = pathlib.Path("/proc/self/maps").read_text("utf-8").splitlines()
+    return sorted({line.rpartition(" ")[2] for line in lines if str(directory) in line})
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_a_store_that_is_closed_has_nothing_open(tmp_path: pathlib.Path, end: str) -> None:
+    """No file of its log, its queues or its index is mapped, and another may open it."""
+    store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
+    put_and_dispatch(store, [message(properties={"KEYS": "k"})])
+    store.index(10)
+    mapped = {name.split("/")[len(tmp_path.parts) - 1 + 1] for name in maps_of(tmp_path)}
+    assert mapped == {"commitlog", "consumequeue", "consumequeue_ext", "index"}
+    getattr(store, end)()
+    assert maps_of(tmp_path) == []
+    open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200)).close()
+
+
+@pytest.mark.parametrize("first", ["close", "abandon"])
+def test_a_store_that_is_closed_again_harms_nobody(tmp_path: pathlib.Path, first: str) -> None:
+    """Who has opened it meanwhile keeps it for itself, with the mark that it is open."""
+    store = open_store(tmp_path)
+    getattr(store, first)()
+    other = open_store(tmp_path)
+    store.abandon()
+    store.close()
+    assert (tmp_path / "abort").exists()
+    with pytest.raises(StoreUserError, match="is in use"):
+        open_store(tmp_path)
+    other.close()
+
+
+# -- deletion and retention ------------------------------------------------------------------------------------------
+
+
+def test_deleting_a_topic_that_is_not_there_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    """No note that it was deleted: its messages of later are its own."""
+    store = open_store(tmp_path)
+    store.put(message())
+    store.delete_topic("never")
+    assert not (tmp_path / "deletedTopics.json").exists()
+    store.close()
+
+
+def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: pathlib.Path) -> None:
+    """Once a later file of the log begins with what the checkpoint knows to be durable."""
+    clock = Clock()
+    store = opened(clock, tmp_path)
+    put_and_dispatch(store, [message(topic) for topic in ("first", "second")])
+    store.delete_topic("first")
+    clock.now_ms += 10_000
+    put_and_dispatch(store, [message(body=BIG)] * 4)
+    clock.now_ms += 10_000
+    put_and_dispatch(store, [message()])
+    store.flush()
+    store.flush_queues()
+    store.delete_topic("second")
+    text = (tmp_path / "deletedTopics.json").read_text("utf-8")
+    assert ("first" in text, "second" in text) == (False, True)
+    store.close()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_a_deletion_is_finished_whatever_the_checkpoint_knows(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """Killed before its files were removed, when a recovery would believe them: they go, and no other topic's do."""
+    clock = Clock()
+    store = opened(clock, tmp_path / "0")
+    put_and_dispatch(store, [message(topic) for topic in ("gone", "kept", "other")])
+    store.delete_topic("other")
+    put_and_dispatch(store, [message(body=BIG)] * 4)
+    clock.now_ms += 10_000
+    put_and_dispatch(store, [message()])
+    store.flush()
+    store.flush_queues()
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentList, "remove", lambda _segments: None)
+        store.delete_topic("gone")
+    if again:
+        put_and_dispatch(store, [message("other")])
+    copy = killed(tmp_path / "0", "1")
+    store.abandon()
+    store = opened(clock, copy)
+    assert store.queues() == [("T", 0), ("kept", 0)] + [("other", 0)] * again
+    assert (len(read_all(store, "T", 0)), len(read_all(store, "kept", 0))) == (5, 1)
+    assert list((copy / "consumequeue" / "gone").glob("*/*")) == []
+    store.close()
+
+
+def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: pathlib.Path) -> None:
+    """After files of the log have gone, as before it was closed."""
+    store = open_store(tmp_path, EXPIRING)
+    put_and_dispatch(store, [message()] * 60)
+    store.flush()
+    store.index(1_000)
+    assert store.remove_expired() > 0
+    start = store.visible_start("T", 0)
+    assert start > 0
+    store.close()
+    store = open_store(tmp_path, EXPIRING)
+    assert store.ends("T", 0) == (start, 60)
+    store.close()
+
+
+def test_files_of_the_index_go_with_those_of_the_log(tmp_path: pathlib.Path) -> None:
+    """Only those that speak of nothing else; without an index there are none to look after."""
+    for is_indexed in (True, False):
+        directory = tmp_path / str(is_indexed)
+        store = open_store(directory, evolve(EXPIRING, index=is_indexed))
+        put_and_dispatch(store, [message(properties={"KEYS": f"k{index}"}) for index in range(60)])
+        while not store.index(1_000):
+            pass
+        before = sorted((directory / "index").iterdir()) if is_indexed else []
+        store.flush()
+        count = store.remove_expired()
+        after = sorted((directory / "index").iterdir()) if is_indexed else []
+        assert count > 0
+        assert (len(after) < len(before)) == is_indexed
+        assert set(after) <= set(before)
+        store.close()
