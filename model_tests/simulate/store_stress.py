@@ -64,7 +64,7 @@ HANDED_MAX: Final = (1, 2, 100)
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `bodies` are all that producers were told is stored, by queue and offset."""
+    """One run. Invariant: `bodies` are all that producers were told is stored, by queue and offset, and where."""
 
     seed: int
     preemption: Preemption = field(init=False)
@@ -76,7 +76,7 @@ class Stage:
     expires: bool = field(init=False)
     failing: int = field(default=0, init=False)
     """How many of the next calls for files of queues fail."""
-    bodies: dict[tuple[str, int, int], bytes] = field(factory=dict, init=False)
+    bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
     stored_ms: int = field(default=0, init=False)
     """The greatest store time that a producer was told."""
     flushed: list[tuple[int, int]] = field(factory=list, init=False)
@@ -129,7 +129,7 @@ class Stage:
         """Append two messages in one of the ways there are, or the first alone."""
         if self.random.random() < BURST_SHARE:
             for put, arrival in zip(made, self.store.put_burst(made), strict=False):
-                self.note(put, arrival.offset_end - 1, arrival.store_ms)
+                self.note(put, arrival.offset_end - 1, arrival.physical_offset, arrival.store_ms)
         elif self.random.random() < BATCH_SHARE:
             self.put_batch(made)
         elif self.deletes:
@@ -147,7 +147,7 @@ class Stage:
             put = self.store.put(made)
         except OSError:
             return
-        self.note(made, put.queue_offset, put.store_ms)
+        self.note(made, put.queue_offset, put.physical_offset, put.store_ms)
 
     def put_batch(self, made: Sequence[MessageToStore]) -> None:
         """Append two as neighbours, unless a file cannot be made."""
@@ -157,15 +157,15 @@ class Stage:
             return
         assert puts[0].log_end == puts[1].physical_offset, "another message stands inside a batch"
         for each, put in zip(made, puts, strict=True):
-            self.note(each, put.queue_offset, put.store_ms)
+            self.note(each, put.queue_offset, put.physical_offset, put.store_ms)
 
-    def note(self, made: MessageToStore, offset: int, store_ms: int) -> None:
+    def note(self, made: MessageToStore, offset: int, physical_offset: int, store_ms: int) -> None:
         """A producer is told where its message stands."""
         if made.topic == GONE:
             return
         key = (made.topic, made.queue_id, offset)
         assert key not in self.bodies, "two messages have one offset"
-        self.bodies[key] = bytes(made.body)
+        self.bodies[key] = physical_offset, bytes(made.body)
         self.stored_ms = max(self.stored_ms, store_ms)
 
     def dispatch(self) -> None:
@@ -246,14 +246,16 @@ class Stage:
                 continue
             offsets = [arrival.offset_end - 1 for arrival in told.get(key, [])]
             assert offsets == list(range(self.store.visible_end(*key))), f"queue {key} told of {offsets}"
-        for (topic, queue_id, offset), body in self.bodies.items():
-            if offset < self.store.visible_start(topic, queue_id):
-                continue  # its file has gone
+        for (topic, queue_id, offset), (physical_offset, body) in self.there().items():
             unit = self.store.unit(topic, queue_id, offset)
             assert unit is not None, f"message {offset} of queue {queue_id} is not visible"
-            if unit[0] < self.store.log_start:
-                continue  # so has that of every message of the queue, whose start then stays
+            assert unit[0] == physical_offset, f"message {offset} of queue {queue_id} is listed elsewhere"
             assert self.body_at(self.store, unit[0]) == body, f"message {offset} of queue {queue_id} is another one"
+
+    def there(self) -> dict[tuple[str, int, int], tuple[int, bytes]]:
+        """The messages whose files of the log have not gone."""
+        start = self.store.log_start
+        return {key: placed for key, placed in self.bodies.items() if placed[0] >= start}
 
     def body_at(self, store: MessageStore, physical_offset: int) -> bytes | None:
         """The body of a record; None when none is there."""
@@ -266,12 +268,7 @@ class Stage:
         for _end, stored_ms in self.flushed:
             assert physic_ms >= stored_ms, "the checkpoint has forgotten a flush"
         durable_end = max((end for end, _stored_ms in self.flushed), default=0)
-        there = (key for key in self.bodies if key[2] >= self.store.visible_start(*key[:2]))
-        kept = [
-            unit
-            for unit in map(self.unit_of, there)
-            if self.store.log_start <= unit[0] and unit[0] + unit[1] <= durable_end
-        ]
+        kept = [unit for unit in map(self.unit_of, self.there()) if unit[0] + unit[1] <= durable_end]
         bodies = {physical_offset: self.body_at(self.store, physical_offset) for physical_offset, _size in kept}
         left = SimulatedFiles(self.disk.cut(self.random))
         again = MessageStore.open(SimulatedRuntime(Network(self.preemption.world), left), "/store", CONFIG)

@@ -452,6 +452,28 @@ def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: pathlib.Pat
     store.close()
 
 
+def test_nobody_else_is_at_work_while_files_of_the_log_go(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither who appends, nor who makes visible, nor who makes durable."""
+    store = open_store(tmp_path, EXPIRING)
+    locks = store._append_lock, store._dispatch_lock, store._flush_lock
+    free: list[bool] = []
+    honest = SegmentList.remove
+
+    def watched(segments: SegmentList, count: int | None = None) -> None:
+        free.extend(lock.acquire(blocking=False) for lock in locks)
+        honest(segments, count)
+
+    monkeypatch.setattr(SegmentList, "remove", watched)
+    put_and_dispatch(store, [message(body=BIG)] * 6)
+    store.flush()
+    store.index(1_000)
+    assert store.remove_expired() > 0
+    assert free[:3] == [False] * 3
+    store.close()
+
+
 def test_files_of_the_index_go_with_those_of_the_log(tmp_path: pathlib.Path) -> None:
     """Only those that speak of nothing else; without an index there are none to look after."""
     for is_indexed in (True, False):

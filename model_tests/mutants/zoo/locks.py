@@ -193,7 +193,7 @@ LOCKS: Final = (
         "        with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
         "            count = self._count_expired(needed_from)\n",
         "        if True:\n            count = self._count_expired(needed_from)\n",
-        units=("store/test_retention.py",),
+        units=("store/test_store_door.py", "store/test_retention.py"),
     ),
     _lock(
         "lock-flush-queues",
