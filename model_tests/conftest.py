@@ -23,6 +23,9 @@ from longpoll_runtime import threads
 if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
+ID_LENGTH_MAX: Final = 100
+"""A longer parameter stands in its test's id by its beginning."""
+
 settings.register_profile(
     "quick",
     deadline=None,
@@ -65,6 +68,14 @@ def pytest_testnodedown(node: Any) -> None:
     alone = getattr(node, "workeroutput", {}).get("alone")
     if alone:
         pytest.exit(f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone})", 4)
+
+
+@pytest.hookimpl
+def pytest_make_parametrize_id(val: Any) -> str | None:
+    """Name a long parameter by its beginning: a megabyte of it in an id is sent between workers and told in full."""
+    if not isinstance(val, str | bytes) or len(val) <= ID_LENGTH_MAX:
+        return None
+    return f"{val[:ID_LENGTH_MAX]!r} and {len(val) - ID_LENGTH_MAX} more"
 
 
 class _BrokenInvariants(logging.Handler):

@@ -21,6 +21,7 @@ from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import ROCKETMQ_5, STRICT
+from longpoll_spec.testing.cases import quick_if
 
 VECTORS = tuple(vector for version in RECORDED for vector in recorded(version))
 
@@ -90,7 +91,7 @@ def test_names_are_of_the_run() -> None:
             assert not re.search(r"(?<![A-Za-z0-9])tc\d{3}", json.dumps(one.case, ensure_ascii=False))
 
 
-@pytest.mark.parametrize("run", ["one", "f00d", "1a2b3c4d"])
+@pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
     """Not even of thousands: by names that are drawn, a thousand of 1.7 million are alike in one run of four."""
     vector = next(each for each in VECTORS if each.id == "pull-010")

@@ -97,6 +97,7 @@ def judged(engine: Engine, history: Path, *properties: Any) -> Result:
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:
     """Findings, their order and their evidence."""
     scope: dict[str, Any] = {}

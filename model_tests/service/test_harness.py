@@ -79,6 +79,7 @@ def test_sends_have_one_size_and_distinct_numbers() -> None:
     assert str(OPAQUE_BASE).encode() in frames[0]
 
 
+@pytest.mark.long
 def test_rates_are_of_what_the_broker_has(start_broker: StartBroker) -> None:
     """Every send that is counted is in a queue, and every pull brings what is stored."""
     broker = start_broker()
@@ -104,6 +105,7 @@ def test_a_refused_send_is_not_counted_as_one(start_broker: StartBroker, monkeyp
         check_stored(broker.address, "S", 4, rate.count)
 
 
+@pytest.mark.long
 def test_the_ceiling_is_of_whole_answers() -> None:
     """A server that looks at nothing answers every frame, so that what is counted is the harness's own work."""
     with trivial_server(SENT, 2) as address:
@@ -207,6 +209,7 @@ def _work(begin: Callable[[], None], what: str) -> str:
     return what
 
 
+@pytest.mark.long
 def test_a_load_process_that_fails_or_ends_is_an_error() -> None:
     """Results come in order; a failure is passed on, an end is noticed."""
     assert together([partial(_work, what="a"), partial(_work, what="b")]) == ["a", "b"]

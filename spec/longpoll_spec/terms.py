@@ -338,12 +338,13 @@ def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
         term, ready = pending.pop()
         if id(term) in seen or id(term) in done:
             continue
-        if ready:
+        inner = [] if ready else [arg for arg in term.args if isinstance(arg, (Int, Bool)) and id(arg) not in seen]
+        if not inner:
             seen.add(id(term))
             yield term
             continue
         pending.append((term, True))
-        pending.extend((arg, False) for arg in reversed(term.args) if isinstance(arg, _Node))  # type: ignore[misc]
+        pending.extend((arg, False) for arg in reversed(inner))
 
 
 def variables_of(*terms: Term) -> frozenset[str]:
