@@ -19,6 +19,7 @@ PARTS: Final = {
     "polling": ("polling_bench",),
     "schedules": ("schedules_bench",),
     "oracle": ("oracle_bench",),
+    "attacks": ("attacks_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from longpoll_broker.broker import Broker
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.transport import QUEUED_SIZE_MAX
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_broker.testing.brokers import Connect, StartBroker
@@ -82,3 +85,35 @@ def test_a_connection_that_goes_during_its_query_costs_nothing(
     leaving.close()
     unending.append(True)
     assert send_message(bystander, "Other") == 1
+
+
+def passes_of(client: RawClient, broker: Broker) -> int:
+    """How many passes of the loop it takes to answer one connection's 200 requests for a table."""
+    count = [0]
+    ended = broker.loops[0]._pass_ended
+
+    def count_pass(outbox: Outbox) -> None:
+        count[0] += 1
+        ended(outbox)
+
+    broker.loops[0]._pass_ended = count_pass
+    opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
+    answers = [client.reply(opaque) for opaque in opaques]
+    sizes = {len(answer.body) for answer in answers if answer is not None}
+    assert len(sizes) == 1
+    return count[0] * QUEUED_SIZE_MAX // (200 * sizes.pop())
+
+
+def test_a_connection_with_much_to_be_answered_gives_way(start_broker: StartBroker, connect: Connect) -> None:
+    """Each pass queues little more than its part, so others have theirs, and the rest is answered all the same."""
+    broker = start_broker()
+    assert passes_of(connect(broker.address), broker) >= 1
+
+
+def test_planted_answers_that_are_all_queued_at_once_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of them in one pass."""
+    monkeypatch.setattr("longpoll_broker.service.io.transport.QUEUED_SIZE_MAX", 1 << 60)
+    broker = start_broker()
+    assert passes_of(connect(broker.address), broker) == 0

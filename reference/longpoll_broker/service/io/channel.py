@@ -91,9 +91,11 @@ class Channel:
         "gives_way",
         "handler",
         "host_bytes",
+        "is_heavy",
         "number",
         "peer",
         "peer_host",
+        "queued_size",
         "reached",
         "received_ns",
         "request_count",
@@ -143,8 +145,12 @@ class Channel:
         self.unfinished_size = 0
         """Bytes that came and belong to no request that was begun, as they are counted. The loop only."""
         self.request_count = 0
+        self.queued_size = 0
+        """Bytes of bodies queued since the last flush; about right, for several threads may write."""
         self.gives_way = False
         """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
+        self.is_heavy = False
+        """What it was answered in its last turn was much: only a few such have a turn in one pass. The loop only."""
         self.rest: Callable[[Outbox], None] | None = None
         """What is left of the request that was begun last; done before more of what came is served. The loop only."""
 
@@ -154,10 +160,13 @@ class Channel:
     def write(self, parts: Parts) -> None:
         """Queue one command; `flush` sends it. Callable from any thread."""
         self._out.append(parts)
+        if len(parts) > 1:
+            self.queued_size += len(parts[1])
 
     def flush(self) -> None:
         """Send as much as the socket takes; the rest goes when it takes more. Callable from any thread."""
         with self._lock:
+            self.queued_size = 0
             if self.closed or self.broken:
                 self._out.clear()
                 self._pending.clear()

@@ -23,6 +23,7 @@ from longpoll_broker.service.io.channel import Channel, Handler, Limits, Outbox
 from longpoll_broker.service.io.totals import Amount, Connections, Reached
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
@@ -31,8 +32,11 @@ log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 """Bytes asked of one connection before the next has its turn."""
+QUEUED_SIZE_MAX: Final = 64 * KIB
+"""Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on."""
 RESTS_MAX: Final = 8
-"""Long requests that go on in one pass, each for some milliseconds; the others have their turn in the next ones."""
+"""Connections with long requests, or much to be answered, that go on in one pass, each for some milliseconds; the
+others have their turn in the next ones."""
 ACCEPTS_MAX: Final = 256
 """Connections accepted before the open ones have their turn."""
 LINGER_S: Final = 2.0
@@ -217,9 +221,9 @@ class IoLoop:
             self._pass_ended(self.outbox)
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
-        """Go on with those that gave way; of those that are in the middle of a request only a few a pass, in turn."""
-        begun = [channel for channel in channels if channel.rest is not None]
-        waiting = dict.fromkeys(begun[RESTS_MAX:])
+        """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass."""
+        slow = [channel for channel in channels if channel.rest is not None or channel.is_heavy]
+        waiting = dict.fromkeys(slow[RESTS_MAX:])
         for channel in channels:
             if not channel.closed and channel not in waiting:
                 self._serve(channel)
@@ -272,7 +276,8 @@ class IoLoop:
                 else:
                     self._note_unread(channel, ended_a_frame=had_command)
                     return
-                if channel.gives_way:
+                channel.is_heavy = channel.queued_size > QUEUED_SIZE_MAX
+                if channel.gives_way or channel.is_heavy:
                     channel.gives_way = False
                     self._unfinished[channel] = None
                     self._note_unread(channel, ended_a_frame=True)
