@@ -10,7 +10,7 @@ import attrs
 import msgspec
 import pytest
 
-from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Result
+from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Result, Share
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find
@@ -39,7 +39,7 @@ def as_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
 def found(load: StepLoad, *, is_whole: bool = True) -> list[Finding]:
     """What is found in a run."""
     checker = Checker(model_of(load.policy, load.law), frozenset(load.law.hidden))
-    return judge_run(checker, as_dicts(run_of(load).events), is_whole=is_whole)
+    return judge_run(checker, as_dicts(run_of(load).events), is_whole=is_whole)[0]
 
 
 def judged(directory: Path, load: StepLoad, events: Iterable[Event] | None = None) -> Result:
@@ -77,7 +77,7 @@ def test_a_run_of_another_policy_is_none_of_this_one() -> None:
     checker = Checker(model_of("strict", as_it_was.law))
 
     assert found(as_it_was) == []
-    assert judge_run(checker, as_dicts(run_of(as_it_was).events), is_whole=True)
+    assert judge_run(checker, as_dicts(run_of(as_it_was).events), is_whole=True)[0]
 
 
 def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
@@ -90,6 +90,21 @@ def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
     assert result.verdict == "invalid"
     assert [finding.property for finding in result.findings] == [FOLLOWS_THE_LAW]
     assert judge([tmp_path / "parquet"], engine="local").findings == result.findings
+
+
+def test_steps_are_counted_as_far_as_they_are_judged(tmp_path: Path) -> None:
+    """All of a run of the law; of a wrong one those up to the step that fits nowhere; of no law none."""
+    faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
+    wrong_at, of = run_of(faulty).wrong_at, len(run_of(faulty).events)
+    right, wrong = judged(tmp_path / "right", LOAD), judged(tmp_path / "wrong", faulty)
+    nobodys = judged(tmp_path / "nobodys", attrs.evolve(faulty, policy="no-such"), observed(faulty))
+
+    assert wrong_at is not None
+    assert 0 < wrong_at + 1 < of
+    assert right.shares["steps"] == Share(len(run_of(LOAD).events), len(run_of(LOAD).events))
+    assert wrong.shares["steps"] == Share(wrong_at + 1, of)
+    assert wrong.judged[FOLLOWS_THE_LAW] == wrong_at + 1
+    assert nobodys.shares["steps"] == Share(0, of)
 
 
 def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> None:
@@ -118,8 +133,8 @@ def test_actions_that_are_not_recorded_may_have_happened() -> None:
     hidden = ["tick", "next_pull"]
     events = as_dicts(event for event in run_of(LOAD).events if event.event not in hidden)
 
-    assert not judge_run(Checker(model_of("strict", LAW), frozenset(hidden)), events, is_whole=True)
-    assert judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
+    assert not judge_run(Checker(model_of("strict", LAW), frozenset(hidden)), events, is_whole=True)[0]
+    assert judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)[0]
 
 
 def test_who_acted_may_be_left_out() -> None:
@@ -130,7 +145,9 @@ def test_who_acted_may_be_left_out() -> None:
             for event in events:
                 if event["event"] == "pull_read":
                     event["actors"] = rewritten
-            assert bool(judge_run(Checker(model_of("strict", Law(requests=2))), events, is_whole=True)) == bool(fault)
+            assert bool(judge_run(Checker(model_of("strict", Law(requests=2))), events, is_whole=True)[0]) == bool(
+                fault
+            )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +168,7 @@ def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law)
 def test_actors_that_there_are_not_are_no_step(actors: str) -> None:
     """An event about nobody is told as such."""
     events = as_dicts([Event(event="hold", after_ns=1, before_ns=1, source="a", sequence=0, actors=actors)])
-    (finding,) = judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
+    ((finding,), _placed) = judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
 
     assert "there is no such action" in finding.why
 
@@ -159,7 +176,7 @@ def test_actors_that_there_are_not_are_no_step(actors: str) -> None:
 def test_too_many_possibilities_are_unknown() -> None:
     """Where more is possible at once than is followed nothing is violated."""
     checker = Checker(model_of("strict", LAW), frozenset({"tick", "next_pull"}), possible_max=3)
-    (finding,) = judge_run(checker, as_dicts(run_of(LOAD).events), is_whole=True)
+    ((finding,), _placed) = judge_run(checker, as_dicts(run_of(LOAD).events), is_whole=True)
 
     assert finding.verdict == "unknown"
     assert "3 possibilities" in finding.why
@@ -173,9 +190,9 @@ def test_planted_a_reader_that_forgets_what_was_seen(monkeypatch: pytest.MonkeyP
     read["offset"] += 1
     checker = Checker(model_of("strict", load.law))
 
-    assert judge_run(checker, events, is_whole=True)
+    assert judge_run(checker, events, is_whole=True)[0]
     monkeypatch.setattr(law_steps.StepReader, "_known", lambda *_: [])
-    assert not judge_run(checker, events, is_whole=True)
+    assert not judge_run(checker, events, is_whole=True)[0]
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap
+from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import REQUIRED, event_dict
@@ -35,22 +35,27 @@ SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "requ
 Events: TypeAlias = list[dict[str, Any]]
 
 
-def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], int]:
-    """Judge the sources whose histories declare a law, name those that declare none that there is, and count steps."""
+def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], Share]:
+    """Judge the sources whose histories declare a law, and name those that declare none that there is.
+
+    The share is of steps: those after a step that fits nowhere are not judged, nor those of a law that there is not.
+    """
     findings: list[Finding] = []
     gaps: list[Gap] = []
-    steps = 0
+    judged = of = 0
     for source, events in sorted(_events_by_source(history).items()):
         policy, law = history.laws[source]
+        of += len(events)
         try:
             checker = Checker(model_of(policy, law), frozenset(law.hidden))
         except SpecUserError as error:
             gaps.append(Gap("unknown law", source, 1, f"source {source!r} declares no law that there is: {error}"))
             continue
-        steps += len(events)
         facts = context.sources.get(source, UNSEEN)
-        findings += judge_run(checker, events, is_whole=facts.is_steady and not len(facts.holes))
-    return findings, gaps, steps
+        found, placed = judge_run(checker, events, is_whole=facts.is_steady and not len(facts.holes))
+        findings += found
+        judged += placed + sum(finding.verdict == "violated" for finding in found)
+    return findings, gaps, Share(judged, of)
 
 
 def _events_by_source(history: History) -> dict[str, Events]:
@@ -68,13 +73,16 @@ def _events_by_source(history: History) -> dict[str, Events]:
     return found
 
 
-def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> list[Finding]:
-    """Judge the steps of one source; `is_whole` unless some of its events are missing."""
+def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list[Finding], int]:
+    """Judge the steps of one source; `is_whole` unless some of its events are missing.
+
+    The number is of steps that have a place in a run of the law: all of them, or those before what the finding tells.
+    """
     events = sorted(events, key=lambda event: (event["before_ns"], event["after_ns"], event["sequence"]))
     reader = reader_of(checker.model)
     found = checker.check(reader.step(event) for event in events)
     if found.conforms:
-        return []
+        return [], len(events)
     blamed = _blamed(found)
     window = [events[number] for number in range(found.certain, blamed + 1)]
     first, last = window[0], events[blamed]
@@ -93,7 +101,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> list[Findi
         why=_why(checker, found, blamed),
         evidence=[event_dict(event) for event in shown],
     )
-    return [finding]
+    return [finding], found.placed
 
 
 def _blamed(found: Conformance) -> int:

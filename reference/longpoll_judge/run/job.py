@@ -239,7 +239,8 @@ def _judge_beside(
     """Judge what few histories have: a declared law, a promised limit, questions for offsets; the gaps found there."""
     gaps: list[Gap] = []
     if history.laws:
-        found, unknown_laws, others.judged[FOLLOWS_THE_LAW] = judge_conformance(history, context)
+        found, unknown_laws, others.shares["steps"] = judge_conformance(history, context)
+        others.judged[FOLLOWS_THE_LAW] = others.shares["steps"].judged
         others.findings += found
         gaps += unknown_laws
     others.findings += judge_holds(history, survey, context)
