@@ -18,7 +18,15 @@ PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
 NAME_SIZE_MAX: Final = 127
 """`TopicValidator.TOPIC_MAX_LENGTH`; the commit log gives a topic's length one signed byte."""
 GROUP_SIZE_MAX: Final = 255
-"""`Validators.CHARACTER_MAX_LENGTH`, which Java checks in its clients only."""
+"""`Validators.CHARACTER_MAX_LENGTH`, which 4.9 checks in its clients only."""
+GROUP_SIZE_MAX_5: Final = 120
+"""`TopicValidator.GROUP_MAX_LENGTH` of 5.x, which its broker checks."""
+LONG_GROUP_SIZE_MAX: Final = 1024
+"""Most of a group's name where a broker is to take what clients would not send, as 4.9's takes any."""
+UNIT_FLAG: Final = 1
+"""`TopicSysFlag`: a topic that a producer of a unit made."""
+UNIT_RETRY_FLAG: Final = 2
+"""The same of a group's retry topic."""
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -55,4 +63,16 @@ def name_problem(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(topic) > NAME_SIZE_MAX:
         return f"The specified topic is longer than topic max length {NAME_SIZE_MAX}."
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """Why 5.x makes no group of this name, in its words, with a long name cut; None when it does."""
+    if not group.strip():
+        return "The specified group is blank."
+    shown = f"The specified group: {group[:GROUP_SIZE_MAX]}, "
+    if not _ALLOWED.fullmatch(group):
+        return f"{shown}contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > GROUP_SIZE_MAX_5:
+        return f"{shown}is longer than group max length: {GROUP_SIZE_MAX_5}."
     return None

@@ -65,7 +65,12 @@ class Shared:
     groups: Groups = field(
         init=False,
         default=Factory(
-            lambda self: Groups(self.config.auto_create_subscription_group, self.store_config.light_queues),
+            lambda self: Groups(
+                self.config.auto_create_subscription_group,
+                self.store_config.light_queues,
+                self.traits.group_size_max,
+                self.traits.validates_groups,
+            ),
             takes_self=True,
         ),
     )

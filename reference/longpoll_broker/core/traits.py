@@ -15,6 +15,7 @@ from typing import Final
 import attrs
 from attrs import frozen
 
+from longpoll_protocol.names import GROUP_SIZE_MAX, LONG_GROUP_SIZE_MAX
 from longpoll_protocol.properties import FORM_4_9, FORM_5, PropertiesForm
 from longpoll_spec.policy import Policy
 
@@ -113,6 +114,14 @@ class Traits:
     """The SQL92 filters of a group stay when its last member leaves, and count before older ones of later members."""
     registers_unknown_groups: bool = True
     """A heartbeat of a group that must not be made registers its members all the same."""
+    group_size_max: int = GROUP_SIZE_MAX
+    """Most characters of a group's name; 4.9 has no limit, and ours is to keep its tables small."""
+    validates_groups: bool = False
+    """A group's name has the characters of a topic's, and no more of them than 5.x allows."""
+    lists_each_connection: bool = False
+    """38 lists a client once for each of its connections in the group."""
+    removes_offsets_by: frozenset[str] = frozenset({"removeOffset", "cleanOffset"})
+    """The fields of 207 of which one that is true has a group's offsets forgotten too."""
 
 
 STRICT_TRAITS: Final = Traits()
@@ -129,6 +138,9 @@ TRAITS_4_9: Final = Traits(
     answers_undecided=False,
     believes_tag_hashes=True,
     filters_outlive_groups=True,
+    group_size_max=LONG_GROUP_SIZE_MAX,
+    lists_each_connection=True,
+    removes_offsets_by=frozenset({"removeOffset"}),
 )
 TRAITS_5: Final = attrs.evolve(
     TRAITS_4_9,
@@ -165,6 +177,9 @@ TRAITS_5: Final = attrs.evolve(
     searches_by_boundary=True,
     heartbeat_fields=True,
     registers_unknown_groups=False,
+    group_size_max=GROUP_SIZE_MAX,
+    validates_groups=True,
+    removes_offsets_by=frozenset({"cleanOffset"}),
 )
 _BY_PRESET: Final = {
     "rocketmq-4.9": TRAITS_4_9,

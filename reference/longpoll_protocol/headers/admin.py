@@ -46,6 +46,9 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 
     group_name: str
     remove_offset: bool = False
+    """Of 4.9: the group's offsets go with it."""
+    clean_offset: bool = False
+    """The same of 5.x."""
 
 
 class ViewBrokerStatsDataRequestHeader(Header):

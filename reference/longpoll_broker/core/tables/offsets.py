@@ -76,6 +76,14 @@ class Offsets:
         """Whether a pair's group is a light one."""
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
+    def forget_group(self, group: str) -> None:
+        """Drop one group's offsets of every topic."""
+        suffix = SEPARATOR + group
+        with self.guard:
+            for pair in [pair for pair in self.by_pair if pair.endswith(suffix)]:
+                del self.by_pair[pair]
+                self.changed = True
+
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""
         prefix = topic + SEPARATOR

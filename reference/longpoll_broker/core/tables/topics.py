@@ -26,6 +26,9 @@ from longpoll_protocol.names import (
     SYSTEM_NAMES,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
+    UNIT_FLAG,
+    UNIT_RETRY_FLAG,
+    group_problem,
     name_problem,
 )
 from longpoll_spec.tables import with_table
@@ -148,32 +151,34 @@ class Topics(_Named[TopicConfig]):
                 self._add(own)
                 self._own.add(own.topic_name)
 
-    def make_for_send(self, name: str, default_topic: str, asked_queue_count: int) -> TopicConfig | None:
+    def make_for_send(
+        self, name: str, default_topic: str, asked_queue_count: int, *, unit: bool = False
+    ) -> TopicConfig | None:
         """The topic a message is sent to, made from the default topic if need be (`createTopicInSendMessageMethod`).
 
-        None when it is not there and may not be made.
+        None when it is not there and may not be made. `unit` says that the producer is one of a unit.
         """
         topic = self.get(name)
         if topic is not None:
             return topic
         if name.startswith(RETRY_PREFIX):
-            return self.make_retry(name, 1)
+            return self.make_retry(name, 1, UNIT_RETRY_FLAG if unit else 0)
         model = self.by_name.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
         count = max(min(asked_queue_count, model.write_queue_nums), 0)
         perm = model.perm & ~PERM_INHERIT
-        made = TopicConfig(name, count, count, perm, model.topic_filter_type, model.topic_sys_flag)
+        made = TopicConfig(name, count, count, perm, model.topic_filter_type, UNIT_FLAG if unit else 0)
         return made if self.put(made) else None
 
-    def make_retry(self, name: str, queue_count: int) -> TopicConfig | None:
+    def make_retry(self, name: str, queue_count: int, sys_flag: int = 0) -> TopicConfig | None:
         """A retry or dead-letter topic, made if need be (`createTopicInSendMessageBackMethod`); None if it cannot."""
         topic = self.by_name.get(name)
         if topic is not None:
             return topic
         if name_problem(name) is not None or queue_count > QUEUE_COUNT_MAX:
             return None
-        made = TopicConfig(name, queue_count, queue_count)
+        made = TopicConfig(name, queue_count, queue_count, topic_sys_flag=sys_flag)
         return made if self.put(made) else None
 
     def _add(self, topic: TopicConfig) -> None:
@@ -187,15 +192,19 @@ class Groups(_Named[GroupConfig]):
 
     auto_create: bool = True
     light: bool = False
+    size_max: int = GROUP_SIZE_MAX
+    """Most characters of a name."""
+    validates: bool = False
+    """Only names that 5.x allows are made."""
 
     def find(self, name: str) -> GroupConfig | None:
         """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
         group = self.by_name.get(name)
-        if group is not None or len(name) > GROUP_SIZE_MAX:
+        if group is not None or len(name) > self.size_max:
             return group
         if self.light and name.startswith(LMQ_PREFIX):
             return GroupConfig(name)
-        if not self.auto_create:
+        if not self.auto_create or (self.validates and group_problem(name) is not None):
             return None
         made = GroupConfig(name)
         return made if self.put(made) else None

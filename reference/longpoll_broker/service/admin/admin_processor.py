@@ -39,7 +39,7 @@ from longpoll_protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from longpoll_protocol.names import FILTER_TYPES, name_problem
+from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 CONFLICT: Final = "The topic[{}] is conflict with system topic."
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -87,6 +87,9 @@ class AdminProcessor(Serving):
             if refusal is not None:
                 return refusal
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
+        for kind, name in (("group", header.consumer_group), ("topic", header.topic)):
+            if len(name) > self.groups.size_max:
+                return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long(kind))
         stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
         if not stored:
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
@@ -208,6 +211,11 @@ class AdminProcessor(Serving):
             group = msgspec.convert(load_json(command.body), GroupConfig, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise HeaderError("SubscriptionGroupConfig", "body", f"cannot be read: {error}") from None
+        problem = group_problem(group.group_name) if self.traits.validates_groups else None
+        if problem is not None:
+            return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+        if len(group.group_name) > self.groups.size_max:
+            return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long("group"))
         if not self.groups.put(group):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return answer(command, ResponseCode.SUCCESS)
@@ -220,9 +228,16 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """207: forget a group."""
-        self.groups.remove(DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields).group_name)
+        """207: forget a group, and what it has consumed if the field of this version says so."""
+        header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
+        self.groups.remove(header.group_name)
+        asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}
+        if any(asked[field] for field in self.traits.removes_offsets_by):
+            self.offsets.forget_group(header.group_name)
         return answer(command, ResponseCode.SUCCESS)
+
+    def _too_long(self, kind: str) -> str:
+        return f"the {kind}'s name is longer than {self.groups.size_max} characters"
 
     @staticmethod
     def _offset(command: Command, offset: int) -> Parts:

@@ -109,7 +109,8 @@ class ClientProcessor(Serving):
             if group is None:
                 return answer(command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
             if group.encoded_ids is None:
-                ids = self.clients.client_ids(name)
+                each = self.traits.lists_each_connection
+                ids = list(group.members.values()) if each else self.clients.client_ids(name)
                 group.encoded_ids = ConsumerList(consumer_id_list=ids).encode()
             body = group.encoded_ids
         return answer(command, ResponseCode.SUCCESS, body=body)

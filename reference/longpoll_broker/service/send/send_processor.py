@@ -143,7 +143,10 @@ class SendProcessor(Serving):
             )
         count = header.default_topic_queue_nums
         topic = self.topics.make_for_send(
-            header.topic, header.default_topic or "", DEFAULT_QUEUE_COUNT if count is None else count
+            header.topic,
+            header.default_topic or "",
+            DEFAULT_QUEUE_COUNT if count is None else count,
+            unit=header.unit_mode,
         )
         if topic is None:
             raise SendRefusedError(

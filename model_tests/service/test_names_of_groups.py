@@ -1,0 +1,123 @@
+"""Names of groups have a length everywhere, and what else each version does with groups, as its Java broker does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_spec.policy import preset
+
+STRICT, OLD, NEW = "strict", "rocketmq-4.9", "rocketmq-5"
+LONG = {STRICT: 256, OLD: 1_025, NEW: 256}
+"""A name that is one too long."""
+
+
+@pytest.fixture(params=LONG)
+def version(request: pytest.FixtureRequest) -> str:
+    """The policy's name."""
+    return str(request.param)
+
+
+def client_of(version: str, start_broker: StartBroker, connect: Connect) -> RawClient:
+    """A connection to a broker of this version that has a topic."""
+    client = connect(start_broker(policy=preset(version)).address)
+    send_message(client, "T")
+    return client
+
+
+def make_group(client: RawClient, name: str) -> Any:
+    """The answer to 200."""
+    body = msgspec.json.encode({"groupName": name})
+    return client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+
+def commit(client: RawClient, group: str, topic: str = "T") -> int:
+    """The code that answers 15."""
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "7"}
+    return client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
+
+
+def test_a_name_that_is_too_long_is_refused_wherever_it_would_be_kept(
+    version: str, start_broker: StartBroker, connect: Connect
+) -> None:
+    """In 200, 15, 11 and 36, also one of a megabyte; nothing of it is kept."""
+    broker = start_broker(policy=preset(version))
+    client = connect(broker.address)
+    send_message(client, "T")
+    for size in (LONG[version], 900_000):
+        name = "g" * size
+        made = make_group(client, name)
+        assert made.code == (29 if version == NEW else 1)
+        assert made.remark is not None
+        assert len(made.remark) < 500
+        assert commit(client, name) != 0
+        assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group=name)).code == 26
+        back = {"offset": "0", "group": name, "delayLevel": "0"}
+        assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 26
+    if version != NEW:
+        assert commit(client, "G", "t" * 900_000) == 1
+    assert all(len(name) < 256 for name in broker.groups.by_name)
+    assert all(len(pair) < 512 for pair in broker.offsets.by_pair)
+
+
+def test_a_group_of_300_characters_is_taken_by_4_9_alone(
+    version: str, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Whose broker checks no length: in 200 and in a pull; 5.x takes 120 of the characters that topics have."""
+    client = client_of(version, start_broker, connect)
+    assert (make_group(client, "g" * 300).code == 0) == (version == OLD)
+    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="h" * 300)).code
+    assert pulled == (0 if version == OLD else 26)
+    assert (make_group(client, "g" * 121).code == 0) == (version != NEW)
+    assert (make_group(client, "a b").code == 0) == (version != NEW)
+    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="c d")).code
+    assert pulled == (26 if version == NEW else 0)
+
+
+@pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
+def test_a_group_is_deleted_with_its_offsets_when_asked(
+    field: str, version: str, start_broker: StartBroker, connect: Connect
+) -> None:
+    """By the field of its version, and strict by either; other groups keep theirs."""
+    broker = start_broker(policy=preset(version))
+    client = connect(broker.address)
+    send_message(client, "T")
+    for name in ("G", "GG"):
+        assert make_group(client, name).code == 0
+        assert commit(client, name) == 0
+    asked = {"groupName": "G", field: "true"}
+    assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, asked).code == 0
+    own = {OLD: "removeOffset", NEW: "cleanOffset", STRICT: field}[version]
+    assert broker.offsets.query("T", "G", 0) == (None if field == own else 7)
+    assert broker.offsets.query("T", "GG", 0) == 7
+    assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "GG"}).code == 0
+    assert broker.offsets.query("T", "GG", 0) == 7
+
+
+def test_a_client_on_two_connections_is_listed_as_its_version_lists_it(
+    version: str, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Twice as in Java, and once under strict, where it would get a part of the queues that nobody reads."""
+    broker = start_broker(policy=preset(version))
+    body = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
+    for client in (connect(broker.address), connect(broker.address)):
+        assert client.call(RequestCode.HEART_BEAT, {}, msgspec.json.encode(body)).code == 0
+    listed = client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+    assert msgspec.json.decode(listed.body)["consumerIdList"] == ["c"] * (1 if version == STRICT else 2)
+
+
+@pytest.mark.parametrize(("unit", "flags"), [("true", (1, 2)), ("false", (0, 0))])
+def test_a_topic_that_a_unit_makes_says_so(
+    unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect
+) -> None:
+    """By its flag, which is another one for a retry topic."""
+    broker = start_broker()
+    client = connect(broker.address)
+    for topic, flag in zip(("New", "%RETRY%G"), flags, strict=True):
+        assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic) | {"k": unit}, b"x").code == 0
+        assert broker.topics.by_name[topic].topic_sys_flag == flag
