@@ -88,6 +88,25 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ('ERROR : Failed to parse rule "read" loaded from x line 5', "not as published: the rule read does not fit"),
+        ('WARNING : Unable to transform class C using rule "hold" loaded from x', "the rule hold does not fit"),
+        ("TestScript: no errors", "ended with 0"),
+        ("Could not find or load main class", "checker says nothing of the rules: Could not find"),
+    ],
+)
+def test_jars_of_a_folder_are_asked_whether_the_rules_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, says: str
+) -> None:
+    """What the checker says of them is said before anything is started, and no answer is no yes."""
+    program(tmp_path, "java", f"echo '{told}'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with Stage() as stage, pytest.raises(JavaUnavailableError, match=says):
+        JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False), stage)
+
+
 def test_a_broker_that_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Java that says something and ends: what it said is in the sentence, and its folder is gone."""
     program(tmp_path, "java", "echo Agent JAR not found; exit 3")

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from longpoll_java.check import refused_rule
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
 from longpoll_java.rules import PORT_PROPERTY, rules_of
@@ -144,6 +145,10 @@ class JavaBroker:
             (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
         (home / "broker.conf").write_text(settings_of(str(home), str(self.address[1]), lmq=lmq), encoding="utf-8")
         (home / "gates.btm").write_text(script, encoding="utf-8")
+        if not self.jars.as_published and (refused := refused_rule(self.jars, home / "gates.btm")):
+            raise JavaUnavailableError(
+                f"these jars are not as published: the rule {refused} does not fit them; leave --jars out to try those"
+            )
         agent = f"-javaagent:{self.jars.byteman}=script:{home / 'gates.btm'}"
         command = [
             "java", *JVM, *options, agent, f"-D{PORT_PROPERTY}={self.stage.port}", f"-Drocketmq.home.dir={home}",

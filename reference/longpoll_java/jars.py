@@ -52,6 +52,8 @@ class Jars:
     version: str
     class_path: str
     byteman: str
+    as_published: bool = True
+    """Whether they came from Maven; those of a folder may have been changed."""
 
 
 def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
@@ -129,7 +131,7 @@ def in_folder(folder: Path) -> Jars:
     _refuse_unknown(version)
     byteman = next((jar for jar in jars if jar.name.startswith("byteman-")), None)
     path = str(byteman) if byteman is not None else resolved(version).byteman
-    return Jars(version, os.pathsep.join(str(jar) for jar in jars if jar != byteman), path)
+    return Jars(version, os.pathsep.join(str(jar) for jar in jars if jar != byteman), path, as_published=False)
 
 
 def _version_of(jar: Path) -> str:
