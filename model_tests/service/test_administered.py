@@ -9,7 +9,7 @@ import pytest
 
 from longpoll_broker.core.tables.access import ADMIN_CODES, Right
 from longpoll_broker.core.tables.rates import Rates
-from longpoll_broker.service.access.access_control import wanted_by
+from longpoll_broker.service.access.resources import wanted_by
 from longpoll_broker.service.admin import progress_processor, table_processor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message

@@ -63,7 +63,7 @@ class Broker(Stoppable):
             shared.runtime, f"{directory}/config", shared.topics, shared.groups, shared.offsets, shared.delays
         )
         config_files.load()
-        access = open_access_control(shared.runtime, shared.config)
+        access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
         self.pulling = pulling_of(shared)

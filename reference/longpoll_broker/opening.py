@@ -65,10 +65,10 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
             topics.put(TopicConfig(topic, count, count))
 
 
-def open_access_control(runtime: Runtime, config: BrokerConfig) -> AccessControl | None:
+def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageStore) -> AccessControl | None:
     """The accounts, if there are any to ask; raises ConfigError."""
     if config.acl_file is None:
         if config.acl_enable:
             raise ConfigError("aclEnable is true and no accounts are named: give their file, longpoll serve --acl FILE")
         return None
-    return AccessControl(runtime, config.acl_file)
+    return AccessControl(runtime, config.acl_file, store.read_record)

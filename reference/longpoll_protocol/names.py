@@ -74,5 +74,5 @@ def group_problem(group: str) -> str | None:
     if not _ALLOWED.fullmatch(group):
         return f"{shown}contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(group) > GROUP_SIZE_MAX_5:
-        return f"{shown}is longer than group max length: {GROUP_SIZE_MAX_5}."
+        return f"{shown}is longer than group max length: {GROUP_SIZE_MAX_5}"
     return None

@@ -39,9 +39,9 @@ RIGHTS: Final = {
 }
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """A request that publishes to it is not checked further: it tells of messages, and every client may."""
-ADMIN_CODES: Final = frozenset({17, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 200, 207, 215, 309})
+ADMIN_CODES: Final = frozenset({17, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 200, 207, 215, 309, 905})
 """Requests of administrators only: making and removing topics and groups, the broker's settings, its tables as a whole,
-its accounts, and having a group's member consume any message.
+its accounts, having a group's member consume any message, and saying which brokers are alive.
 
 4.9.7 lets every right signature have 50 to 54, and so make itself an administrator; and 21, 26, 43, 45 and 309.
 """
@@ -79,6 +79,8 @@ class Wanted:
     """What a request asks for, by the names of topics and of groups' retry topics."""
 
     resources: dict[str, Right] = field(factory=dict)
+    producer_groups: set[str] = field(factory=set)
+    """The same names of groups that are joined as a producer."""
 
     def topic(self, name: str | None, right: Right) -> None:
         """The request uses a topic; none is nothing to check."""
@@ -89,6 +91,10 @@ class Wanted:
         """The request acts for a group."""
         if name is not None:
             self.resources[name if name.startswith(RETRY_PREFIX) else RETRY_PREFIX + name] = Right.SUB
+
+    def producers(self, name: str) -> None:
+        """The request joins a group of producers."""
+        self.producer_groups.add(RETRY_PREFIX + name)
 
 
 @frozen
@@ -121,10 +127,11 @@ def problem(
     right = signed(account.secret_key).encode()
     if not hmac.compare_digest(right, (claim.signature or "").encode("utf-8", "surrogatepass")):
         return f"Check signature failed for accessKey={account.access_key}"
-    return _missing_right(account, code, wanted().resources)
+    return _missing_right(account, code, wanted())
 
 
-def _missing_right(account: Account, code: int, resources: Mapping[str, Right]) -> str | None:
+def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
+    resources = wanted.resources
     if resources.get(TRACE_TOPIC) == Right.PUB:
         return None
     if code in ADMIN_CODES and not account.is_admin:
@@ -134,6 +141,10 @@ def _missing_right(account: Account, code: int, resources: Mapping[str, Right]) 
     for resource, needed in resources.items():
         owned = account.right(resource)
         if owned & Right.DENY or not owned & needed:
+            return f"No default permission for {_told(resource)}"
+    for resource in wanted.producer_groups:
+        # By its default an account is told about consumers: a producer needs no right to its group, unless it is named.
+        if account.rights.get(resource, Right.PUB) & Right.DENY:
             return f"No default permission for {_told(resource)}"
     return None
 

@@ -1,9 +1,9 @@
 """Lets requests in or refuses them by the accounts in a `plain_acl.yml`, which is read again when it changes.
 
 A new file that cannot be used is told of once and the accounts before it stay. Leaves out the decision itself
-(`core.tables.access`).
+(`core.tables.access`) and what each request uses (`resources`).
 
-Source: `PlainAccessValidator.parse`, `PlainPermissionManager.load` and `watch` of 4.9.7.
+Source: `PlainPermissionManager.load` and `watch` of 4.9.7.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import msgspec
 from attrs import define, field
 from msgspec import Meta, Struct
 
-from longpoll_broker.core.tables.access import RIGHTS, Account, Claim, Right, Rules, Wanted, problem, read_rights
+from longpoll_broker.core.tables.access import RIGHTS, Account, Claim, Right, Rules, problem, read_rights
 from longpoll_broker.core.tables.addresses import address_match
 from longpoll_broker.service.access.account_file import AccountFile
+from longpoll_broker.service.access.resources import RecordAt, wanted_by
 from longpoll_broker.service.io.channel import Channel, Parts
 from longpoll_broker.service.io.processors import answer
-from longpoll_protocol.bodies import ClusterAclConfig, HeartbeatData, LockBatchRequest, PlainAccessConfig
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.bodies import ClusterAclConfig, PlainAccessConfig
+from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Lock, Runtime
@@ -45,39 +45,6 @@ KEY_SIZE_MIN: Final = 7
 """`AclConstants.ACCESS_KEY_MIN_LENGTH` and its like are 6, and must be exceeded."""
 
 _Key = Annotated[str, Meta(min_length=KEY_SIZE_MIN)]
-_TOPIC_OF_SEND: Final[dict[int, str]] = {
-    RequestCode.SEND_MESSAGE: "topic",
-    RequestCode.SEND_MESSAGE_V2: "b",
-    RequestCode.SEND_BATCH_MESSAGE: "b",
-}
-"""The field that names the topic."""
-_TOPIC_AND_GROUP: Final = frozenset(
-    {
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.QUERY_CONSUME_QUEUE,
-    }
-)
-_FIELDS_OF_ADMINISTRATION: Final[dict[int, tuple[str, str]]] = {
-    RequestCode.QUERY_MESSAGE: ("topic", ""),
-    RequestCode.GET_TOPIC_STATS_INFO: ("topic", ""),
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: ("topic", ""),
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: ("", "producerGroup"),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ("topic", "group"),
-}
-"""The fields that name a topic and a group; "" where there is none."""
-_GROUP_ONLY: Final = frozenset(
-    {
-        RequestCode.UNREGISTER_CLIENT,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        RequestCode.GET_CONSUMER_RUNNING_INFO,
-    }
-)
-_LOCKS: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
 
 
 @with_table
@@ -112,6 +79,8 @@ class AccessControl:
     runtime: Runtime
     path: str
     """Absolute."""
+    record_at: RecordAt = field(default=lambda _offset: None)
+    """Where messages are looked up that requests name by their place in the log."""
     _content: bytes = field(default=b"", init=False)
     _seen: bytes = field(default=b"", init=False)
     _rules: Rules = field(init=False)
@@ -140,7 +109,11 @@ class AccessControl:
         claim = Claim(channel.peer_host[0], fields.get(ACCESS_KEY), fields.get(SIGNATURE))
         try:
             reason = problem(
-                self._rules, claim, command.code, partial(sign, fields, command.body), partial(wanted_by, command)
+                self._rules,
+                claim,
+                command.code,
+                partial(sign, fields, command.body),
+                partial(wanted_by, command, self.record_at),
             )
         except HeaderError as error:
             reason = str(error)
@@ -271,38 +244,3 @@ def _account(entry: _Account) -> Account:
         default_group=RIGHTS.get((entry.default_group_perm or "").strip(), Right.DENY),
         rights=read_rights(entry.topic_perms or [], entry.group_perms or []),
     )
-
-
-def wanted_by(command: Command) -> Wanted:
-    """The topics and groups that a request names; raises HeaderError when its body cannot be read."""
-    fields = command.ext_fields or {}
-    wanted = Wanted()
-    if command.code in _TOPIC_OF_SEND:
-        topic = fields.get(_TOPIC_OF_SEND[command.code])
-        if topic is not None and topic.startswith(RETRY_PREFIX):
-            wanted.group(topic)
-        else:
-            wanted.topic(topic, Right.PUB)
-    elif command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
-        wanted.group(fields.get("group"))
-    elif command.code in _FIELDS_OF_ADMINISTRATION:
-        topic, group = _FIELDS_OF_ADMINISTRATION[command.code]
-        wanted.topic(fields.get(topic), Right.SUB)
-        wanted.group(fields.get(group))
-    elif command.code in _TOPIC_AND_GROUP:
-        wanted.topic(fields.get("topic"), Right.SUB)
-        wanted.group(fields.get("consumerGroup"))
-    elif command.code in _GROUP_ONLY:
-        wanted.group(fields.get("consumerGroup"))
-    elif command.code in _LOCKS:
-        wanted.group(LockBatchRequest.decode(command.body).consumer_group)
-    elif command.code == RequestCode.HEART_BEAT:
-        _add_memberships(wanted, HeartbeatData.decode(command.body))
-    return wanted
-
-
-def _add_memberships(wanted: Wanted, heartbeat: HeartbeatData) -> None:
-    for consumer in heartbeat.consumer_data_set:
-        wanted.group(consumer.group_name)
-        for subscription in consumer.subscription_data_set:
-            wanted.topic(subscription.topic, Right.SUB)

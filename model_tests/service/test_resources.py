@@ -1,0 +1,219 @@
+"""What an account may not read or write it gets by no side door; each attack fails, every code has an entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables.access import ADMIN_CODES
+from longpoll_broker.service.access import resources
+from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect
+from longpoll_broker.testing.raw_client import RawClient, send_fields
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_runtime.real import RealRuntime
+
+ACCOUNTS: Final = """
+accounts:
+  - accessKey: stranger
+    secretKey: 12345678
+    defaultTopicPerm: DENY
+    defaultGroupPerm: PUB|SUB
+    topicPerms:
+      - open=PUB|SUB
+    groupPerms:
+      - theirs=DENY
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+SECRETS: Final = {"stranger": "12345678", "administrator": "87654321"}
+PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01u\x02"
+FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with accounts, and a topic that the stranger has no right to."""
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    config = BrokerConfig(acl_file=str(accounts))
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        yield started
+
+
+def call(
+    client: RawClient, code: int, fields: dict[str, str] | None = None, body: bytes = b"", account: str = "stranger"
+) -> Command:
+    """The answer to a request that an account has signed."""
+    signed = {**(fields or {}), ACCESS_KEY: account}
+    return client.call(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
+
+
+def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0") -> tuple[str, str]:
+    """Have the administrator send a message: its place in the log and its queue offset."""
+    fields = send_fields(topic, properties=properties) | {"f": flag}
+    sent = call(client, RequestCode.SEND_MESSAGE_V2, fields, b"secret", "administrator")
+    assert sent.code == 0, sent.remark
+    assert sent.ext_fields is not None
+    return str(int(sent.ext_fields["msgId"][16:], 16)), sent.ext_fields["queueOffset"]
+
+
+def refused(answer: Command, resource: str) -> bool:
+    """Whether the accounts refused a request, for this topic or group."""
+    return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
+
+
+def end_fields(place: tuple[str, str]) -> dict[str, str]:
+    """Of 37: commit."""
+    return {
+        "producerGroup": "P",
+        "tranStateTableOffset": place[1],
+        "commitLogOffset": place[0],
+        "commitOrRollback": "8",
+    }
+
+
+# -- the attacks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delayed", ["", "DELAY\x019\x02"])
+def test_a_message_is_not_read_by_its_place(delayed: str, broker: Broker, connect: Connect) -> None:
+    """33, also while it waits in the schedule; one of an own topic is read, and one that is not there is no secret."""
+    client = connect(broker.address)
+    place, _offset = place_of(client, "secret", delayed)
+    assert refused(call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}), "topic:secret")
+    own, _offset = place_of(client, "open")
+    assert call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": own}).code == 0
+    nothing = call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(2**40)})
+    assert "can not find message" in (nothing.remark or "")
+
+
+def test_a_message_is_not_copied_to_an_own_group(broker: Broker, connect: Connect) -> None:
+    """36 would put it into the retry topic of the stranger's group."""
+    client = connect(broker.address)
+    place, _offset = place_of(client, "secret")
+    fields = {"offset": place, "group": "mine", "delayLevel": "0", "originTopic": "open"}
+    assert refused(call(client, RequestCode.CONSUMER_SEND_MSG_BACK, fields), "topic:secret")
+    assert broker.store.visible_end("%RETRY%mine", 0) == 0
+    own, _offset = place_of(client, "open")
+    assert call(client, RequestCode.CONSUMER_SEND_MSG_BACK, fields | {"offset": own}).code == 0
+
+
+def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) -> None:
+    """37: by the topic that the prepared message goes to."""
+    client = connect(broker.address)
+    call(client, RequestCode.SEND_MESSAGE_V2, send_fields("secret"), b"x", "administrator")
+    place = place_of(client, "secret", PREPARED, flag="4")
+    assert refused(call(client, RequestCode.END_TRANSACTION, end_fields(place)), "topic:secret")
+    assert broker.store.visible_end("secret", 0) == 1
+    assert call(client, RequestCode.END_TRANSACTION, end_fields(place), b"", "administrator").code == 0
+    assert broker.store.visible_end("secret", 0) == 2
+    own = place_of(client, "open", PREPARED, flag="4")
+    assert call(client, RequestCode.END_TRANSACTION, end_fields(own)).code == 0
+
+
+def test_a_denied_group_of_producers_is_not_joined(broker: Broker, connect: Connect) -> None:
+    """34 would have its open transactions told to the stranger; a group that nobody named is joined as before."""
+    client = connect(broker.address)
+    for group, is_refused in (("theirs", True), ("mine", False)):
+        body = msgspec.json.encode({"clientID": "c", "producerDataSet": [{"groupName": group}]})
+        answered = call(client, RequestCode.HEART_BEAT, {}, body)
+        assert refused(answered, "group:theirs") == is_refused
+        assert (broker.sending.checks.producer_of(group) is None) == is_refused
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+    ],
+)
+def test_a_queue_tells_nothing_of_itself(code: int, broker: Broker, connect: Connect) -> None:
+    """29 to 32 of a denied topic."""
+    client = connect(broker.address)
+    fields = {"topic": "secret", "queueId": "0", "timestamp": "0"}
+    assert refused(call(client, code, fields), "topic:secret")
+    assert call(client, code, fields | {"topic": "open"}).code == 0
+
+
+def test_a_message_is_listed_in_no_denied_queue(broker: Broker, connect: Connect) -> None:
+    """By its property, alone or in a batch."""
+    client = connect(broker.address)
+    sent = call(client, RequestCode.SEND_MESSAGE_V2, send_fields("open", properties=FURTHER), b"x")
+    assert refused(sent, "topic:secret")
+    batch = encode_batch([BatchMessage(b"x", ""), BatchMessage(b"x", FURTHER)])
+    fields = send_fields("open") | {"m": "true"}
+    assert refused(call(client, RequestCode.SEND_BATCH_MESSAGE, fields, batch), "topic:secret")
+    assert call(client, RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch([BatchMessage(b"x", "")])).code == 0
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_nothing_is_sent_by_way_of_the_brokers_own_topics(topic: str, broker: Broker, connect: Connect) -> None:
+    """From where it would go to the topic that it names; not even by an administrator."""
+    client = connect(broker.address)
+    fields = send_fields(topic, properties="REAL_TOPIC\x01secret\x02REAL_QID\x010\x02")
+    assert refused(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x"), f"topic:{topic}")
+    assert call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x", "administrator").code != 0
+    assert broker.store.visible_end(topic, 0) == 0
+
+
+# -- every code --------------------------------------------------------------------------------------------------------
+
+
+def undecided(broker: Broker) -> set[int]:
+    """The codes that the broker serves and that have not exactly one entry."""
+    count = Counter(codes_with_an_entry(ADMIN_CODES))
+    handler = broker.handler
+    assert handler.access is not None
+    rooms = (handler.pulling.processors, handler.sending.processors, handler.administering.processors)
+    return {code for room in rooms for code in room if count[code] != 1}
+
+
+def test_every_code_has_an_entry(broker: Broker) -> None:
+    """And only one: the topics and groups that it uses, or why it needs no right, or that it is for administrators."""
+    assert undecided(broker) == set()
+    assert all(FOR_EVERY_ACCOUNT.values())
+
+
+@pytest.mark.parametrize("code", [RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.PULL_MESSAGE])
+def test_planted_a_code_without_an_entry_is_noticed(code: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the walk."""
+    monkeypatch.setattr(resources, "NAMED", {each: names for each, names in NAMED.items() if each != code})
+    assert undecided(broker) == {code}
+
+
+@pytest.mark.parametrize(
+    ("code", "attack"),
+    [
+        (RequestCode.VIEW_MESSAGE_BY_ID, lambda *given: test_a_message_is_not_read_by_its_place("", *given)),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, test_a_message_is_not_copied_to_an_own_group),
+        (RequestCode.END_TRANSACTION, test_a_transaction_of_others_is_not_ended),
+        (RequestCode.HEART_BEAT, test_a_denied_group_of_producers_is_not_joined),
+        (RequestCode.SEND_MESSAGE_V2, test_a_message_is_listed_in_no_denied_queue),
+    ],
+)
+def test_planted_a_code_whose_names_are_not_looked_at_is_noticed(
+    code: int,
+    attack: Callable[[Broker, Connect], None],
+    broker: Broker,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As 4.9.7 looks at none of them: the attack succeeds, and its test is red."""
+    monkeypatch.setitem(NAMED, code, lambda _command, _wanted, _record_at: None)
+    with pytest.raises(AssertionError):
+        attack(broker, connect)
