@@ -95,10 +95,10 @@ def test_a_deletion_meanwhile_is_a_cause(after: int, before: int, topic: str, so
 
 def test_a_broker_without_long_polling_may_look_like_that_from_outside() -> None:
     """It answers after `shortPollingTimeMills`; from inside the history names the policy."""
-    rows = asked((0, 5), timeout_ms=LONG_MS), told((900, SHORT_POLLING_MS))
+    rows = asked((70, 75), timeout_ms=LONG_MS), told((900, 70 + SHORT_POLLING_MS))
     assert clauses(*rows, **OUTSIDE) == [EARLY + "?"]
     assert clauses(*rows) == [EARLY]
-    assert clauses(asked((0, 5), timeout_ms=LONG_MS), told((900, SHORT_POLLING_MS - 1)), **OUTSIDE) == [EARLY]
+    assert clauses(rows[0], told((900, 69 + SHORT_POLLING_MS)), **OUTSIDE) == [EARLY]
 
 
 # -- answered by a stop, seen from outside ---------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_a_hole_may_hide_a_stop(hole: tuple[float, float], clause: list[str]) ->
 def inside(last: float, *, cause: str = "stopped", stop: bool = False, **known: Any) -> list[str]:
     """The clauses of one pull that is answered at 0 to 1, as its broker says because it stops."""
     rows = [asked(0, timeout_ms=LONG_MS), told((0, 1), cause=cause)]
-    rows += [event("stop", 0, request="r")] if stop else []
+    rows += [event("stop", (-1, 0), request="r")] if stop else []
     return clauses(*rows, **{"sources": {"s": facts(last)}, **known})
 
 
@@ -212,10 +212,10 @@ ALLOWED: Final = UNHELD_MS + LATE_MS
 @pytest.mark.parametrize(
     ("received", "answered", "clause"),
     [
-        ((0, 5), (5 + ALLOWED, 5 + ALLOWED), [UNHELD + "?"]),
-        ((0, 5), (6 + ALLOWED, 6 + ALLOWED), [UNHELD]),
-        ((0, 5), (10, ALLOWED), []),
-        ((0, 5), (10, ALLOWED + 1), [UNHELD + "?"]),
+        ((3, 5), (5 + ALLOWED, 5 + ALLOWED), [UNHELD + "?"]),
+        ((3, 5), (6 + ALLOWED, 6 + ALLOWED), [UNHELD]),
+        ((3, 5), (10, 3 + ALLOWED), []),
+        ((3, 5), (10, 4 + ALLOWED), [UNHELD + "?"]),
     ],
 )
 def test_a_pull_that_may_not_be_held_is_answered_at_once(
@@ -306,6 +306,8 @@ def test_a_hold_after_the_answer_is_found() -> None:
         ("pull.hold.unanswered", "a pull at offset 3 was held 3.000 ms after its answer", HELD)
     ]
     assert clauses(asked(), told((98, 103)), hold((103, 104))) == []
+    sooner = found(told((-2, -1)), asked(timeout_ms=0), hold(1))
+    assert sooner == [("pull.hold.unanswered", "a pull at offset 3 was held 2.000 ms after its answer", HELD)]
     assert clauses(asked(), told((98, 100)) | {"offset_next": None}, hold((103, 104))) == []
 
 

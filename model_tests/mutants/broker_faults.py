@@ -62,8 +62,8 @@ FAULTS: Final = (
     Fault(
         "a channel over its limit goes on",
         f"{SERVICE}/io/channel.py",
-        "        self.broken = True\n",
-        "        self.broken = False\n",
+        'the loop that owns the channel closes it."""\n        self.broken = True\n',
+        'the loop that owns the channel closes it."""\n        self.broken = False\n',
         f"{TESTS}/service/test_channel.py",
     ),
     Fault(

@@ -162,6 +162,12 @@ def test_planted_a_table_that_is_wrong_is_seen() -> None:
     slow = {name: msgspec.structs.replace(seen, cpu_s=PROMPT_S) for name, seen in row.found.items()}
     late = f"{row.id}: no method of the quick suite finds it in 10 s of a core"
     assert problems(changed(rows, msgspec.structs.replace(row, found=slow))) == [late]
+    by_one = next(row for row in rows if list(row.found) == ["units"] and not row.open)
+    dear = {"races": by_one.found["units"]}
+    missed = [*(name for name in by_one.missed if name != "races"), "units"]
+    assert f"{by_one.id}: no method of the quick suite finds it in 10 s of a core" in problems(
+        changed(rows, msgspec.structs.replace(by_one, found=dear, missed=missed))
+    )
 
 
 def test_a_new_find_takes_the_place_of_the_old_one() -> None:

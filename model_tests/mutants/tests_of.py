@@ -198,11 +198,13 @@ KNOWN: Final = (
     Known(f"{RULES}/holds.py", (), ("judge/test_holds_counted.py", "judge/test_holds.py")),
     Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
     Known(f"{RULES}/counting.py", (), ("judge/test_counting.py",)),
+    Known(f"{RULES}/commits.py", (), ("judge/test_told_offsets.py",)),
     Known(f"{RULES}/sends.py", (), ("judge/test_sends_told.py",)),
     Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
     Known(f"{RULES}/falls.py", (), ("judge/test_falls.py",)),
     Known(f"{RULES}/pulls/codes.py", (), ("judge/test_codes.py",)),
     Known(f"{RULES}/pulls/holding.py", (), ("judge/test_holding.py",)),
+    Known(f"{RULES}/pulls/rightness.py", (), ("judge/test_rightness.py",)),
     Known(f"{RULES}/pulls/handling.py", (), ("judge/test_handling.py",)),
     Known(f"{RULES}/pulls/promptness.py", (), ("judge/test_promptness.py",)),
     Known(

@@ -260,8 +260,8 @@ class _Group:
         earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
         # Had none, or less: so more can only have come since.
         earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
-        most = int(all_.value[possible].max(initial=-1))
-        why = f"{self._name} was told offset {told}, and no more than {max(most, 0)} can have been committed"
+        most = int(all_.value[possible].max(initial=0))
+        why = f"{self._name} was told offset {told}, and no more than {most} can have been committed"
         if earlier.any():
             asked_before = int(np.flatnonzero(earlier)[-1])
             why += f" since it was told {_offset(all_, asked_before)}"
@@ -338,9 +338,7 @@ class _Group:
             least_ns = most_ns = min(facts.last_ns, closed_ns)
         else:
             least_ns, most_ns = answer["after_ns"], answer["before_ns"]
-        if most_ns - asked["after_ns"] <= allowed_ns or (
-            answer is None and least_ns - asked["before_ns"] <= allowed_ns
-        ):
+        if answer is None and least_ns - asked["before_ns"] <= allowed_ns:
             return
         span = np.array([asked["after_ns"]]), np.array([most_ns])
         unread = bool(context.blocked.get(name, NO_HOLES).touch(*span)[0])

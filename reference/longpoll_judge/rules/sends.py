@@ -85,7 +85,7 @@ class Messages:
         bounds = lists.offsets.to_numpy().astype(np.int64)
         # An answer that tells no bounds is none to a pull, whatever else it tells.
         is_read = rows_where(table, "answer_sent") & (table["offset_min"].to_numpy() >= 0)
-        found = np.flatnonzero(is_read & (table["code"].to_numpy() == 0) & (np.diff(bounds) > 0))
+        found = np.flatnonzero(is_read & (table["code"].to_numpy() == 0))
         counts = np.diff(bounds)[found]
         rows = np.repeat(found, counts)
         # One row a message: the place where the answer's list begins, and how far in it the message stands.
@@ -135,7 +135,6 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
 def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
-    nothing = np.full(len(mine), -1)
     every = np.arange(len(mine))
     # Certain only where the whole interval of the one lies before the other's.
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
@@ -153,7 +152,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     # One message with a wrong offset is at odds with all that follow it: the cause counts, and is told once.
     inverted = _once(np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset)), before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
-    events = ((answered, every), (asked, every), (answered, before), (asked, np.where(before >= 0, before, nothing)))
+    events = ((answered, every), (asked, every), (answered, before), (asked, before))
     yield _breach("send.sequential", inverted, events, why)
 
 
@@ -242,9 +241,12 @@ def _delivered(
     for about, holes in changes_of(since, context):
         anew |= about & holes.touch(since.after_ns, until.before_ns)
     early = _once(early[~anew], message)
-    acknowledgement = np.where(message >= 0, np.append(mine, -1)[message], -1)
-    request = np.where(acknowledgement >= 0, send[acknowledgement], -1) if len(send) else acknowledgement
-    events = ((delivered, np.arange(len(delivered))), (told, acknowledgement), (sends, request))
+    acknowledgement = np.append(mine, -1)[message]
+    events = (
+        (delivered, np.arange(len(delivered))),
+        (told, acknowledgement),
+        (sends, np.append(send, -1)[acknowledgement]),
+    )
     yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
 
 
@@ -264,21 +266,16 @@ def _since_ns(sends: Gathered, send: Integers) -> Integers:
     An identifier that came twice does not say which send that was.
     """
     _names, first, counts = np.unique(sends.request, return_inverse=True, return_counts=True)
-    is_one = np.append(counts[first] == 1, False)[send]
-    return np.where(is_one, np.append(sends.after_ns, BEGINNING)[send], BEGINNING)
+    return np.append(np.where(counts[first] == 1, sends.after_ns, BEGINNING), BEGINNING)[send]
 
 
 def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[_Breach]:
     """Acknowledged messages beside what was appended; only of sources that write appends."""
     inside = np.isin(told.source, np.unique(appended.source))
-    mine = np.flatnonzero(inside)
-    if not len(mine):
+    if not inside.any():
         return
-    keys, stored = _message_keys(told.take(mine)), _message_keys(appended)
     by_time = np.argsort(appended.after_ns, kind="stable")
-    place = first_of(keys, stored[by_time])
-    append = np.full(len(told), -1, dtype=np.int64)
-    append[mine] = np.where(place >= 0, by_time[place], -1)
+    append = np.append(by_time, -1)[first_of(_message_keys(told), _message_keys(appended)[by_time])]
     # Appended, but certainly only after it was acknowledged.
     late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
     missing = np.flatnonzero(inside & ((append < 0) | late))

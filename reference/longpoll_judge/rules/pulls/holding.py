@@ -76,7 +76,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     pulls = case.pulls
     if case.context.stops_silently:
         return np.zeros(len(pull), dtype=np.bool_)
-    until_ns = np.minimum(pulls.answered_before_ns, NEVER - STOPPING_MS * MS) + STOPPING_MS * MS
+    until_ns = pulls.answered_before_ns + STOPPING_MS * MS
     hidden = ~case.is_watched(pulls.received_after_ns, until_ns)
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source]
     sources, names = case.events.codes("source", pulls.row)
@@ -156,9 +156,7 @@ def _holds(case: Case) -> list[Suspects]:
     # A damaged answer may be another's: the pull counts as open.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
-    end_most = np.full(len(holds), NEVER, dtype=np.int64)
-    if case.log.is_white_box:
-        end_most = case.log.end_at_most(moment_ns)
+    end_most = case.log.end_at_most(moment_ns)
     whole = case.is_log_whole(moment_ns)
     nothing = np.zeros(len(holds), dtype=np.bool_)
     after_ns = events.integers("after_ns", holds)
@@ -198,7 +196,6 @@ def _holds(case: Case) -> list[Suspects]:
     )
     found: list[Suspects] = []
     for clause, violated, unknown, say in rules:
-        if (violated | unknown).any():
-            is_timeless = case.is_timeless(clause)
-            found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), is_timeless=is_timeless)
+        is_timeless = case.is_timeless(clause)
+        found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), is_timeless=is_timeless)
     return found
