@@ -41,7 +41,7 @@ def found(*rows: Row, log: tuple[Row, ...] = LOG, **known: Any) -> list[tuple[st
 
 def of(code: int, *offsets: int, offset: int = 3, pull: Row | None = None, **ends: Any) -> tuple[Row, Row]:
     """One pull and its answer; by default of the whole queue."""
-    plain = {"offset_min": 3, "offset_max": 8, "offset_next": offsets[-1] + 1 if offsets else offset}
+    plain: dict[str, Any] = {"offset_min": 3, "offset_max": 8, "offset_next": offsets[-1] + 1 if offsets else offset}
     come = asked((AT, AT + 1), offset=offset, **(pull or {}))
     return come, told((AT + 1, AT + 2), code, offsets=list(offsets), **(plain | ends))
 
@@ -69,6 +69,7 @@ ONLY_A: Final = {"expression": "a"}
         of(0, 6, offset=4, pull={"expression": "c"}),
         of(0, 6, offset=4, pull={"expression": "c"}, offset_next=8),
         of(19, offset=8),
+        of(19, offset=8, offset_min=8),
         of(20, offset=5, pull={"expression": "b"}, offset_next=6),
         of(20, offset=5, pull={"expression": "b"}, offset_next=8),
         of(21, offset=9, offset_next=8),
@@ -198,7 +199,15 @@ def test_an_answer_before_its_request_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "offset_min", "offset_next", "is_right"),
-    [(9, 3, 3, False), (9, 0, 0, True), (9, 0, 8, True), (2, 3, 8, False), (2, 3, 3, True), (9, 3, 8, True)],
+    [
+        (9, 3, 3, False),
+        (9, 1, 1, False),
+        (9, 0, 0, True),
+        (9, 0, 8, True),
+        (2, 3, 8, False),
+        (2, 3, 3, True),
+        (9, 3, 8, True),
+    ],
 )
 def test_an_illegal_offset_leads_to_an_end(offset: int, offset_min: int, offset_next: int, is_right: bool) -> None:
     """Too high to the last, or to the first where that is 0; too low to the first."""
@@ -208,6 +217,7 @@ def test_an_illegal_offset_leads_to_an_end(offset: int, offset_min: int, offset_
 
 def test_a_body_without_a_count_may_be_of_any_size() -> None:
     """The request does not tell it, or a number below 0, which brokers take for one."""
+    assert clauses(of(0, 3, pull={"count_max": 0, **ONLY_A}, offset_next=5)) == ["pull.found.next"]
     assert clauses(of(0, 3, 4, pull={"count_max": -5})) == []
     assert clauses(of(0, 3, 5, pull={"count_max": -5, **ONLY_A}, offset_next=7)) == []
 
@@ -264,6 +274,7 @@ def test_a_message_with_another_tag_is_found() -> None:
     why = f"{name(0)} carries message 4 (tag 'b'), whose tag does not match"
     assert found(*of(0, 3, 4, 5, pull=ONLY_A)) == [("pull.found.tag", why, [4])]
     assert clauses(of(0, 3, 4, 5, pull=ONLY_A), **GAP) == ["pull.found.tag"]
+    assert [messages for _clause, _why, messages in found(*of(0, 3, 4, 6, pull=ONLY_A))] == [[4]]
     untagged = (*LOG[:-1], event("append", 0, queue_offset=8), event("make_visible", (0, 1), visible_end=9))
     bare = found(*of(0, 8, offset=8, pull=ONLY_A, offset_max=9), log=untagged)
     assert [why for _clause, why, _messages in bare] == [f"{name(0, 8)} carries message 8, whose tag does not match"]
@@ -337,6 +348,8 @@ def test_an_end_below_what_was_visible_is_found() -> None:
     assert found(*of(0, 3, 4, offset_max=7)) == [("pull.max.least", why, [7])]
     late = (*LOG[:-1], event("make_visible", (0, AT), visible_end=8))
     assert clauses(of(0, 3, 4, offset_max=7), log=late) == []
+    alone = {"asked_alone": frozenset({"pull.max.least"})}
+    assert clauses(of(19, offset=0, offset_min=0, offset_max=0), **alone) == ["pull.max.least"]
 
 
 def test_an_end_beyond_what_can_have_been_visible_is_found() -> None:
@@ -403,6 +416,43 @@ def test_each_answer_is_told_for_the_first_clause_that_it_breaks() -> None:
         plain = {"offset_min": 3, "offset_max": 8, "offset_next": max(offsets) + 1}
         rows += [pull, told((AT + 9, AT + 9), code, f"r{number}", offsets=offsets, **(plain | ends))]
     assert clauses(tuple(rows), **GAP) == ["pull.found.ordered", "pull.found.next", "pull.max.most?"]
+
+
+def in_turn(*answers: tuple[int, int, list[int], Row]) -> list[Row]:
+    """Several pulls, each of which asks at an offset and is answered with a code and messages."""
+    rows: list[Row] = []
+    for number, (offset, code, offsets, fields) in enumerate(answers):
+        ends = {"offset_min": 3, "offset_max": 8, "offset_next": max(offsets, default=offset - 1) + 1}
+        rows.append(asked((AT + number, AT + number), f"r{number}", offset=offset, **fields))
+        rows.append(event("answer_sent", AT + 9, code=code, request=f"r{number}", offsets=offsets, **ends))
+    return rows
+
+
+def test_messages_are_those_of_the_answer_that_is_told() -> None:
+    """Not those of answers before it or behind it."""
+    rows = in_turn((3, 0, [3, 4], {}), (3, 0, [5], ONLY_A), (3, 0, [3, 4], {}))
+    assert [(clause, messages) for clause, _why, messages in found(*rows)] == [("pull.found.complete", [3, 5])]
+    rows = in_turn((6, 0, [6, 7], {}), (4, 19, [], ONLY_A), (7, 0, [7], {}))
+    rows[3] |= {"offset_max": 4}
+    assert [(clause, messages) for clause, _why, messages in found(*rows)] == [("pull.none.true", [5])]
+    gap = (*LOG[:2], *LOG[3:])
+    (all_of_them,) = found(*in_turn((3, 0, [3, 6], {})), log=gap)
+    assert all_of_them[2] == [4, 5, 3]
+
+
+def test_what_shows_it_is_what_the_clause_rests_on() -> None:
+    """The messages as they were appended, with what made them visible where that counts; they may be the cause."""
+
+    def shown(rows: tuple[Row, ...], log: tuple[Row, ...] = LOG) -> tuple[list[str], list[int] | None]:
+        case = case_of([*log, *rows], context())
+        (suspects,) = (each for each in judge_rightness(case) if len(each.members))
+        why = suspects.explain(suspects.members[0])
+        return [case.log_events.text("event", row) for row in why.log_rows], why.roots
+
+    log = (*LOG, event("append", 5, queue_offset=8), event("make_visible", (AT + 3, AT + 4), visible_end=9))
+    assert shown(of(0, 7, 8, offset=7, offset_max=9), log) == (["append", "make_visible"], None)
+    assert shown(of(0, 3, 4, 5, pull=ONLY_A)) == (["append"], None)
+    assert shown(of(0, 4, 3)) == (["append"], [])
 
 
 def test_an_excerpt_is_asked_its_own_clause_alone() -> None:
@@ -474,6 +524,8 @@ def test_a_second_answer_is_found() -> None:
     assert lines([suspects], rows) == [
         ("answer.once", "one request has 3 answers", ["request_received", *["answer_sent"] * 3])
     ]
+    why = suspects.explain(suspects.members[0])
+    assert {case.events.text("request", row) for row in why.rows} == {"r"}
     for others in (
         [asked(0), told(1), told(2, -1)],
         [asked(0), told(1), told(2, request="q"), asked(0, "q")],

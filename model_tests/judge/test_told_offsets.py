@@ -484,7 +484,12 @@ def test_what_is_missing_may_be_a_commit(known: dict[str, Any], clause: str) -> 
 def test_a_request_that_lacks_whose_offset_it_is_may_be_anybodys() -> None:
     """It makes what is around it unknown, and is counted as a gap."""
     near = DISORDER_NS // MS
-    for fields, verdicts in (({"topic": ""}, ["unknown"]), ({"group": ""}, ["unknown"]), ({"commit_offset": -1}, [])):
+    lacks: list[tuple[Row, list[str]]] = [
+        ({"topic": ""}, ["unknown"]),
+        ({"group": ""}, ["unknown"]),
+        ({"commit_offset": -1}, []),
+    ]
+    for fields, verdicts in lacks:
         lacking = update(4, 60, **fields)
         findings, _share, gaps = judged_rows(rows_of(lacking, pull(9, 30), ask(5, 80)))
         assert [each.verdict for each in findings] == verdicts

@@ -109,8 +109,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     rows = case.pulls.row[answers.pull]
     timeless = unordered & np.array([case.is_timeless(rule.clause) for rule in rules], dtype=np.bool_)[first_rule]
     found = suspects(ANSWER_IS_RIGHT, is_broken & ~weak & ~timeless, is_broken & weak, rows, explain)
-    if timeless.any():
-        found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
+    found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
     return found
 
 
