@@ -221,12 +221,14 @@ def serving(directory: Path, *, limits: bool) -> Iterator[Served]:
 def stand_by(address: Address) -> None:
     """Be the bystander: send and pull, a time in ms on each line, until standard input ends."""
     with RawClient(address) as client:
-        send_message(client, "Bystander")
+        topic = {"topic": "Bystander", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+        assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
         os.set_blocking(0, False)
         while True:
             begun_ns = time.perf_counter_ns()
             offset = send_message(client, "Bystander")
-            assert client.call(RequestCode.PULL_MESSAGE, pull_fields("Bystander", offset)).code == 0
+            assert client.call(RequestCode.PULL_MESSAGE, pull_fields("Bystander", offset, timeout_ms=30_000)).code == 0
             sys.stdout.write(f"{(time.perf_counter_ns() - begun_ns) / 1e6:.3f}\n")
             sys.stdout.flush()
             PAUSE.wait(0.001)
@@ -289,7 +291,7 @@ def show(results: Sequence[Result]) -> None:
 
 def main() -> int:
     """Measure, and say it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, default=2_000)
     parser.add_argument("--attack", choices=ATTACKS, help="one attack instead of all")
     parser.add_argument("--json", action="store_true")

@@ -61,11 +61,11 @@ class Served:
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[Served]:
-    """Serve on a store of its own with small files, until the end of the block."""
+def serving(directory: Path, *more: str) -> Iterator[Served]:
+    """Serve on a store of its own with small files, and more options if need be, until the end of the block."""
     conf = directory / "broker.conf"
     conf.write_text(f"{CONFIG}mappedFileSizeCommitLog=67108864\nmappedFileSizeConsumeQueue=20000\n")
-    options = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--store", str(directory / "store")]
+    options = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--store", str(directory / "store"), *more]
     command = [sys.executable, "-c", "from longpoll.cli import main; main()", "serve", "--config", str(conf), *options]
     errors = (directory / "stderr").open("w")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -207,3 +207,22 @@ def test_what_is_mapped_for_reading_cannot_be_written(tmp_path: pathlib.Path) ->
         mapped.view[:1] = b"x"
     assert bytes(mapped.view) == b"content"
     mapped.close()
+
+
+def test_a_disk_that_does_not_say_whether_a_file_exists_says_neither(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a store with a mark of its crash would open without recovery, and a table that is there would begin empty."""
+    file = tmp_path / "file"
+    file.touch()
+    files = RealFiles()
+    assert files.exists(str(file))
+    assert not files.exists(str(tmp_path / "none"))
+    assert not files.exists(str(file / "below"))
+
+    def fail(path: str) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "stat", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        files.exists(str(file))

@@ -213,7 +213,7 @@ class RealFiles:
         Who may read the file is as before: it may hold secrets.
         """
         temporary = f"{path}.tmp"
-        mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else None
+        mode = os.stat(path).st_mode & 0o777 if self.exists(path) else None
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o644 if mode is None else 0o600)
         try:
@@ -236,8 +236,12 @@ class RealFiles:
         return RealAppendFile(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
-        return os.path.exists(path)
+        """Whether there is a file or directory; raises OSError where the disk does not say."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def size(self, path: str) -> int:
         """Length in bytes."""

@@ -157,7 +157,7 @@ class Files(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
+        """Whether there is a file or directory; raises OSError where the disk does not say."""
         ...
 
     def size(self, path: str) -> int:
