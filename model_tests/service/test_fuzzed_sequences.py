@@ -19,6 +19,7 @@ from model_tests.service.sequences import Script
 from model_tests.service.test_fuzz import Served, serving
 from model_tests.service.test_sequences import ROOT, Line
 
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -84,6 +85,7 @@ def stays_whole(directory: Path, seed: int, count: int, *options: str) -> tuple[
     with serving(directory, *options) as served, (directory / "times").open("w+") as times:
         command = [sys.executable, "-m", "model_tests.bench.attacks_bench", "--stand-by", "{}:{}".format(*served.address)]  # noqa: E501 - one command  # fmt: skip
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as bystander:
+            wait_until(lambda: (directory / "times").stat().st_size > 0)
             play_all(served, seed, TOGETHER * CLIENTS)
             threads, memory_kib = served.status("Threads"), served.status("RssAnon")
             play_all(served, seed + CLIENTS, count)
