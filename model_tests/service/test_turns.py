@@ -8,7 +8,7 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.transport import QUEUED_SIZE_MAX
+from longpoll_broker.service.io.transport import QUEUED_SIZE_MAX, TURN_NS_MAX
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_broker.testing.brokers import Connect, StartBroker
@@ -117,3 +117,41 @@ def test_planted_answers_that_are_all_queued_at_once_are_noticed(
     monkeypatch.setattr("longpoll_broker.service.io.transport.QUEUED_SIZE_MAX", 1 << 60)
     broker = start_broker()
     assert passes_of(connect(broker.address), broker) == 0
+
+
+def passes_of_slow_requests(client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many passes it takes to answer 20 requests of one piece that take half a turn each, by a clock of our own."""
+    clock_ns, count, ended = [0], [0], broker.loops[0]._pass_ended
+
+    def serve(*arguments: object) -> None:
+        clock_ns[0] += TURN_NS_MAX // 2
+        original(*arguments)  # type: ignore[arg-type] # as it is called
+
+    def count_pass(outbox: Outbox) -> None:
+        count[0] += 1
+        ended(outbox)
+
+    original = broker.handler._serve
+    monkeypatch.setattr(broker.handler, "_serve", serve)
+    monkeypatch.setattr(broker.loops[0], "_pass_ended", count_pass)
+    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
+    opaques = client.send_burst(RequestCode.GET_MAX_OFFSET, [({"topic": "T", "queueId": "0"}, b"")] * 20)
+    assert all(client.reply(opaque) is not None for opaque in opaques)
+    return count[0]
+
+
+def test_a_connection_whose_requests_take_long_gives_way(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its turn's time, whatever the requests were."""
+    broker = start_broker()
+    assert passes_of_slow_requests(connect(broker.address), broker, monkeypatch) >= 6
+
+
+def test_planted_turns_without_an_end_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All twenty in one pass, or in the two that they came in."""
+    monkeypatch.setattr("longpoll_broker.service.io.transport.TURN_NS_MAX", 1 << 60)
+    broker = start_broker()
+    assert passes_of_slow_requests(connect(broker.address), broker, monkeypatch) < 6

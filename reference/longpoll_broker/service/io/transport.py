@@ -34,6 +34,8 @@ RECEIVE_SIZE: Final = 256 * 1024
 """Bytes asked of one connection before the next has its turn."""
 QUEUED_SIZE_MAX: Final = 64 * KIB
 """Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on."""
+TURN_NS_MAX: Final = 10_000_000
+"""How long one connection is served in a pass before others have their turn; its last request may take longer."""
 RESTS_MAX: Final = 8
 """Connections with long requests, or much to be answered, that go on in one pass, each for some milliseconds; the
 others have their turn in the next ones."""
@@ -264,6 +266,8 @@ class IoLoop:
     def _serve(self, channel: Channel) -> None:
         """Have what came served, up to where the channel gives way."""
         connection, received = channel.connection, channel.handler.received
+        now_ns = self._runtime.monotonic_ns
+        end_ns = now_ns() + TURN_NS_MAX
         had_command = False
         try:
             while True:
@@ -276,7 +280,7 @@ class IoLoop:
                 else:
                     self._note_unread(channel, ended_a_frame=had_command)
                     return
-                channel.is_heavy = channel.queued_size > QUEUED_SIZE_MAX
+                channel.is_heavy = channel.queued_size > QUEUED_SIZE_MAX or now_ns() > end_ns
                 if channel.gives_way or channel.is_heavy:
                     channel.gives_way = False
                     self._unfinished[channel] = None
