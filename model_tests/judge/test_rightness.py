@@ -430,8 +430,9 @@ def in_turn(*answers: tuple[int, int, list[int], Row]) -> list[Row]:
 
 def test_messages_are_those_of_the_answer_that_is_told() -> None:
     """Not those of answers before it or behind it."""
-    rows = in_turn((3, 0, [3, 4], {}), (3, 0, [5], ONLY_A), (3, 0, [3, 4], {}))
-    assert [(clause, messages) for clause, _why, messages in found(*rows)] == [("pull.found.complete", [3, 5])]
+    rows = in_turn((5, 0, [5], {}), (3, 0, [3], ONLY_A), (5, 0, [5], {}))
+    rows[3] |= {"offset_next": 6}
+    assert [(clause, messages) for clause, _why, messages in found(*rows)] == [("pull.found.complete", [5, 3])]
     rows = in_turn((6, 0, [6, 7], {}), (4, 19, [], ONLY_A), (7, 0, [7], {}))
     rows[3] |= {"offset_max": 4}
     assert [(clause, messages) for clause, _why, messages in found(*rows)] == [("pull.none.true", [5])]

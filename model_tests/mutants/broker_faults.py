@@ -139,8 +139,8 @@ FAULTS: Final = (
     Fault(
         "a topic's offsets are forgotten without their guard",
         f"{CORE}/tables/offsets.py",
-        "        with self.guard:\n            for pair in",
-        "        if True:\n            for pair in",
+        "        with self.guard:\n            for pair in [pair for pair in self.by_pair if pair.startswith",
+        "        if True:\n            for pair in [pair for pair in self.by_pair if pair.startswith",
         f"{TESTS}/simulate/test_preempted.py::test_what_threads_share_needs_its_guard",
     ),
     Fault(

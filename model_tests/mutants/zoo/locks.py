@@ -140,8 +140,8 @@ LOCKS: Final = (
         "Two threads send on one connection at once: the halves of two answers are mixed, and the client closes a "
         "connection that brings it garbage.",
         CHANNEL,
-        "        with self._lock:\n            if self.closed or self.broken:\n",
-        "        if True:\n            if self.closed or self.broken:\n",
+        "        with self._lock:\n            self.queued_size = 0\n",
+        "        if True:\n            self.queued_size = 0\n",
     ),
     _lock(
         "lock-channel-close",
