@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from longpoll_broker.core.tables import offsets as offsets_module
@@ -66,3 +69,45 @@ def test_a_light_group_has_one_queue() -> None:
     assert Offsets(by_pair={"T@%LMQ%g": {4: 9}}).query("T", "%LMQ%g", 4) == 9
     assert [offsets.is_light(pair) for pair in offsets.by_pair] == [True, False]
     assert not Offsets().is_light("T@%LMQ%g")
+
+
+def stored() -> Offsets:
+    """Two groups of two topics, one of which neither shares."""
+    offsets = Offsets()
+    for topic, group in (("T", "G"), ("T", "H"), ("U", "G"), ("TT", "GG")):
+        offsets.commit(topic, group, 0, 1)
+    offsets.changed = False
+    return offsets
+
+
+def test_who_has_offsets_of_what_is_told_by_whole_names() -> None:
+    """A name that only ends or begins alike is another one's."""
+    offsets = stored()
+    assert offsets.topics_of("G") == ["T", "U"]
+    assert offsets.topics_of("none") == []
+    assert offsets.groups_of("T") == ["G", "H"]
+    assert offsets.groups_of("none") == []
+
+
+def test_forgetting_a_group_leaves_the_others() -> None:
+    """Of every topic, and the file is written anew only where something went."""
+    offsets = stored()
+    offsets.forget_group("none")
+    assert not offsets.changed
+    offsets.forget_group("G")
+    assert list(offsets.by_pair) == ["T@H", "TT@GG"]
+    assert offsets.changed, "or the file would bring them back"
+
+
+def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
+    """Another thread may have had the guard until then."""
+    offsets = stored()
+
+    @contextmanager
+    def after_another() -> Iterator[None]:
+        offsets.by_pair |= {"V@G": {0: 1}, "V@H": {0: 1}}
+        yield
+
+    offsets.guard = after_another()
+    offsets.forget_group("G")
+    assert list(offsets.by_pair) == ["T@H", "TT@GG", "V@H"]

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from longpoll_broker.core import pull as module
+from longpoll_broker.core.filter import filters
 from longpoll_broker.core.filter.filters import SqlFilter, TagFilter, tag_filter
 from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
@@ -190,6 +191,17 @@ def test_sql_reads_by_properties() -> None:
     assert isinstance(refused, Refused)
     assert refused.code == 23
     assert "4096 characters" in refused.remark
+
+
+def test_what_is_refused_for_its_type_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression costs the broker nothing while `enablePropertyFilter` is off."""
+    compiled: list[str] = []
+    monkeypatch.setattr(filters, "compile_expression", compiled.append)
+    assert code(decide(pull(expression_type="SQL92", subscription="refused > 3"), desk(), OneRead())) == 1
+    assert compiled == []
+    tables = attrs.evolve(desk(), property_filter=True)
+    assert code(decide(pull(expression_type="SQL92", subscription="taken > 4"), tables, OneRead())) == 0
+    assert compiled == ["taken > 4"]
 
 
 def test_sql_of_a_heartbeat() -> None:

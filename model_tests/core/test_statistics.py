@@ -134,3 +134,12 @@ def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics.count_get("T", "H", 0, messages=1, size=1, latency_ms=0)
     assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
     assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is None
+
+
+def test_the_broker_s_messages_are_those_of_all_groups() -> None:
+    """None before the first; every queue and group counts."""
+    statistics = Statistics()
+    assert statistics.given() == 0
+    statistics.count_get("T", "G", 0, messages=2, size=1, latency_ms=0)
+    statistics.count_get("U", "H", 1, messages=3, size=1, latency_ms=0, times=2)
+    assert statistics.given() == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from longpoll_broker.core.tables import subscription as subscriptions
@@ -142,11 +144,18 @@ def test_how_a_group_consumes_is_what_its_last_heartbeat_said() -> None:
     """Also where it differs from what a group is at first."""
     clients = Clients()
     clients.heartbeat(
-        "c1", "id", "G", message_model="BROADCASTING", consume_type="CONSUME_ACTIVELY", subscriptions=None
+        "c1",
+        "id",
+        "G",
+        message_model="BROADCASTING",
+        consume_type="CONSUME_ACTIVELY",
+        subscriptions=None,
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
     )
     group = clients.group("G")
     assert group is not None
     assert (group.message_model, group.consume_type) == ("BROADCASTING", "CONSUME_ACTIVELY")
+    assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
 
 
 def test_a_full_group_takes_no_further_member(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +196,32 @@ def test_a_hash_of_subscriptions_is_held_beside_the_last_one() -> None:
     beat(clients, "c1", [])
     said = [clients.note_fingerprint("G", hashed, without_subscriptions=True) for hashed in (7, 7, 8, 8)]
     assert said == [False, False, True, False]
+
+
+def test_groups_of_a_topic_are_those_that_want_it_now() -> None:
+    """A group that wants another one is none of them."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "*", "TAG", 1)])
+    beat(clients, "c2", [subscription_of("U", "*", "TAG", 1)], group="H")
+    beat(clients, "c3", [subscription_of("T", "*", "TAG", 1), subscription_of("U", "*", "TAG", 1)], group="I")
+    assert clients.of_topic("T") == ["G", "I"]
+    assert clients.of_topic("none") == []
+
+
+def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
+    """A heartbeat of the same member leaves it; another id on a channel, a new member and one that leaves do not."""
+    clients = Clients()
+    beat(clients, "c1", [])
+    group = clients.group("G")
+    assert group is not None
+    changes: list[tuple[Callable[[], bool], bool]] = [
+        (lambda: beat(clients, "c1", []), True),
+        (lambda: beat(clients, "c1", [], "renamed"), False),
+        (lambda: beat(clients, "c2", []), False),
+        (lambda: clients.unregister("none", "G"), True),
+        (lambda: clients.unregister("c2", "G"), False),
+    ]
+    for change, is_kept in changes:
+        group.encoded_ids = b"as it was"
+        change()
+        assert (group.encoded_ids == b"as it was") == is_kept

@@ -6,7 +6,7 @@ import pytest
 
 from longpoll_broker.core.tables import topics as module
 from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
-from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS
+from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS, UNIT_FLAG, UNIT_RETRY_FLAG
 
 
 def table_of(*names: str, light: bool = False) -> Topics:
@@ -105,3 +105,25 @@ def test_a_retry_topic_is_made_once_and_only_with_a_name_and_a_count_that_may_be
     assert table.make_retry("%RETRY%a b", 1) is None
     assert table.make_retry("%RETRY%H", QUEUE_COUNT_MAX + 1) is None
     assert table.make_retry("%RETRY%H", QUEUE_COUNT_MAX) == TopicConfig("%RETRY%H", QUEUE_COUNT_MAX, QUEUE_COUNT_MAX)
+
+
+def test_the_topics_of_a_unit_say_so() -> None:
+    """What a producer of a unit makes by its first send, and no other's."""
+    made = {unit: table_of() for unit in (False, True)}
+    for unit, topics in made.items():
+        topics.add_system_topics("b", "c")
+        for name, flag in (("mine", UNIT_FLAG), ("%RETRY%g", UNIT_RETRY_FLAG)):
+            topic = topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit)
+            assert topic is not None
+            assert topic.topic_sys_flag == (flag if unit else 0)
+
+
+def test_a_group_is_made_with_a_name_that_may_be() -> None:
+    """5.x refuses what 4.9 makes; a good name is made by both."""
+    strict, lax = Groups(validates=True), Groups()
+    assert strict.find("no name") is None
+    assert lax.find("no name") is not None
+    for groups in (strict, lax):
+        made = groups.find("good_name")
+        assert made is not None
+        assert made.group_name == "good_name"
