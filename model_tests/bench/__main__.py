@@ -20,6 +20,7 @@ PARTS: Final = {
     "schedules": ("schedules_bench",),
     "oracle": ("oracle_bench",),
     "attacks": ("attacks_bench",),
+    "java": ("java_steps_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

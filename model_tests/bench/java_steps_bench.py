@@ -19,7 +19,7 @@ from longpoll_java.inside.steps import lines_of, steps_of
 from longpoll_java.inside.tracing import FILE_PROPERTY, OPTIONS, tracing_of
 from longpoll_java.jars import VERSIONS, resolved
 
-MESSAGES = 4_000
+MESSAGES = 3_000
 TURNS = 3
 
 

@@ -18,6 +18,7 @@ from longpoll_broker.service.io.channel import (
     Outbox,
     Parts,
 )
+from longpoll_broker.service.io.totals import Amount, Reached
 from longpoll_protocol.frames.frame import Buffer
 
 
@@ -179,11 +180,13 @@ class Loop:
         self.given_up.append(channel)
 
 
-def deaf_channel(room: int, output_bytes_max: int) -> tuple[Channel, DeafSocket, Loop]:
-    """A channel whose peer takes so many bytes, and for which no more than a limit may wait."""
+def deaf_channel(
+    room: int, output_bytes_max: int, unsent: Amount[Channel] | None = None
+) -> tuple[Channel, DeafSocket, Loop]:
+    """A channel whose peer takes `room` bytes, and for which no more than a limit may wait; counted in `unsent`."""
     sock, loop = DeafSocket(room), Loop()
     limits = Limits(1024, output_bytes_max, 10, 1000)
-    made = Channel(loop, cast("Any", sock), ("127.0.0.1", 1), 1, cast("Any", None), limits, threading.Lock())
+    made = Channel(loop, cast("Any", sock), ("127.0.0.1", 1), 1, cast("Any", None), limits, threading.Lock(), unsent)
     return made, sock, loop
 
 
@@ -287,6 +290,95 @@ def test_a_new_connection_has_asked_and_received_nothing() -> None:
     channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
 
     assert (channel.request_count, channel.received_ns, channel.closed, channel.broken) == (0, 0, False, False)
+    assert (channel.begun_ns, channel.unfinished_size, channel.queued_size) == (0, 0, 0)
+    assert (channel.gives_way, channel.is_heavy, channel.reached) == (False, False, None)
+
+
+def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
+    """Byte by byte, over several flushes, in one buffer or in parts; and nothing of a channel that is closed."""
+    unsent: Amount[Channel] = Amount(1000, threading.Lock())
+    channel, sock, _ = deaf_channel(5, 1000, unsent)
+    other, _, _ = deaf_channel(0, 1000, unsent)
+    channel.write((b"head", b"and a body"))
+    channel.flush()
+    assert unsent.by_peer == {channel: 9}
+    channel.write((b"more", b"!"))
+    sock.room = 3
+    channel.flush()
+    assert unsent.by_peer == {channel: 11}
+    other.write((b"also",))
+    other.flush()
+    assert (unsent.by_peer, unsent.total) == ({channel: 11, other: 4}, 15)
+    sock.room = 100
+    channel.flush()
+    assert (unsent.by_peer, bytes(sock.sent)) == ({other: 4}, b"headand a bodymore!")
+    other.close()
+    assert (unsent.by_peer, unsent.total) == ({}, 0)
+
+
+def test_what_left_at_once_never_counts_as_unsent() -> None:
+    """However often it is, and where nothing may wait."""
+    channel, sock, loop = deaf_channel(100, 0)
+    for _ in range(3):
+        channel.write((b"head", b"and a body"))
+        channel.flush()
+    assert (channel.broken, loop.given_up, len(sock.sent)) == (False, [], 42)
+
+
+def test_what_is_over_a_connection_s_own_limit_is_counted_no_more() -> None:
+    """It is let go of with the peer, before the loop has closed the channel, and the reason is the limit."""
+    unsent: Amount[Channel] = Amount(1000, threading.Lock())
+    channel, _, loop = deaf_channel(0, 10, unsent)
+    channel.write((b"0123456789",))
+    channel.flush()
+    assert unsent.total == 10
+    channel.write((b"x",))
+    channel.flush()
+    assert (unsent.by_peer, unsent.total, loop.given_up) == ({}, 0, [channel])
+    assert channel.reached is Reached.OUTPUT_BYTES
+    assert channel.close_reason == "it left over 10 bytes unread"
+
+
+def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
+    """Whoever was written to last; once, and what it has is let go of by the next flush."""
+    unsent: Amount[Channel] = Amount(10, threading.Lock())
+    greedy, _, loop = deaf_channel(0, 1000, unsent)
+    modest, _, quiet = deaf_channel(0, 1000, unsent)
+    greedy.write((b"12345678",))
+    greedy.flush()
+    modest.write((b"abc",))
+    modest.flush()
+    assert (greedy.broken, loop.given_up, greedy.reached) == (True, [greedy], Reached.UNSENT_BYTES)
+    assert greedy.close_reason == "it had most of the bytes over unsentBytesMax"
+    assert (modest.broken, quiet.given_up, unsent.by_peer) == (False, [], {modest: 3})
+    greedy.flush()
+    assert (len(greedy._out), len(greedy._pending), unsent.total) == (0, 0, 3)
+
+
+@pytest.mark.parametrize("state", ["broken", "closed"])
+def test_who_is_gone_already_is_not_given_up(state: str) -> None:
+    """It has its reason, and the loop is told of it once."""
+    channel, _, loop = deaf_channel(0, 1000)
+    if state == "broken":
+        channel.give_up(Reached.FRAME_TIME, 1, 2)
+    else:
+        channel.close()
+    told = list(loop.given_up)
+    channel.give_up(Reached.UNSENT_BYTES, 1, 2)
+    assert loop.given_up == told
+    assert channel.reached is (Reached.FRAME_TIME if state == "broken" else None)
+
+
+def test_bodies_are_counted_from_flush_to_flush() -> None:
+    """Heads are small, and an answer without a body is none."""
+    channel, _, _ = deaf_channel(100, 1000)
+    channel.write((b"head",))
+    assert channel.queued_size == 0
+    channel.write((b"head", b"and a body"))
+    channel.write((b"head", b"one"))
+    assert channel.queued_size == 13
+    channel.flush()
+    assert channel.queued_size == 0
 
 
 def test_a_connection_with_little_to_be_told_waits_for_the_end() -> None:
