@@ -72,11 +72,11 @@ def test_a_group_of_300_characters_is_taken_by_4_9_alone(
     client = client_of(version, start_broker, connect)
     assert (make_group(client, "g" * 300).code == 0) == (version == OLD)
     pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="h" * 300)).code
-    assert pulled == (0 if version == OLD else 26)
+    assert pulled in ({0, 19} if version == OLD else {26})  # what was sent may not be visible yet
     assert (make_group(client, "g" * 121).code == 0) == (version != NEW)
     assert (make_group(client, "a b").code == 0) == (version != NEW)
     pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="c d")).code
-    assert pulled == (26 if version == NEW else 0)
+    assert pulled in ({26} if version == NEW else {0, 19})
 
 
 @pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
