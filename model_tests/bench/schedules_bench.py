@@ -21,7 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from longpoll.simulated.beside_law.explore import wander
-from longpoll.simulated.search import Settings, one_run
+from longpoll.simulated.plan import Mishap, Plan, Pull, Send, Wait
+from longpoll.simulated.run import play
+from longpoll.simulated.search import Settings, one_run, stalls_of, strategy_of
 from longpoll_simulation.strategies import FewSwitches, RandomWalk
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import STRICT
@@ -40,6 +42,25 @@ def rate(run: Callable[[int], object], seconds: float) -> float:
         if taken_s >= seconds:
             return count / taken_s
     raise AssertionError
+
+
+def small_plan(seed: int) -> Plan:
+    """Two connections: one whose two pulls are held, one that sends a message; then the broker is stopped."""
+    return Plan(
+        seed=seed,
+        peers=((Pull(0, 5_000), Pull(1, 5_000), Wait()), (Send(0, 1),)),
+        mishaps=(Mishap(400.0, "stop"),),
+        io_thread_count=1,
+        syncs=False,
+        is_fast=False,
+        delay_ms_max=1.0,
+        is_pieced=False,
+    )
+
+
+def small_run(seed: int) -> object:
+    """A run of it, as a search of seeds makes them."""
+    return play(small_plan(seed), STRICT, strategy_of(Settings().strategy, seed), stalls_of(seed))
 
 
 def loop_s() -> float:
@@ -65,6 +86,7 @@ def main() -> int:
         "the same, at lines": lambda seed: race(FewSwitches(seed, (40, 80)), grain="line"),
         "the same, at accesses": lambda seed: race(FewSwitches(seed, (60, 200)), grain="access"),
         "two pulls and a message, each segment beside the law": beside_law,
+        "whole broker: a send, two held pulls, a stop": small_run,
         "whole broker, drawn plans": lambda seed: one_run(Settings(), seed),
     }
     table = Table("schedules", "a second", title=f"{platform.processor() or platform.machine()}, one core")
