@@ -117,9 +117,10 @@ class Producer(Closeable):
     ) -> SendResult:
         """Send one message and wait until the broker has it.
 
-        It goes to the next queue in turn, to `queue_id`, or to the one that `select` picks. When that fails, up to two
-        others are tried, of another broker if there is one, all within `timeout_s`. After an error the message may be
-        stored all the same, or even twice, as with every RocketMQ producer.
+        It goes to the next queue in turn, to `queue_id`, or to the one that `select` picks. When that fails, it is sent
+        up to twice more within `timeout_s`: to the next queues, of another broker if there is one; with `queue_id` to
+        the same one again, and with `select` to what this picks then. After an error the message may be stored all the
+        same, or even twice, as with every RocketMQ producer.
         Raises ConfigError for a message that no broker takes, else a ClientError.
         """
         message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
