@@ -2,7 +2,7 @@
 
 The sdist must build the wheel that the tree builds, to the byte; the wheel holds the packages that are declared and
 nothing else (check-wheel-contents); and in an empty environment it installs and says its version. Beside them stand
-the conformance vectors, for programs that need no Python.
+the client's wheel (`packaging/client`) and the conformance vectors, for programs that need no Python.
 
 Leaves out publishing, which a person does (docs/releasing.md).
 """
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from longpoll_conform.shipped.archive import archive
 
 ROOT: Final = Path(__file__).parents[2]
 DIST: Final = "dist"
+CLIENT: Final = ROOT / "packaging" / "client"
 TIMEOUT_S: Final = 900
 
 
@@ -43,7 +45,8 @@ def built(kind: str, source: Path, target: Path) -> Path:
     """The one file that `python -m build --wheel` or `--sdist` makes of a source tree."""
     # Only as the packages of the lock: nothing is fetched for a build.
     ran(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", target, source, cwd=source)
-    (made,) = target.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    name = tomllib.loads((source / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
+    (made,) = target.glob(f"{name}-*" + (".whl" if kind == "wheel" else ".tar.gz"))
     return made
 
 
@@ -85,14 +88,18 @@ def check_installs(wheel: Path, scratch: Path) -> str:
 
 
 def release(root: Path, scratch: Path) -> Sequence[Path]:
-    """Wheel and sdist of a tree, which are what they should be, and the vectors; raises ReleaseError."""
+    """Wheel and sdist of a tree, which are what they should be, the client's wheel, and the vectors.
+
+    Raises ReleaseError.
+    """
     shutil.rmtree(root / DIST, ignore_errors=True)
     wheel, sdist = built("wheel", root, root / DIST), built("sdist", root, root / DIST)
     ran(Path(sys.executable).with_name("check-wheel-contents"), wheel, cwd=root)
     check_same(wheel, sdist, scratch)
+    client = built("wheel", root / "packaging" / "client", root / DIST)
     name, content = archive(wheel.name.split("-")[1])
     (root / DIST / name).write_bytes(content)
-    return wheel, sdist, root / DIST / name
+    return wheel, sdist, client, root / DIST / name
 
 
 def main() -> None:
