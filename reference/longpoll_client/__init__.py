@@ -18,8 +18,9 @@ from longpoll_client.errors import LifecycleError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer, SendResult
+from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
+from longpoll_client.produce.tries import SendResult
 from longpoll_client.rebalance import allocate_averagely, allocate_by_circle
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumerConfig, StartAt, Unreadable

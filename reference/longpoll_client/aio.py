@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer, SendResult
+from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.tries import SendResult
 
 POLL_S: Final = 1.0
 """How long one poll of an iteration lasts: what a cancelled iteration's thread may still take to end."""

@@ -1,26 +1,16 @@
-"""Sends messages: picks a queue, asks its broker, tries another broker's when that fails.
+"""Sends messages: asks a queue's broker, and another broker when that fails, as `tries` decides.
 
-Leaves out transactions (`transactions`), and staying away from brokers that were slow (`sendLatencyFaultEnable`).
+Leaves out transactions (`transactions`).
 
-Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMessageQueue`.
+Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
-
-from attrs import frozen
+from collections.abc import Mapping, Sequence
 
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    ConnectionLostError,
-    NoRouteError,
-    RefusedError,
-    UnreachableError,
-)
+from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.produce.outgoing import (
     OutgoingMessage,
@@ -29,49 +19,11 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
+from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_client.remoting import CALL_TIMEOUT_S
-from longpoll_protocol.bodies import MessageQueue
-from longpoll_protocol.codes import SEND_SUCCESS_CODES, ResponseCode
-from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
-from longpoll_spec.errors import ConfigError
-
-ATTEMPT_COUNT: Final = 3
-"""`retryTimesWhenSendFailed` 2, and the first try."""
-RETRIED_CODES: Final = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.NO_PERMISSION,
-    }
-)
-"""Answers after which another queue is tried (`retryResponseCodes`): another broker may take the message."""
-
-Select: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
-
-
-@frozen
-class SendResult:
-    """Where a message went."""
-
-    msg_id: str
-    """The id that the producer gave it (`UNIQ_KEY`)."""
-    broker_msg_id: str
-    """The id that the broker gave it, which names its place in the log."""
-    queue: MessageQueue
-    queue_offset: int
-    code: int
-    """SUCCESS, or one of `SEND_SUCCESS_CODES` when it is stored but not yet flushed or copied."""
-
-    @property
-    def physical_offset(self) -> int:
-        """Where it stands in its broker's log, which the broker's id ends with; raises ValueError when that is none."""
-        return int(self.broker_msg_id[-16:], 16)
 
 
 class Producer(Closeable):
@@ -126,7 +78,7 @@ class Producer(Closeable):
         message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
         (msg_id,) = self._new_ids(1)
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
-        (result,) = self._send(parcel, _selector(topic, queue_id, select), timeout_s)
+        (result,) = self._send(parcel, selector(topic, queue_id, select), timeout_s)
         return result
 
     def send_prepared(
@@ -152,7 +104,7 @@ class Producer(Closeable):
         Otherwise as `send`.
         """
         parcel = batch_parcel(self.group, topic, messages, self._new_ids(len(messages)), self._runtime.unix_ms())
-        return self._send(parcel, _selector(topic, queue_id, select), timeout_s)
+        return self._send(parcel, selector(topic, queue_id, select), timeout_s)
 
     def send_one_way(
         self,
@@ -170,88 +122,41 @@ class Producer(Closeable):
         (msg_id,) = self._new_ids(1)
         message = OutgoingMessage(body, tags, keys, properties or {})
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
-        queue, address = self._pick(topic, None, None)
-        self._instance.client(address).one_way(parcel.code, parcel.header(queue.queue_id), body)
+        route = self._instance.publish_route(topic)
+        queue = pick(route, None, self._next_turn, None)
+        self._instance.client(route.addresses[queue.broker_name]).one_way(
+            parcel.code, parcel.header(queue.queue_id), body
+        )
         return msg_id
 
     def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
-        deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
-        failure: ClientError | None = None
-        avoided: str | None = None
-        for _attempt in range(ATTEMPT_COUNT):
-            left_s = (deadline_ns - self._runtime.monotonic_ns()) / 1e9
-            if failure is not None and left_s <= 0:
-                break
-            queue, address = self._pick(parcel.topic, select, avoided)
-            try:
-                answer = self._instance.client(address).call(
-                    parcel.code, parcel.header(queue.queue_id), parcel.body, timeout_s=left_s
-                )
-                return _results(parcel, queue, answer)
-            except (UnreachableError, ConnectionLostError, AnswerTimeoutError) as error:
-                self._instance.doubt_route(parcel.topic)
-                failure = error
-            except RefusedError as error:
-                if error.code not in RETRIED_CODES:
-                    raise
-                failure = error
-            avoided = queue.broker_name
-        assert failure is not None
-        raise failure
+        tries = Tries(parcel, select, self._runtime.monotonic_ns() + int(timeout_s * 1e9))
+        while True:
+            route = self._instance.publish_route(parcel.topic)
+            attempt = tries.begin(route, self._next_turn, self._runtime.monotonic_ns())
+            found = tries.ended(self._try(parcel, attempt), self._runtime.monotonic_ns())
+            if found is not None:
+                return found
 
-    def _pick(self, topic: str, select: Select | None, avoided: str | None) -> tuple[MessageQueue, str]:
-        """The queue that `select` picks, else the next in turn, of another broker than the avoided one if there is."""
-        route = self._instance.publish_route(topic)
-        if not route.writable:
-            raise NoRouteError(f"topic {topic!r} cannot be written: its permission has no W")
-        if select is not None:
-            queue = select(route.writable)
-        else:
-            others = [queue for queue in route.writable if queue.broker_name != avoided] or list(route.writable)
-            with self._lock:
-                queue = others[self._turn % len(others)]
-                self._turn += 1
-        if queue not in route.writable:
-            raise ConfigError(f"{queue} is no writable queue of topic {topic!r}: pick one of those given")
-        return queue, route.addresses[queue.broker_name]
+    def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
+        """Ask one broker, and wait for what comes of it."""
+        header = parcel.header(attempt.queue.queue_id)
+        try:
+            client = self._instance.client(attempt.address)
+            return client.call(parcel.code, header, parcel.body, timeout_s=attempt.timeout_s)
+        except ClientError as error:
+            if is_lost(error):
+                self._instance.doubt_route(parcel.topic)
+            return error
+
+    def _next_turn(self) -> int:
+        with self._lock:
+            self._turn += 1
+            return self._turn - 1
 
     def _new_ids(self, count: int) -> list[str]:
         with self._lock:
             first = self._sequence + 1
             self._sequence += count
         return [f"{self._id_prefix}{number & 0xFFFFFFFF:08X}" for number in range(first, first + count)]
-
-
-def _selector(topic: str, queue_id: int | None, select: Select | None) -> Select | None:
-    """What picks the queue; raises ConfigError when it is asked for in both ways."""
-    if queue_id is None:
-        return select
-    if select is not None:
-        raise ConfigError("queue_id and select cannot both pick the queue: give one of them")
-
-    def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
-        for queue in queues:
-            if queue.queue_id == queue_id:
-                return queue
-        raise ConfigError(f"topic {topic!r} has no queue {queue_id}: it has {len(queues)}")
-
-    return by_id
-
-
-def _results(parcel: Parcel, queue: MessageQueue, answer: Command) -> tuple[SendResult, ...]:
-    """Where each message went; raises RefusedError or another ClientError."""
-    if answer.code not in SEND_SUCCESS_CODES:
-        raise RefusedError(f"send to topic {parcel.topic!r}", answer.code, answer.remark)
-    try:
-        header = SendMessageResponseHeader.decode(answer.ext_fields)
-    except HeaderError as error:
-        raise ClientError(f"send to topic {parcel.topic!r}: the answer cannot be read: {error}") from None
-    stored = MessageQueue(topic=parcel.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
-    broker_ids = header.msg_id.split(",")
-    if len(broker_ids) != len(parcel.msg_ids):
-        broker_ids = [header.msg_id] * len(parcel.msg_ids)
-    return tuple(
-        SendResult(msg_id, broker_id, stored, header.queue_offset + number, answer.code)
-        for number, (msg_id, broker_id) in enumerate(zip(parcel.msg_ids, broker_ids, strict=True))
-    )

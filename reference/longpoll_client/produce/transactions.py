@@ -27,7 +27,8 @@ from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.offsets import ask
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer, Select, SendResult
+from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.tries import Select, SendResult
 from longpoll_client.remoting import CALL_TIMEOUT_S
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import HeartbeatData, ProducerData

@@ -1,0 +1,189 @@
+"""The decisions of one send: to which queue it goes, what is tried again and for how long, and where it ended.
+
+Rule: values in, values out. No lock, no clock, no connection: the owner asks for routes, sends, and passes in the time
+and what came of it. A loop of threads, one of callbacks and one of asyncio make the same decisions so.
+
+    tries = Tries(parcel, select, deadline_ns)
+    while True:
+        attempt = tries.begin(route, turn, now_ns)
+        outcome = ...  # the answer to the request, or the ClientError that came instead
+        if (results := tries.ended(outcome, now_ns)) is not None:
+            return results
+
+Leaves out staying away from brokers that were slow (`sendLatencyFaultEnable`), and the bytes of requests (`outgoing`).
+
+Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMessageQueue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ConnectionLostError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+)
+from longpoll_client.instance import Route
+from longpoll_client.produce.outgoing import Parcel
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_spec.errors import ConfigError
+
+ATTEMPT_COUNT: Final = 3
+"""`retryTimesWhenSendFailed` 2, and the first try."""
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+    }
+)
+"""Answers after which another queue is tried (`retryResponseCodes`): another broker may take the message."""
+
+Select: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
+Turn: TypeAlias = Callable[[], int]
+"""The next number of the producer's turn, each once."""
+
+
+@frozen
+class SendResult:
+    """Where a message went."""
+
+    msg_id: str
+    """The id that the producer gave it (`UNIQ_KEY`)."""
+    broker_msg_id: str
+    """The id that the broker gave it, which names its place in the log."""
+    queue: MessageQueue
+    queue_offset: int
+    code: int
+    """SUCCESS, or one of `SEND_SUCCESS_CODES` when it is stored but not yet flushed or copied."""
+
+    @property
+    def physical_offset(self) -> int:
+        """Where it stands in its broker's log, which the broker's id ends with; raises ValueError when that is none."""
+        return int(self.broker_msg_id[-16:], 16)
+
+
+@frozen
+class Attempt:
+    """One try: which queue, at which broker, and how long its answer is waited for."""
+
+    queue: MessageQueue
+    address: str
+    """Host:port of the broker."""
+    timeout_s: float
+
+
+@define(slots=True, eq=False)
+class Tries:
+    """One send, over all of its tries.
+
+    Invariant: `count` tries were begun and `failure` is how the last one ended, None before the first has ended.
+    """
+
+    parcel: Parcel
+    select: Select | None
+    """None: the queues have their turns."""
+    deadline_ns: int
+    """By the owner's clock, for all tries together; the first is made whatever the time."""
+    count: int = field(default=0, init=False)
+    failure: ClientError | None = field(default=None, init=False)
+    _queue: MessageQueue | None = field(default=None, init=False)
+
+    def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
+        """The next try, by the route as it is now; of another broker than the last one's where there is one.
+
+        Raises NoRouteError when nothing can be written, and ConfigError for a queue that is none of those given.
+        """
+        avoided = self._queue.broker_name if self._queue is not None else None
+        queue = pick(route, self.select, turn, avoided)
+        self.count += 1
+        self._queue = queue
+        return Attempt(queue, route.addresses[queue.broker_name], (self.deadline_ns - now_ns) / 1e9)
+
+    def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:
+        """Where each message went; None when it is to be tried again. Raises what the send has failed with."""
+        assert self._queue is not None, "it has not begun"
+        try:
+            if isinstance(outcome, ClientError):
+                raise outcome
+            return results(self.parcel, self._queue, outcome)
+        except ClientError as error:
+            self.failure = error
+            if not is_retried(error) or self.count >= ATTEMPT_COUNT or now_ns >= self.deadline_ns:
+                raise
+        return None
+
+
+def is_lost(error: ClientError) -> bool:
+    """Whether the broker was not heard, so that its route is to be looked at again."""
+    return isinstance(error, UnreachableError | ConnectionLostError | AnswerTimeoutError)
+
+
+def is_retried(error: ClientError) -> bool:
+    """Whether another broker, or the same one a moment later, may take the message."""
+    return is_lost(error) or (isinstance(error, RefusedError) and error.code in RETRIED_CODES)
+
+
+def pick(route: Route, select: Select | None, turn: Turn, avoided: str | None) -> MessageQueue:
+    """The queue that `select` picks, else the next in turn, of another broker than the avoided one if there is one.
+
+    Raises NoRouteError and ConfigError.
+    """
+    if not route.writable:
+        raise NoRouteError(f"topic {route.topic!r} cannot be written: its permission has no W")
+    if select is None:
+        queues: Sequence[MessageQueue] = route.writable
+        if avoided is not None:
+            queues = [queue for queue in queues if queue.broker_name != avoided] or queues
+        return queues[turn() % len(queues)]
+    queue = select(route.writable)
+    if queue not in route.writable:
+        raise ConfigError(f"{queue} is no writable queue of topic {route.topic!r}: pick one of those given")
+    return queue
+
+
+def selector(topic: str, queue_id: int | None, select: Select | None) -> Select | None:
+    """What picks the queue; raises ConfigError when it is asked for in both ways."""
+    if queue_id is None:
+        return select
+    if select is not None:
+        raise ConfigError("queue_id and select cannot both pick the queue: give one of them")
+
+    def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
+        for queue in queues:
+            if queue.queue_id == queue_id:
+                return queue
+        raise ConfigError(f"topic {topic!r} has no queue {queue_id}: it has {len(queues)}")
+
+    return by_id
+
+
+def results(parcel: Parcel, queue: MessageQueue, answer: Command) -> tuple[SendResult, ...]:
+    """Where each message went; raises RefusedError or another ClientError."""
+    if answer.code not in SEND_SUCCESS_CODES:
+        raise RefusedError(f"send to topic {parcel.topic!r}", answer.code, answer.remark)
+    try:
+        header = SendMessageResponseHeader.decode(answer.ext_fields)
+    except HeaderError as error:
+        raise ClientError(f"send to topic {parcel.topic!r}: the answer cannot be read: {error}") from None
+    stored = MessageQueue(topic=parcel.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
+    broker_ids = header.msg_id.split(",")
+    if len(broker_ids) != len(parcel.msg_ids):
+        broker_ids = [header.msg_id] * len(parcel.msg_ids)
+    return tuple(
+        SendResult(msg_id, broker_id, stored, header.queue_offset + number, answer.code)
+        for number, (msg_id, broker_id) in enumerate(zip(parcel.msg_ids, broker_ids, strict=True))
+    )
