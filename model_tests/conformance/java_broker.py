@@ -19,6 +19,9 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll_java.broker import LOGBACK, OPENED
+from longpoll_java.jars import POM
+
 VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
 READY_S: Final = 90.0
@@ -29,29 +32,8 @@ END_S: Final = 20.0
 JVM: Final = (
     "-Xms256m",
     "-XX:+UseG1GC",
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    *OPENED,
 )
-LOGBACK: Final = """<configuration>
-  <appender name="file" class="ch.qos.logback.core.FileAppender">
-    <file>{file}</file>
-    <encoder><pattern>%d %p %c - %m%n</pattern></encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="file"/></root>
-</configuration>
-"""
-POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
-<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>longpoll</groupId>
-  <artifactId>java-broker</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>{dependencies}
-  </dependencies>
-</project>
-"""
 DEPENDENCY: Final = """
     <dependency>
       <groupId>org.apache.rocketmq</groupId>
@@ -150,12 +132,17 @@ def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -
             assert time.monotonic() < deadline_s, f"{main} did not listen on {port} in time: {said}"
         yield process.pid
     finally:
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end, and kill it where it does not."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def listens(port: int) -> bool:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from attrs import frozen
-from model_tests.conformance.java_broker import free_port, listens
+from model_tests.conformance.java_broker import end, free_port, listens
 
 VERSION: Final = "1.0.0"
 CRATES: Final = ("rocketmq-namesrv", "rocketmq-broker")
 BUILD_S: Final = 3_000.0
 READY_S: Final = 60.0
-END_S: Final = 15.0
 SETTINGS: Final = """[broker]
 listenPort = {broker}
 brokerIp1 = "127.0.0.1"
@@ -99,9 +98,4 @@ def running(programs: Path, home: Path) -> Iterator[RustBroker]:
             ("127.0.0.1", broker), ("127.0.0.1", name_server), f"{programs / 'rocketmq-broker-rust'} -c {settings}"
         )
     finally:
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)

@@ -34,6 +34,15 @@ this process does beside another process, in which nothing is changed, and one w
 are done, for a time that is chance."""
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
 DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_delete_topic.py", "store/test_recovery.py")
+KEPT_TIDY: Final = (
+    "store/test_unsynced.py",
+    "store/test_retention.py",
+    "store/test_delete_topic.py",
+    "store/test_bursts.py",
+    "store/test_index.py",
+    "store/test_consume_queue_ext.py",
+)
+"""What becomes of messages that are old, unsynced, asked for by key or deleted."""
 STORED: Final = (
     "store/test_message_store.py",
     "store/test_commit_log.py",
@@ -41,12 +50,7 @@ STORED: Final = (
     "store/test_recovery.py",
     "store/test_store_times.py",
     "store/test_selection.py",
-    "store/test_unsynced.py",
-    "store/test_retention.py",
-    "store/test_delete_topic.py",
-    "store/test_bursts.py",
-    "store/test_index.py",
-    "store/test_consume_queue_ext.py",
+    *KEPT_TIDY,
     "store/test_verify.py",
     "store/test_power_cut.py",
     "store/test_simulated_store.py",
@@ -172,12 +176,7 @@ KNOWN: Final = (
             "store/test_recovery.py",
             "store/test_store_times.py",
             "store/test_store_reads.py",
-            "store/test_unsynced.py",
-            "store/test_retention.py",
-            "store/test_delete_topic.py",
-            "store/test_bursts.py",
-            "store/test_index.py",
-            "store/test_consume_queue_ext.py",
+            *KEPT_TIDY,
         ),
     ),
     Known(

@@ -63,7 +63,7 @@ def go(directory: Path) -> Client:
     """The Go client v2.1.2; raises ClientUnavailableError."""
     _need("go")
     program = str(directory / "peer")
-    _make_ready(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", program, "."], HERE / "go")
+    make_ready(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", program, "."], HERE / "go")
     return lambda arguments, _options: _run([program, *arguments])
 
 
@@ -72,7 +72,7 @@ def node(directory: Path) -> Client:
     _need("node", "npm")
     for name in ("package.json", "package-lock.json", "peer.js"):
         shutil.copy(HERE / "node" / name, directory)
-    _make_ready(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
+    make_ready(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
     return lambda arguments, options: _run(["node", *options, str(directory / "peer.js"), *arguments])
 
 
@@ -85,7 +85,8 @@ def _need(*programs: str) -> None:
         raise ClientUnavailableError(f"no {' and no '.join(missing)} on PATH")
 
 
-def _make_ready(command: list[str], directory: Path) -> None:
+def make_ready(command: list[str], directory: Path) -> None:
+    """Run what builds a program, in its folder; raises ClientUnavailableError."""
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAKE_READY_S, check=False)
     except subprocess.TimeoutExpired:

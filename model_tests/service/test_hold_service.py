@@ -12,7 +12,7 @@ import pytest
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter.filters import filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, QUEUED, Pull
-from longpoll_broker.core.notifier import LARGE_HERD
+from longpoll_broker.core.notifier import LARGE_HERD, Walk
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.service.pull.hold_service import HoldService
@@ -517,18 +517,24 @@ def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.M
     bench.service.assert_tidy()
 
 
-def test_what_is_put_back_late_wakes_the_clock() -> None:
-    """Its deadline has fired while a notifier had it, and the clock sleeps on for what comes later."""
-    bench = Bench(STRICT_CLONE)
-    woken: list[int] = []
-    bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
-    pull = bench.hold(deadline_ms=10)
+def taken_past_its_deadline(bench: Bench) -> tuple[hold_service.Shard, Walk]:
+    """The walk of a notifier that has taken out what is held, at 20 ms, and its shard."""
     (shard,) = [each for each in bench.service._shards if len(each.table)]
     walk = bench.service._new_walk(shard, KEY, 0, None)
     walk.start()
     bench.now_ns = 20_000_000
     bench.service.wait_s()
     bench.service.run(bench.outbox)
+    return shard, walk
+
+
+def test_what_is_put_back_late_wakes_the_clock() -> None:
+    """Its deadline has fired while a notifier had it, and the clock sleeps on for what comes later."""
+    bench = Bench(STRICT_CLONE)
+    woken: list[int] = []
+    bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
+    pull = bench.hold(deadline_ms=10)
+    shard, walk = taken_past_its_deadline(bench)
     assert bench.service.wait_s() is None
     woken.clear()
     bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
@@ -544,12 +550,7 @@ def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
     """It is due as soon as the pull is put back; a table of one-shot entries has lost it."""
     bench = Bench(attrs.evolve(STRICT_CLONE, heap_entry=entry))
     bench.hold(deadline_ms=10)
-    (shard,) = [each for each in bench.service._shards if len(each.table)]
-    walk = bench.service._new_walk(shard, KEY, 0, None)
-    walk.start()
-    bench.now_ns = 20_000_000
-    bench.service.wait_s()
-    bench.service.run(bench.outbox)
+    shard, walk = taken_past_its_deadline(bench)
     bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
     bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
     bench.service.wait_s()

@@ -30,15 +30,13 @@ PORTS: Final = range(12_000, 32_000)
 START_S: Final = 90.0
 LOOK_S: Final = 0.05
 TRIES: Final = 200
-JVM: Final = (
-    "-Xms256m",
-    "-Xmx512m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
+OPENED: Final = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+"""What the store of a broker takes from a Java that is newer than it."""
+JVM: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPENED)
 LOGBACK: Final = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
     <file>{file}</file>

@@ -24,7 +24,7 @@ NAMES: Final = tuple(f"{JAVA}{version}" for version in VERSIONS)
 """What the versions are called where a broker is chosen: `java-4.9.7`."""
 BYTEMAN: Final = "4.0.24"
 RESOLVE_S: Final = 600.0
-_POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
+POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>longpoll</groupId>
@@ -60,7 +60,7 @@ def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
     """A Maven project that depends on the broker and on Byteman."""
     wanted = [("org.apache.rocketmq", f"rocketmq-{artifact}", version) for artifact in artifacts]
     wanted.append(("org.jboss.byteman", "byteman", BYTEMAN))
-    return _POM.format(
+    return POM.format(
         dependencies="".join(_DEPENDENCY.format(group=group, artifact=name, version=of) for group, name, of in wanted)
     )
 

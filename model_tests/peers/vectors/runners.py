@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from attrs import evolve, frozen
-from model_tests.peers.real_clients import ClientUnavailableError
+from model_tests.peers.real_clients import ClientUnavailableError, make_ready
 
 HERE: Final = Path(__file__).parent
-MAKE_READY_S: Final = 300.0
 PLAY_S: Final = 240.0
 TRIES: Final = 3
 """A vector that failed is played again with the other ones that did: a busy machine is late."""
@@ -78,12 +77,7 @@ RUNNERS: Final[Mapping[str, Callable[[Path], list[str]]]] = {"go": go, "rust": r
 def _made(command: list[str], directory: Path) -> None:
     if shutil.which(command[0]) is None:
         raise ClientUnavailableError(f"no {command[0]} on PATH")
-    try:
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAKE_READY_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ClientUnavailableError(f"{' '.join(command[:2])} took over {MAKE_READY_S:g} s") from None
-    if done.returncode:
-        raise ClientUnavailableError(f"{' '.join(command[:2])} failed: {done.stderr[-500:]}")
+    make_ready(command, directory)
 
 
 def play(command: Sequence[str], file: Path, place: Place, only: Collection[str] = ()) -> Outcome:

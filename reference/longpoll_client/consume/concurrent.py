@@ -8,14 +8,13 @@ Source: `ConsumeMessageConcurrentlyService.java`, `ProcessQueue.cleanExpiredMsg`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from attrs import define, evolve
 
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, DirectListener, Later, Listener, Workers, ask_listener
+from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, ask_listener
 from longpoll_client.messages import ReceivedMessage, as_first_sent
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
@@ -27,31 +26,6 @@ LOCAL_RETRY_S: Final = 5.0
 """How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
 HANG_CHECKS: Final = 4
 """How often within `consume_timeout_s` is looked for listeners that hang."""
-
-
-class Listening(Protocol):
-    """A way of giving messages to a listener: this one, or `orderly`."""
-
-    @property
-    def direct(self) -> DirectListener:
-        """Where a message goes that an administrator wants consumed."""
-        ...
-
-    def deliver(self, batch: Batch, /) -> None:
-        """Take what a pull brought; on a reader thread."""
-        ...
-
-    def is_busy(self, puller: Puller, /) -> bool:
-        """Whether the listener has messages of the queue right now, in order."""
-        ...
-
-    def start(self, member: GroupMember) -> None:
-        """Start the threads."""
-        ...
-
-    def stop(self, then: Callable[[], None], /) -> None:
-        """End them, and call `then`; a listener that does not end is left behind, one that calls this goes on first."""
-        ...
 
 
 @define(slots=True, eq=False)
@@ -66,30 +40,12 @@ class _Given:
     """Whether it was found to hang: its messages are sent back, and its answer is of no account."""
 
 
-class ConcurrentListening:
+class ConcurrentListening(Listening):
     """The listener's threads. Invariant: `_given` has what listeners have now; it changes under `_lock`."""
 
     def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
-        self._runtime = runtime
-        self._config = config
-        self._listener = listener
-        self._lock = runtime.lock()
+        super().__init__(runtime, config, listener, hang_check_s=config.consume_timeout_s / HANG_CHECKS)
         self._given: set[_Given] = set()
-        self._workers = Workers(runtime, config.group, config.thread_count)
-        self.direct = DirectListener(self._workers, listener, config.group)
-        self._member: GroupMember | None = None
-
-    def start(self, member: GroupMember) -> None:
-        """Start the threads, before the member; nothing more when a start that failed is tried again."""
-        if self._member is not None:
-            return
-        self._member = member
-        self._workers.start()
-        member.after(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
-
-    def stop(self, then: Callable[[], None]) -> None:
-        """End them; a listener that does not end in time is left behind. Then call `then`."""
-        self._workers.stop(self._config.close_timeout_s, then)
 
     def is_busy(self, _puller: Puller) -> bool:
         """Never: the order of messages is nobody's here."""
@@ -108,7 +64,6 @@ class ConcurrentListening:
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
         if puller.is_dropped:
             return
-        assert self._member is not None
         shown = [
             evolve(
                 as_first_sent(message, self._member.retry_topic), reconsume_times=message.reconsume_times + again_count
@@ -141,12 +96,10 @@ class ConcurrentListening:
         kept = self._send_back(puller, messages, delay_level)
         puller.done([message for message in messages if message not in kept])
         if kept:
-            assert self._member is not None
             self._member.after(LOCAL_RETRY_S, lambda: self._submit(puller, kept, again_count + 1))
 
     def _send_back(self, puller: Puller, messages: list[ReceivedMessage], delay_level: int) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
-        assert self._member is not None
         if self._config.is_broadcasting:
             for message in messages:
                 log.warning(
@@ -168,7 +121,6 @@ class ConcurrentListening:
 
     def _look_for_hanging(self) -> None:
         """Tell of listeners that take too long and send their messages back; on the timer's thread."""
-        assert self._member is not None
         timeout_s = self._config.consume_timeout_s
         due_ns = self._runtime.monotonic_ns() - int(timeout_s * 1e9)
         with self._lock:
@@ -186,4 +138,3 @@ class ConcurrentListening:
                 given.messages[0].queue_offset,
             )
             self._put_off(given.puller, given.messages, 0, 0)
-        self._member.after(timeout_s / HANG_CHECKS, self._look_for_hanging)

@@ -10,14 +10,13 @@ Source: `ConsumeMessageOrderlyService.java`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from attrs import define, evolve, field
 
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, DirectListener, Listener, Workers, ask_listener
+from longpoll_client.consume.workers import ConsumeStatus, Listener, ask_listener
 from longpoll_client.messages import ReceivedMessage, as_first_sent
 from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
 from longpoll_runtime import Runtime
@@ -40,7 +39,7 @@ class _Active:
     is_told: bool = False
 
 
-class OrderlyListening:
+class OrderlyListening(Listening):
     """The listener's threads.
 
     Invariant: `_active` has each queue with exactly one task, which is queued, running or waiting on the timer; it
@@ -48,26 +47,8 @@ class OrderlyListening:
     """
 
     def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
-        self._runtime = runtime
-        self._config = config
-        self._listener = listener
-        self._lock = runtime.lock()
+        super().__init__(runtime, config, listener, hang_check_s=config.consume_timeout_s)
         self._active: dict[Puller, _Active] = {}
-        self._workers = Workers(runtime, config.group, config.thread_count)
-        self.direct = DirectListener(self._workers, listener, config.group)
-        self._member: GroupMember | None = None
-
-    def start(self, member: GroupMember) -> None:
-        """Start the threads, before the member; nothing more when a start that failed is tried again."""
-        if self._member is not None:
-            return
-        self._member = member
-        self._workers.start()
-        member.after(self._config.consume_timeout_s, self._look_for_hanging)
-
-    def stop(self, then: Callable[[], None]) -> None:
-        """End them; a listener that does not end in time is left behind, and its queue with it. Then call `then`."""
-        self._workers.stop(self._config.close_timeout_s, then)
 
     def is_busy(self, puller: Puller) -> bool:
         """Whether the listener has messages of the queue right now."""
@@ -88,7 +69,6 @@ class OrderlyListening:
 
     def _consume(self, puller: Puller) -> None:
         """Give the listener the queue's first messages, if the queue is still this client's."""
-        assert self._member is not None
         if not self._member.is_locked(puller):
             self._member.after(LOCK_WAIT_S, lambda: self._submit(puller))
             return
@@ -106,12 +86,10 @@ class OrderlyListening:
         self._answered(puller, active, messages, is_consumed=answer is ConsumeStatus.SUCCESS)
 
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
-        assert self._member is not None
         tried = message.reconsume_times + active.attempts.get(message.queue_offset, 0)
         return evolve(as_first_sent(message, self._member.retry_topic), reconsume_times=tried)
 
     def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], *, is_consumed: bool) -> None:
-        assert self._member is not None
         took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6
         counted = {"consumed_count" if is_consumed else "later_count": len(messages)}
         self._member.statistics.add(puller.queue.topic, consume_ms=took_ms, **counted)
@@ -131,7 +109,6 @@ class OrderlyListening:
 
     def _are_dead(self, puller: Puller, active: _Active, messages: list[ReceivedMessage]) -> bool:
         """Whether all of them were put off often enough and are dead letters now (`checkReconsumeTimes`)."""
-        assert self._member is not None
         most = self._config.reconsume_count_max
         if most is None or self._config.is_broadcasting:
             return False
@@ -147,7 +124,6 @@ class OrderlyListening:
 
     def _look_for_hanging(self) -> None:
         """Tell, once, of listeners that take too long; nothing else may be done, for order's sake."""
-        assert self._member is not None
         timeout_s = self._config.consume_timeout_s
         due_ns = self._runtime.monotonic_ns() - int(timeout_s * 1e9)
         with self._lock:
@@ -166,4 +142,3 @@ class OrderlyListening:
                 queue.topic,
                 queue.queue_id,
             )
-        self._member.after(timeout_s, self._look_for_hanging)

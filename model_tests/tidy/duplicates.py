@@ -1,0 +1,104 @@
+"""Pairs of places in the source that share six or more lines: what is written twice and may drift apart.
+
+A line counts as it reads, with its names and numbers. Passed over is what says nothing by itself: blank lines,
+comments, lone brackets, imports, and the parameters of a signature, which an overload or a twin must repeat. Lines of
+the same shape with other names are no pair: a list of typed fields is like any other (docs/decisions/0033-rooms.md).
+
+`python -m model_tests.tidy.duplicates` lists them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from attrs import frozen
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = ("spec", "reference", "model_tests")
+SHARED_MIN: Final = 6
+"""Fewest lines that make a pair."""
+PLACES_MAX: Final = 8
+"""A run that stands in more places than this is a way of writing, and no copy."""
+
+Line: TypeAlias = tuple[int, str]
+"""Where it stands in its file, from 1, and what it says with single spaces."""
+
+
+@frozen(order=True)
+class Pair:
+    """Two places with the same lines; both names are paths from the root, both numbers lines from 1."""
+
+    one: str
+    one_line: int
+    other: str
+    other_line: int
+    shared: int
+    """How many lines they share."""
+
+    def __str__(self) -> str:
+        return f"{self.one}:{self.one_line} ~ {self.other}:{self.other_line}, {self.shared} lines"
+
+
+def telling(source: str) -> list[Line]:
+    """The lines of a module that say something by themselves."""
+    passed: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            passed.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            passed.update(range(node.lineno, node.body[0].lineno))
+    lines = ((number, " ".join(line.split())) for number, line in enumerate(source.splitlines(), 1))
+    return [(number, text) for number, text in lines if number not in passed and re.match(r"[^#]*\w", text)]
+
+
+def _runs(files: Mapping[str, Sequence[Line]]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """Two places each at which the same `SHARED_MIN` lines begin, as file and index."""
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for name, lines in files.items():
+        for index in range(len(lines) - SHARED_MIN + 1):
+            places[tuple(text for _number, text in lines[index : index + SHARED_MIN])].append((name, index))
+    for found in places.values():
+        if 2 <= len(found) <= PLACES_MAX:
+            yield from combinations(sorted(found), 2)
+
+
+def pairs(files: Mapping[str, str]) -> list[Pair]:
+    """The pairs of places, by the text of each file: each run once, as long as it is, in order."""
+    lines = {name: telling(source) for name, source in files.items()}
+    starts = set(_runs(lines))
+    found = []
+    for one, other in starts:
+        if ((one[0], one[1] - 1), (other[0], other[1] - 1)) in starts:
+            continue
+        shared = SHARED_MIN
+        while ((one[0], one[1] + shared - 5), (other[0], other[1] + shared - 5)) in starts:
+            shared += 1
+        overlaps = one[0] == other[0] and other[1] - one[1] < shared
+        if not overlaps:
+            found.append(Pair(one[0], lines[one[0]][one[1]][0], other[0], lines[other[0]][other[1]][0], shared))
+    return sorted(found)
+
+
+def sources(root: Path) -> dict[str, str]:
+    """The text of every module of the project, by its path from the root."""
+    paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
+    return {str(path.relative_to(root)): path.read_text() for path in paths}
+
+
+def main() -> None:
+    """List the pairs, and count them."""
+    found = pairs(sources(ROOT))
+    for pair in found:
+        sys.stdout.write(f"{pair}\n")
+    sys.stdout.write(f"{len(found)} pairs of places share {SHARED_MIN} lines or more\n")
+
+
+if __name__ == "__main__":
+    main()
