@@ -383,6 +383,14 @@ class Runtime(Protocol):
         """Bytes of physical memory of the machine."""
         ...
 
+    def process_id(self) -> int:
+        """The number of this process; another one after a fork."""
+        ...
+
+    def identity(self) -> bytes:
+        """Eight bytes that nobody else is given: the machine's IPv4 address, and four others each time it is asked."""
+        ...
+
     def step(self, action: str) -> None:
         """A step point named as one of the law's actions; does nothing here."""
         ...

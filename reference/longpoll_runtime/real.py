@@ -26,7 +26,7 @@ from longpoll_runtime.interface import (
     Socket,
     Thread,
 )
-from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up
+from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up, own_address
 from longpoll_runtime.threads import Died, RealQueue, spawn
 
 
@@ -109,6 +109,14 @@ class RealRuntime:
     def memory_size(self) -> int:
         """Bytes of physical memory of the machine."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def process_id(self) -> int:
+        """The number of this process."""
+        return os.getpid()
+
+    def identity(self) -> bytes:
+        """The address of the interface that leads out, and four drawn bytes."""
+        return own_address() + os.urandom(4)
 
     def step(self, action: str) -> None:
         """A step point; production has nothing to do there."""

@@ -31,6 +31,8 @@ _INFO: Final = struct.Struct("=20xI40xI16xI40xQ96xI")
 FLIGHT: Final = 10
 """Segments that congestion control lets a peer send unasked over a network (RFC 6928)."""
 
+OUTSIDE: Final = ("192.0.2.1", 9)
+"""An address that nobody has (RFC 5737), by whose route one sees which interface leads out."""
 READABLE: Final = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 """What makes a socket worth reading: bytes, or an end that only a read will show."""
 
@@ -137,6 +139,16 @@ def look_up(host: str, port: int) -> str:
     except UnicodeError as error:
         raise _no_name(host, error) from None
     return address
+
+
+def own_address() -> bytes:
+    """The IPv4 address of the interface that leads out, four bytes; 127.0.0.1 where none does. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(OUTSIDE)
+        except OSError:
+            return socket.inet_aton("127.0.0.1")
+        return socket.inet_aton(asking.getsockname()[0])
 
 
 def _no_name(host: str, error: UnicodeError) -> OSError:

@@ -433,6 +433,8 @@ class Network:
     """Every end of every connection that there was."""
     _numbers: Any = field(factory=lambda: itertools.count(3))
     _ports: Any = field(factory=lambda: itertools.count(FIRST_PORT))
+    identities: Any = field(factory=lambda: itertools.count(1))
+    """What makes the next `Runtime.identity` another one."""
 
     def number(self) -> int:
         """The next number of a socket."""

@@ -121,6 +121,15 @@ class SimulatedRuntime:
         """Bytes of memory of the simulated machine."""
         return MEMORY_SIZE
 
+    def process_id(self) -> int:
+        """The same for every process: none of them forks, and `identity` tells them apart."""
+        return 1
+
+    def identity(self) -> bytes:
+        """This machine's address, and how often somebody of this network has asked: the same in every run."""
+        number: int = next(self.network.identities)
+        return ipaddress.ip_address(LOCAL).packed + number.to_bytes(4, "big")
+
     def step(self, action: str) -> None:
         """A point that bears the name of one of the law's actions."""
         if self.steps_seen is not None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     OutgoingMessage,
     Parcel,
@@ -29,7 +30,7 @@ from longpoll_runtime.closeable import Closeable
 class Producer(Closeable):
     """Sends messages to any topic; may be used from many threads.
 
-    Invariant: `_sequence` counts the messages made, `_turn` the queues picked in turn; both change under `_lock`.
+    Invariant: `_turn` counts the queues picked in turn and changes under `_lock`.
     """
 
     def __init__(
@@ -46,9 +47,8 @@ class Producer(Closeable):
         self._instance = instance or ClientInstance(runtime, name_server, credentials=credentials)
         self._runtime = runtime
         self._lock = runtime.lock()
-        self._sequence = 0
         self._turn = 0
-        self._id_prefix = f"{runtime.unix_ms() & 0xFFFFFFFFFF:010X}{runtime.monotonic_ns() & 0xFFFFFFFFFFFF:012X}"
+        self._ids = MessageIds(runtime)
 
     def close(self) -> None:
         """Close every connection."""
@@ -76,7 +76,7 @@ class Producer(Closeable):
         Raises ConfigError for a message that no broker takes, else a ClientError.
         """
         message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
-        (msg_id,) = self._new_ids(1)
+        (msg_id,) = self._ids.new(1)
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
         (result,) = self._send(parcel, selector(topic, queue_id, select), timeout_s)
         return result
@@ -85,7 +85,7 @@ class Producer(Closeable):
         self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
     ) -> SendResult:
         """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
-        (msg_id,) = self._new_ids(1)
+        (msg_id,) = self._ids.new(1)
         parcel = prepared_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
         (result,) = self._send(parcel, select, timeout_s)
         return result
@@ -103,7 +103,7 @@ class Producer(Closeable):
 
         Otherwise as `send`.
         """
-        parcel = batch_parcel(self.group, topic, messages, self._new_ids(len(messages)), self._runtime.unix_ms())
+        parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return self._send(parcel, selector(topic, queue_id, select), timeout_s)
 
     def send_one_way(
@@ -119,7 +119,7 @@ class Producer(Closeable):
 
         Whether it was stored is never known. Raises ConfigError, or a ClientError when it could not even be sent.
         """
-        (msg_id,) = self._new_ids(1)
+        (msg_id,) = self._ids.new(1)
         message = OutgoingMessage(body, tags, keys, properties or {})
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
         route = self._instance.publish_route(topic)
@@ -154,9 +154,3 @@ class Producer(Closeable):
         with self._lock:
             self._turn += 1
             return self._turn - 1
-
-    def _new_ids(self, count: int) -> list[str]:
-        with self._lock:
-            first = self._sequence + 1
-            self._sequence += count
-        return [f"{self._id_prefix}{number & 0xFFFFFFFF:08X}" for number in range(first, first + count)]
