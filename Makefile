@@ -13,7 +13,7 @@ PART ?= all
 # Compiled modules are kept even where the environment forbids it: else each of hundreds of processes compiles anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup run test test-long test-peers bench check format changelog release lock clean help
+.PHONY: setup run test test-long test-peers bench docs check format changelog release lock clean help
 
 setup: $(STAMP)  ## make .venv with every dependency pinned; skipped when it is fresh
 
@@ -35,6 +35,9 @@ test-peers: setup  ## real RocketMQ clients and brokers
 
 bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|schedules|oracle|attacks|java
 	@$(BIN)/python -m model_tests.bench "$(PART)"
+
+docs: setup  ## make the site of the docs in build/site, to be opened as files
+	@PYTHONPATH=spec:reference $(BIN)/python -m docs.site
 
 check: setup  ## format, lint, types, contracts, wheel, docs
 	@$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from longpoll.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
-TARGETS = {"setup", "run", "test", "test-long", "test-peers", "bench", "check", "release", "help"}
+TARGETS = {"setup", "run", "test", "test-long", "test-peers", "bench", "docs", "check", "release", "help"}
 
 
 def unpinned(lock: str) -> list[str]:
@@ -79,7 +79,7 @@ def test_what_a_host_of_repositories_reads_is_true() -> None:
 
     assert cited["version"] == version
     image = ".venv/bin/python -m pytest -m long model_tests/door/test_release.py"
-    assert run == {"make check", "make test", ".ci/run", "make release", "make setup", image}
+    assert run == {"make check", "make test", "make docs", ".ci/run", "make release", "make setup", image}
     assert (ROOT / image.rsplit(maxsplit=1)[-1]).is_file()
     assert (ROOT / ".ci" / "run").is_file()
     for hook in hooks["repos"][0]["hooks"]:

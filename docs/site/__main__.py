@@ -1,0 +1,5 @@
+"""`python -m docs.site`: see `build`."""
+
+from docs.site.build import main
+
+main()

@@ -1,0 +1,59 @@
+"""Runs Sphinx over the pages that `tree` has put together; a warning is an error.
+
+Leaves out the pages, and looking at what was made (a test does).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from docs.site.diagrams import DiagramError
+from docs.site.tree import ROOT, TreeError, assemble
+
+SITE: Final = ROOT / "build" / "site"
+SOURCE: Final = ROOT / "build" / "site-source"
+DATED: Final = "SOURCE_DATE_EPOCH"
+
+
+def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
+    """Make the site; what Sphinx said is in the result. Raises TreeError and DiagramError."""
+    if importlib.util.find_spec("sphinx") is None:
+        raise TreeError("Sphinx is not installed: python -m pip install --require-hashes -r requirements/docs.lock")
+    assemble(source)
+    environment = os.environ | {DATED: os.environ.get(DATED) or _moment_of_commit()}
+    words = ["-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "2", str(source), str(site)]
+    return subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def _moment_of_commit() -> str:
+    """Seconds since 1970 of the commit that stands here; of a tree without git, 1 January 1980, as in a zip."""
+    told = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "315532800"
+
+
+def main() -> None:
+    """Make the site in `build/site`."""
+    try:
+        ran = build(SITE, SOURCE)
+    except (TreeError, DiagramError) as error:
+        sys.exit(f"docs: {error}")
+    sys.stderr.write(ran.stdout)
+    if ran.returncode:
+        sys.exit("docs: Sphinx has warned: each warning is an error")
+    sys.stdout.write(f"{SITE / 'index.html'}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""A page for each command, made of what click knows of it: its words, how it is called, and its options.
+
+Leaves out what a command prints.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import click
+
+from longpoll.cli import COMMANDS, main
+
+PARAGRAPH = re.compile(r"\n\s*\n")
+
+
+def pages() -> dict[str, str]:
+    """Name of the file -> its text, the list of all first."""
+    found = {f"{name}.md": "\n".join(_page(f"longpoll {name}", _command(name))) + "\n" for name in COMMANDS}
+    return {"index.md": "\n".join(_index()) + "\n", **found}
+
+
+def _command(name: str) -> click.Command:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, name
+    return command
+
+
+def _index() -> Iterator[str]:
+    yield "# Commands"
+    yield ""
+    yield "What `longpoll --help` lists; each page says what `longpoll COMMAND --help` says."
+    yield ""
+    yield "| command | what it does |"
+    yield "| --- | --- |"
+    yield from (f"| [`longpoll {name}`]({name}.md) | {_cell(said)} |" for name, (_module, said) in COMMANDS.items())
+    yield from ("", "```{toctree}", ":hidden:", "", *COMMANDS, "```")
+
+
+def _page(name: str, command: click.Command, level: int = 1) -> Iterator[str]:
+    context = click.Context(command, info_name=name)
+    yield f"{'#' * level} {name}"
+    yield ""
+    yield from ("```text", " ".join([name, *command.collect_usage_pieces(context)]), "```", "")
+    yield from _told(command.help or "")
+    rows = [record for each in command.get_params(context) if (record := each.get_help_record(context))]
+    if rows:
+        yield from ("| option | what it says |", "| --- | --- |")
+        yield from (f"| `{_cell(option)}` | {_prose(said)} |" for option, said in rows)
+        yield ""
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            below = command.get_command(context, each)
+            assert below is not None
+            yield from _page(f"{name} {each}", below, level + 1)
+
+
+def _told(text: str) -> Iterator[str]:
+    """A help text in Markdown: what keeps its breaks is a block, anything else prose."""
+    for paragraph in PARAGRAPH.split(inspect.cleandoc(text.partition("\f")[0])):
+        lines = paragraph.strip("\n").splitlines()
+        if lines and lines[0].strip() == "\b":
+            yield from ("```text", *(line.rstrip() for line in lines[1:]), "```", "")
+        else:
+            yield _prose(" ".join(line.strip() for line in lines))
+            yield ""
+
+
+def _prose(text: str) -> str:
+    """Prose in which nothing is Markdown but what stands between backticks."""
+    parts = re.split(r"(`[^`]*`)", _cell(text))
+    return "".join(part if number % 2 else re.sub(r"([*_<>\[\]#])", r"\\\1", part) for number, part in enumerate(parts))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,182 @@
+"""Puts the pages together that Sphinx reads: pages of the tree, and pages that are made of the program.
+
+Links out of `docs` lead to the page's place in the site, or to a copy of the file that they name. Leaves out running
+Sphinx (`build`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from docs.site import clauses, commands, start
+from docs.site.diagrams import drawn
+from docs.site.sections import API, FROM_OUTSIDE, SECTIONS, Section
+
+ROOT: Final = Path(__file__).parents[2]
+DOCS: Final = ROOT / "docs"
+OWN: Final = DOCS / "site"
+_FENCED: Final = re.compile(r"^(```+)(\w*)[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+class TreeError(Exception):
+    """A page has no place, or names what is not there; the text says which."""
+
+
+def places() -> dict[Path, str]:
+    """Every page of the tree -> its place in the site."""
+    found = {path: path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if OWN not in path.parents}
+    return found | {ROOT / name: place for name, place in FROM_OUTSIDE.items()}
+
+
+def pages_of(target: Path) -> dict[str, str]:
+    """Place -> text of every page; files that they name are copied into the folder. Raises TreeError, DiagramError."""
+    known = places()
+    made = {place: _page(path, place, known, target) for path, place in known.items()}
+    made |= {f"commands/{name}": text for name, text in commands.pages().items()}
+    made |= {"clauses.md": clauses.page()} | dict(_api()) | start.pages()
+    made |= {f"{section.name}.md": _section_page(section, made) for section in SECTIONS}
+    made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
+    check_places(made)
+    return made
+
+
+def assemble(target: Path) -> None:
+    """Write the whole tree into a folder that is made anew; raises TreeError and DiagramError."""
+    shutil.rmtree(target, ignore_errors=True)
+    for place, text in pages_of(target).items():
+        path = target / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    shutil.copy(OWN / "conf.py", target / "conf.py")
+    shutil.copytree(OWN / "static", target / "static")
+    start.write_extras(target / "extra")
+
+
+def _page(path: Path, place: str, known: dict[Path, str], target: Path) -> str:
+    """A page of the tree as the site has it."""
+    parts, at = [], 0
+    text = path.read_text("utf-8")
+    for block in _FENCED.finditer(text):
+        parts.append(linked(text[at : block.start()], path, place, known, target))
+        parts.append(_block(block))
+        at = block.end()
+    return "".join([*parts, linked(text[at:], path, place, known, target)])
+
+
+def _block(block: re.Match[str]) -> str:
+    if block[2] != "mermaid":
+        return block[0]
+    inside = "\n".join(block[0].splitlines()[1:-1])
+    return f"```{{raw}} html\n<figure>{drawn(inside)}</figure>\n```"
+
+
+def linked(text: str, path: Path, place: str, known: dict[Path, str], target: Path) -> str:
+    """Prose with its links as they lead from the page's place; what stands in backticks is left alone."""
+    return _LINK.sub(lambda found: _link(found, path, place, known, target), text)
+
+
+def _link(found: re.Match[str], path: Path, place: str, known: dict[Path, str], target: Path) -> str:
+    meant = Path(os.path.normpath(path.parent / found[1]))
+    anchor = found[2] or ""
+    if meant.is_dir():
+        meant = meant / "README.md" if (meant / "README.md") in known else meant
+    if meant in known:
+        return f"]({os.path.relpath(known[meant], Path(place).parent)}{anchor})"
+    if not meant.exists():
+        raise TreeError(f"{path.relative_to(ROOT)}: no file {found[1]}")
+    copied = _copied(meant, target)
+    return f"]({os.path.relpath(copied, Path(place).parent)})"
+
+
+def _copied(meant: Path, target: Path) -> str:
+    """The place of a copy of a file that is no page; of a folder, a list of what is in it."""
+    inside = meant.relative_to(ROOT).as_posix()
+    place = f"files/{inside}.txt"
+    copy = target / place
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if meant.is_dir():
+        copy.write_text("".join(f"{each.relative_to(ROOT)}\n" for each in sorted(meant.rglob("*.*")) if each.is_file()))
+    else:
+        shutil.copyfile(meant, copy)
+    return place
+
+
+def _api() -> Iterator[tuple[str, str]]:
+    """The pages of the public names, which Sphinx fills from the docstrings; each thing is told on one page."""
+    lines = ["# In Python", "", "| module | what it has |", "| --- | --- |"]
+    lines += [f"| [`{name}`]({name}.md) | {said} |" for name, said in API.items()]
+    yield "api/index.md", "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *API, "```", ""])
+    told: dict[int, str] = {}
+    for name in API:
+        yield f"api/{name}.md", "\n".join(_module(name, told))
+
+
+def _module(name: str, told: dict[int, str]) -> Iterator[str]:
+    """One module's page; `told` has the page of each thing that an earlier page tells of."""
+    module = importlib.import_module(name)
+    things = {each: getattr(module, each) for each in _public(module) if not each.startswith("__")}
+    own = [each for each, thing in things.items() if id(thing) not in told]
+    others = [f"[`{each}`]({told[id(thing)]}.md)" for each, thing in things.items() if id(thing) in told]
+    yield from (f"# `{name}`", "")
+    if others:
+        yield from (f"Told of elsewhere: {', '.join(others)}.", "")
+    options = [f"   :members: {', '.join(own)}", "   :imported-members:", "   :show-inheritance:"] if own else []
+    yield from ("```{eval-rst}", f".. automodule:: {name}", *options, "```", "")
+    told.update((id(things[each]), name) for each in own)
+
+
+def _public(module: ModuleType) -> list[str]:
+    """What a module offers: its `__all__`, or what is made in it and has a plain name."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    made = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+    return [name for name in made if not name.startswith("_")]
+
+
+def title_of(text: str) -> str:
+    """A page's first heading."""
+    found = re.search(r"^# +(.*)$", text, re.MULTILINE)
+    if found is None:
+        raise TreeError(f"a page without a heading: {text[:60]!r}")
+    return found[1]
+
+
+def _section_page(section: Section, made: dict[str, str]) -> str:
+    lines = [f"# {section.title}", "", section.words, ""]
+    for page in section.pages:
+        if f"{page}.md" not in made:
+            raise TreeError(f"no page {page} for {section.title}")
+        lines.append(f"- [{title_of(made[f'{page}.md'])}]({page}.md)")
+    return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *section.pages, "```", ""])
+
+
+def _below(place: str, made: dict[str, str]) -> str:
+    """The list of a folder's other pages, for the door of the folder."""
+    folder = place.removesuffix("README.md")
+    others = sorted(each.removesuffix(".md") for each in made if each.startswith(folder) and each != place)
+    if not others:
+        return ""
+    return "\n".join(["", "```{toctree}", ":hidden:", "", *(each.removeprefix(folder) for each in others), "```", ""])
+
+
+def check_places(made: dict[str, str]) -> None:
+    """Every page is listed, in a section or by the door of its folder; else TreeError."""
+    listed = (
+        {page for section in SECTIONS for page in section.pages} | {section.name for section in SECTIONS} | {"index"}
+    )
+    doors = {Path(page).parent.as_posix() for page in listed if Path(page).name in {"README", "index"}} - {"."}
+    lost = [
+        place
+        for place in made
+        if place.removesuffix(".md") not in listed and Path(place).parent.as_posix() not in doors
+    ]
+    if lost:
+        raise TreeError(f"no place in docs/site/sections.py for {', '.join(sorted(lost))}")

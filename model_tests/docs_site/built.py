@@ -1,0 +1,85 @@
+"""The site, built once for all tests of a run, and what a test looks for in its pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from attrs import define, field
+
+ROOT: Final = Path(__file__).parents[2]
+FETCHED: Final = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
+"""What a browser fetches by itself."""
+
+
+@define
+class Page(HTMLParser):
+    """What a page names: what it links to, what it fetches, and what it can be entered at."""
+
+    links: list[str] = field(factory=list)
+    fetched: list[str] = field(factory=list)
+    ids: set[str] = field(factory=set)
+
+    def __attrs_pre_init__(self) -> None:
+        """Make the parser."""
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what the tag names."""
+        known = dict(attrs)
+        if known.get("id"):
+            self.ids.add(str(known["id"]))
+        if tag == "a" and known.get("href"):
+            self.links.append(str(known["href"]))
+        name = FETCHED.get(tag)
+        if name and known.get(name):
+            self.fetched.append(str(known[name]))
+
+
+def read(path: Path) -> Page:
+    """A page, read."""
+    page = Page()
+    page.feed(path.read_text("utf-8"))
+    return page
+
+
+def lost_links(site: Path) -> list[str]:
+    """Page and link, for every link inside the site that leads to no file, or to no place in it."""
+    pages = {path: read(path) for path in site.rglob("*.html")}
+    lost = []
+    for path, page in pages.items():
+        for link in (*page.links, *page.fetched):
+            where = urlsplit(link)
+            if where.scheme or where.netloc:
+                continue
+            meant = Path(os.path.normpath(path.parent / unquote(where.path))) if where.path else path
+            entered = not where.fragment or meant not in pages or unquote(where.fragment) in pages[meant].ids
+            if not meant.is_file() or not entered:
+                lost.append(f"{path.relative_to(site)}: {link}")
+    return lost
+
+
+def fetched_elsewhere(site: Path) -> list[str]:
+    """Page and address, for whatever a browser would fetch from elsewhere by itself."""
+    return [
+        f"{path.relative_to(site)}: {address}"
+        for path in site.rglob("*.html")
+        for address in read(path).fetched
+        if urlsplit(address).netloc
+    ]
+
+
+def build_or_skip(directory: Path) -> tuple[Path, str]:
+    """The site in this directory, and what Sphinx said; skips where there is no Sphinx."""
+    if importlib.util.find_spec("sphinx") is None:
+        pytest.skip("NO SITE: Sphinx is not installed, see requirements/docs.lock")
+    from docs.site.build import build  # noqa: PLC0415 - only where it can be used
+
+    ran = build(directory / "site", directory / "source")
+    assert ran.returncode == 0, ran.stdout
+    return directory / "site", ran.stdout

@@ -1,0 +1,88 @@
+"""The pages of the site before Sphinx reads them: each has its place, links lead into the site, diagrams are whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from docs.site import commands, diagrams, tree
+from docs.site.diagrams import DiagramError, drawn
+from docs.site.sections import FROM_OUTSIDE
+
+from longpoll.cli import COMMANDS
+
+MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_has_its_place() -> None:
+    """In a section or behind the door of its folder; one without is named."""
+    found = dict.fromkeys(tree.places().values(), "")
+
+    assert {"lessons/README.md", "decisions/0009-packed.md", *FROM_OUTSIDE.values()} < set(found)
+    tree.check_places(found)
+    with pytest.raises(tree.TreeError, match=r"no place in docs/site/sections\.py for planted\.md"):
+        tree.check_places({**found, "planted.md": "# Planted"})
+
+
+def test_links_lead_into_the_site(tmp_path: Path) -> None:
+    """To a page's place, else to a copy of the file; one to nothing is named; what stands in a block is left alone."""
+    page = tree.DOCS / "planted.md"
+    page_text = (
+        "[a](law.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
+    )
+
+    with pytest.raises(tree.TreeError, match=r"planted\.md: no file \.\./spec/longpoll_spec/terms"):
+        tree.linked(page_text, page, "planted.md", tree.places(), tmp_path)
+    said = tree.linked(page_text.rpartition(" ")[0], page, "planted.md", tree.places(), tmp_path)
+    assert said == "[a](law.md#why) [b](project/readme.md) [c](files/spec/longpoll_spec/errors.py.txt)"
+    assert "class LongpollError" in (tmp_path / "files/spec/longpoll_spec/errors.py.txt").read_text()
+
+
+def test_every_diagram_of_the_docs_is_drawn() -> None:
+    """With each of its nodes and words."""
+    blocks = [block for page in tree.places() for block in MERMAID.findall(page.read_text("utf-8"))]
+
+    assert len(blocks) >= 10
+    for block in blocks:
+        picture = drawn(block)
+        assert picture.startswith("<svg ")
+        assert picture.count("<polygon") >= block.count(">") - block.count("<br/>") - block.count("->>") * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("pie\n", "no diagram begins with 'pie'"),
+        ("flowchart LR\n  a ==> b\n", "no arrow at ' ==> b'"),
+        ("stateDiagram-v2\n  a -> b\n", "no move: 'a -> b'"),
+        ("sequenceDiagram\n  participant A as a\n  A->>B: x\n", "no participant or message: 'A->>B: x'"),
+    ],
+)
+def test_a_planted_line_that_is_not_understood_is_named(source: str, said: str) -> None:
+    """Nothing is left out without a word."""
+    with pytest.raises(DiagramError, match=re.escape(said)):
+        drawn(source)
+
+
+def test_a_chain_of_arrows_is_followed() -> None:
+    """Each arrow of a line, with its words, from node to node."""
+    names: dict[str, str] = {}
+    edges = list(diagrams.chain("a[first one] -- goes --> b -->|by| c -. seen .-> d[(store)]", names))
+
+    assert names == {"a": "first one", "b": "b", "c": "c", "d": "store"}
+    assert [(edge.source, edge.target, edge.words, edge.dashed) for edge in edges] == [
+        ("a", "b", "goes", False),
+        ("b", "c", "by", False),
+        ("c", "d", "seen", True),
+    ]
+
+
+def test_every_command_has_a_page_with_its_options() -> None:
+    """And each order below it; what keeps its breaks stands in a block."""
+    pages = commands.pages()
+
+    assert set(pages) == {"index.md", *(f"{name}.md" for name in COMMANDS)}
+    assert "| `--policy" in pages["check.md"]
+    assert "## longpoll store verify" in pages["store.md"]
+    assert "```text\nExamples:\n  longpoll explain TOKEN\n" in pages["explain.md"]

@@ -1,0 +1,255 @@
+"""A directed graph as SVG: nodes in layers, from the top to the bottom, and a place of its own for each arrow's words.
+
+Arrows that would close a circle run upwards. What an arrow says takes part in the layout like a node, so no words lie
+on a node or on others. Leaves out what is drawn (`phases`, and the diagrams of the docs).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+
+SIZE: Final = 13.0
+"""Of a node's letters."""
+SMALL: Final = 11.5
+"""Of the letters of an arrow and of a note."""
+WORDS_MAX: Final = 150.0
+"""An arrow's words are broken into lines of this width."""
+LINE: Final = 16.0
+GAP: Final = 18.0
+"""Between two neighbours of a layer."""
+BETWEEN: Final = 22.0
+"""Between two layers."""
+EDGE: Final = 10.0
+SWEEPS: Final = 12
+"""How often neighbours are put in order, and pulled towards those above and below."""
+STYLE: Final = f"""
+.lp-graph{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5;font-family:{FONT};max-width:100%;height:auto}}
+@media (prefers-color-scheme:dark){{.lp-graph{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}}}
+body[data-theme="light"] .lp-graph{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5}}
+body[data-theme="dark"] .lp-graph{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}
+.lp-graph .box{{fill:var(--head);stroke:var(--line)}}.lp-graph .dot{{fill:var(--ink)}}
+.lp-graph .edge{{fill:none;stroke:var(--line);stroke-width:1.4}}.lp-graph .dashed{{stroke-dasharray:5 4}}
+.lp-graph .tip{{fill:var(--line)}}
+.lp-graph text{{fill:var(--ink);font-size:{SIZE}px;text-anchor:middle}}
+.lp-graph .words{{fill:var(--dim);font-size:{SMALL}px}}
+"""
+
+
+@frozen
+class Edge:
+    """An arrow from one node to another."""
+
+    source: str
+    target: str
+    words: str = ""
+    dashed: bool = False
+
+
+@define
+class _Item:
+    """What stands in a layer: a node, the words of an arrow, or a bend of one."""
+
+    lines: Sequence[str]
+    size: float
+    width: float
+    height: float
+    layer: int = 0
+    x: float = 0.0
+    y: float = 0.0
+    above: list[_Item] = field(factory=list, repr=False)
+    below: list[_Item] = field(factory=list, repr=False)
+
+
+def render(names: Mapping[str, str], edges: Sequence[Edge], *, title: str, dots: frozenset[str] = frozenset()) -> str:
+    """The graph as one `<svg>` element. `names`: key -> what its node says; those of `dots` are drawn as a dot."""
+    nodes = {key: _dot() if key in dots else _node(name) for key, name in names.items()}
+    upward = _layers(nodes, edges)
+    drawn = [(edge, _way(nodes, edge, upwards=edge in upward)) for edge in edges]
+    layers = _ordered([*nodes.values(), *(item for _, way in drawn for item in way[1:-1])])
+    _place(layers)
+    width = max(item.x + item.width / 2 for layer in layers for item in layer) + EDGE
+    height = max(item.y + item.height / 2 for layer in layers for item in layer) + EDGE
+    parts = [part for edge, way in drawn for part in _arrow(edge, way)]
+    parts += [_drawn(item, dot=key in dots) for key, item in nodes.items()]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-graph" role="img" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}"><title>{escape(title)}</title><style>{STYLE}</style>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _node(name: str) -> _Item:
+    lines = wrapped(name, WORDS_MAX, SIZE)
+    return _Item(lines, SIZE, max(width_of(line, SIZE) for line in lines) + 22, len(lines) * LINE + 14)
+
+
+def _dot() -> _Item:
+    return _Item((), SIZE, 12, 12)
+
+
+def _words(text: str) -> _Item:
+    lines = wrapped(text, WORDS_MAX, SMALL)
+    return _Item(lines, SMALL, max((width_of(line, SMALL) for line in lines), default=2) + 6, len(lines) * LINE + 2)
+
+
+def _layers(nodes: Mapping[str, _Item], edges: Sequence[Edge]) -> set[Edge]:
+    """Give each node its layer; the arrows that run upwards. Every second layer is left for words."""
+    targets = {key: [edge for edge in edges if edge.source == key] for key in nodes}
+    upward: set[Edge] = set()
+    state: dict[str, int] = {}
+    done: list[str] = []
+
+    def visit(key: str) -> None:
+        state[key] = 1
+        for edge in targets[key]:
+            if state.get(edge.target) == 1:
+                upward.add(edge)
+            elif edge.target not in state:
+                visit(edge.target)
+        state[key] = 2
+        done.append(key)
+
+    for key in nodes:
+        if key not in state:
+            visit(key)
+    for key in reversed(done):
+        for edge in targets[key]:
+            if edge not in upward:
+                nodes[edge.target].layer = max(nodes[edge.target].layer, nodes[key].layer + 2)
+    return upward
+
+
+def _way(nodes: Mapping[str, _Item], edge: Edge, *, upwards: bool) -> list[_Item]:
+    """The items that an arrow passes, from its start to its end; the words stand next to the upper node."""
+    first, last = nodes[edge.source], nodes[edge.target]
+    top, bottom = (last, first) if upwards else (first, last)
+    way = [top]
+    for layer in range(top.layer + 1, max(bottom.layer, top.layer + 2)):
+        item = _words(edge.words if layer == top.layer + 1 else "")
+        item.layer = layer
+        way.append(item)
+    way.append(bottom)
+    for upper, lower in itertools.pairwise(way):
+        if upper is not lower:
+            upper.below.append(lower)
+            lower.above.append(upper)
+    return way[::-1] if upwards else way
+
+
+def _ordered(items: Iterable[_Item]) -> list[list[_Item]]:
+    """The layers, each in an order in which few arrows cross."""
+    layers: dict[int, list[_Item]] = {}
+    for item in items:
+        layers.setdefault(item.layer, []).append(item)
+    rows = [layers[number] for number in sorted(layers)]
+    for sweep in range(SWEEPS):
+        downwards = sweep % 2 == 0
+        for row in rows if downwards else rows[::-1]:
+            for number, item in enumerate(row):
+                near = item.above if downwards else item.below
+                item.x = sum(other.x for other in near) / len(near) if near else float(number)
+            row.sort(key=lambda item: item.x)
+            for number, item in enumerate(row):
+                item.x = float(number)
+    return rows
+
+
+def _place(rows: Sequence[Sequence[_Item]]) -> None:
+    y = EDGE
+    for row in rows:
+        height = max(item.height for item in row)
+        x = 0.0
+        for item in row:
+            item.x, item.y = x + item.width / 2, y + height / 2
+            x += item.width + GAP
+        y += height + BETWEEN
+    for sweep in range(SWEEPS * 2):
+        for row in rows if sweep % 2 == 0 else rows[::-1]:
+            _pull(row)
+    left = min(item.x - item.width / 2 for row in rows for item in row) - EDGE
+    for row in rows:
+        for item in row:
+            item.x -= left
+
+
+def _pull(row: Sequence[_Item]) -> None:
+    """Move a layer's items towards those they are bound to, as far as their neighbours let them."""
+    wanted = [_wanted(item) for item in row]
+    blocks: list[tuple[list[_Item], float]] = []
+    for item, aim in zip(row, wanted, strict=True):
+        blocks.append(([item], aim))
+        while len(blocks) > 1 and _start(*blocks[-1]) < _start(*blocks[-2]) + _span(blocks[-2][0]) + GAP:
+            (right, right_aim), (left, left_aim) = blocks.pop(), blocks.pop()
+            offset = _span(left) / 2 - _span([*left, *right]) / 2
+            other = _span([*left, *right]) / 2 - _span(right) / 2
+            both = len(left) + len(right)
+            middle = ((left_aim - offset) * len(left) + (right_aim - other) * len(right)) / both
+            blocks.append(([*left, *right], middle))
+    for items, middle in blocks:
+        x = _start(items, middle)
+        for item in items:
+            item.x = x + item.width / 2
+            x += item.width + GAP
+
+
+def _wanted(item: _Item) -> float:
+    near = [*item.above, *item.below]
+    return sum(other.x for other in near) / len(near) if near else item.x
+
+
+def _span(items: Sequence[_Item]) -> float:
+    return sum(item.width for item in items) + GAP * (len(items) - 1)
+
+
+def _start(items: Sequence[_Item], aim: float) -> float:
+    return aim - _span(items) / 2
+
+
+def _arrow(edge: Edge, way: Sequence[_Item]) -> Iterator[str]:
+    """The line through the bends, its tip, and its words beside none of the others."""
+    first, last = way[0], way[-1]
+    down = first.y < last.y
+    points = [(first.x, first.y + (first.height / 2 if down else -first.height / 2))]
+    points += [(item.x, item.y + end * item.height / 2) for item in way[1:-1] for end in ((-1, 1) if down else (1, -1))]
+    points.append((last.x, last.y + (-last.height / 2 - 6 if down else last.height / 2 + 6)))
+    kind = "edge dashed" if edge.dashed else "edge"
+    for piece in _lines(points, way, edge):
+        yield f'<path class="{kind}" d="{piece}"/>'
+    x, y = points[-1]
+    tip, back = (y + 6, y - 2) if down else (y - 6, y + 2)
+    yield f'<polygon class="tip" points="{x:.1f},{tip:.1f} {x - 4:.1f},{back:.1f} {x + 4:.1f},{back:.1f}"/>'
+    for item in way[1:-1]:
+        yield from _text("words", item)
+
+
+def _lines(points: Sequence[tuple[float, float]], way: Sequence[_Item], edge: Edge) -> Iterator[str]:
+    """The pieces of the line; where words stand it is broken."""
+    written = [bool(item.lines) for item in way[1:-1]]
+    for number in range(len(points) - 1):
+        inside, (x1, y1), (x2, y2) = number % 2 == 1, points[number], points[number + 1]
+        if inside and number // 2 < len(written) and written[number // 2]:
+            assert edge.words
+            continue
+        middle = (y1 + y2) / 2
+        yield f"M{x1:.1f} {y1:.1f}C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
+
+
+def _drawn(item: _Item, *, dot: bool) -> str:
+    if dot:
+        return f'<circle class="dot" cx="{item.x:.1f}" cy="{item.y:.1f}" r="6"/>'
+    left, top = item.x - item.width / 2, item.y - item.height / 2
+    box = f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{item.width:.1f}" height="{item.height:.1f}" rx="7"/>'
+    return box + "".join(_text("node", item))
+
+
+def _text(kind: str, item: _Item) -> Iterator[str]:
+    top = item.y - (len(item.lines) - 1) * LINE / 2 + item.size * 0.36
+    for number, line in enumerate(item.lines):
+        yield f'<text class="{kind}" x="{item.x:.1f}" y="{top + number * LINE:.1f}">{escape(line)}</text>'

@@ -1,0 +1,27 @@
+"""The phases of a request as a state machine in SVG, drawn from the effects of a policy's actions.
+
+Leaves out finding the moves (`longpoll_spec.moves`) and where a node stands (`graph`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from longpoll_spec.moves import Move
+from longpoll_spec.render.pictures.graph import Edge, render
+
+START: Final = "[*]"
+FIRST: Final = "idle"
+"""The phase that every request begins in."""
+
+
+def phases(moves: Iterable[Move], title: str) -> str:
+    """The moves as one `<svg>` element: an arrow from a phase to another, with the actions that take it."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for move in moves:
+        arrows.setdefault((move.before, move.after), []).append(move.action)
+    edges = [Edge(START, FIRST)]
+    edges += [Edge(before, after, ", ".join(dict.fromkeys(found))) for (before, after), found in arrows.items()]
+    names = dict.fromkeys([START, FIRST, *(end for pair in arrows for end in pair)], "")
+    return render({key: key.replace("_", " ") for key in names}, edges, title=title, dots=frozenset({START}))
