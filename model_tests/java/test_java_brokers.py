@@ -15,7 +15,7 @@ from model_tests.java.findings import SHOWN_4, SHOWN_5, token_of
 
 from longpoll.cli import main
 from longpoll.simulated.beside_law.guided import under
-from longpoll_java.broker import JavaBroker
+from longpoll_java.broker import JavaBroker, started
 from longpoll_java.check import refused_rule
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars, resolved
@@ -276,3 +276,12 @@ def test_an_orphan_every_time(version: str) -> None:
     with Stage() as stage, JavaBroker(jars, stage, lmq=True) as running:
         for _ in range(TRIES):
             assert_shown(played(running, "rocketmq-lmq", "no_orphan"))
+
+
+@pytest.mark.long
+def test_a_walk_breaks_off_every_time() -> None:
+    """Finding (m), on a slave of 5.5.0 that acts as master, its master, and this test for their name server."""
+    jars = jars_of("5.5.0")
+    with Stage() as stage, started(jars, stage, lmq=False, slave=True) as running:
+        for _ in range(TRIES):
+            assert_shown(played(running, "rocketmq-5", "return_is_whole"))

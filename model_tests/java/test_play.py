@@ -185,7 +185,15 @@ def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
         try:
             yield cast(
                 "JavaBroker",
-                SimpleNamespace(stage=stage, address=broker.address, process_id=1, is_running=True, refused=""),
+                SimpleNamespace(
+                    stage=stage,
+                    address=broker.address,
+                    sent_to=broker.address,
+                    process_id=1,
+                    is_running=True,
+                    refused="",
+                    master=SimpleNamespace(address=broker.address, copied_from=broker.address),
+                ),
             )
         finally:
             stage.stops = lambda _arrival: False
@@ -199,7 +207,16 @@ def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
 def schedule(*steps: Step, after: tuple[Move, ...] = ()) -> Schedule:
     """A schedule of one queue and one consumer."""
     return Schedule(
-        "lost_by_hold", 1, 1, 2500, 15000, lmq=False, before=(Move("create", number=1),), steps=steps, after=after
+        "lost_by_hold",
+        1,
+        1,
+        2500,
+        15000,
+        lmq=False,
+        slave=False,
+        before=(Move("create", number=1),),
+        steps=steps,
+        after=after,
     )
 
 
@@ -282,6 +299,13 @@ def test_what_is_looked_at_afterwards_can_fail(move: Move, said: str) -> None:
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(move,))
     assert done.otherwise == (f"after the last step: {said}" if said else "")
     assert done.broken is not bool(said)
+
+
+def test_a_walk_that_goes_to_its_end_is_told() -> None:
+    """The planted broker answers who tells it of its master as one does whose walk has not broken off."""
+    told = Step("master_returns", (Move("returns"),), (True,))
+    done = played(lambda _gate: None, told, after=(Move("broke_off"),))
+    assert done.otherwise == "after the last step: the walk after the master's return goes to its end"
 
 
 def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:

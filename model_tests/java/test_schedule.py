@@ -22,7 +22,7 @@ from longpoll_spec.model import Model, Trace, TraceStep
 from longpoll_spec.render.places import STEPS, gates_of
 
 GATES = gates_of("4.9.7")
-BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop"}
+BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns"}
 """Actions that are sent, or waited for."""
 
 
@@ -42,7 +42,7 @@ def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
     gates = {gate.name: gate for gate in gates_of(version, lmq=lmq)}
     assert len(gates) == len(gates_of(version, lmq=lmq))
     wanted = {gate for name, pair in STEPS.items() for gate in pair if name not in {"sweep", "remove_bucket"} or lmq}
-    assert wanted - set(gates) == ({"commit"} if version.startswith("5") else set())
+    assert wanted - set(gates) == ({"commit"} if version.startswith("5") else {"return", "take", "returned"})
     script = rules_of(gates.values())
     for gate in gates.values():
         assert f"RULE {gate.name}\nCLASS {gate.class_name}\nMETHOD {gate.method}\n{gate.place}\n" in script
@@ -75,8 +75,10 @@ def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
     """What can be shown ends with moves that show it; what cannot names its step."""
     trace = finding.trace
     assert breaks(trace)
-    gates = gates_of("4.9.7", lmq=finding.policy == "rocketmq-lmq")
-    if any(step.action is not None and step.action.name in IMPOSSIBLE for step in trace.steps):
+    gates = gates_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
+    if any(step.action is not None and step.action.name in IMPOSSIBLE for step in trace.steps) or (
+        finding.property_name == "told_of_master_return"
+    ):
         with pytest.raises(NotOnJavaError, match=r"step \d+ of the run is \w+"):
             schedule_of(trace, gates)
         assert finding.property_name not in SHOWN_4 or finding.policy != "rocketmq-4.9"
@@ -110,6 +112,31 @@ def test_a_run_that_keeps_its_property_shows_nothing() -> None:
     short = Trace(whole.model, whole.steps[:-2], whole.property_name)
     assert not breaks(short)
     assert shown_by(short) == ()
+
+
+def test_a_walk_that_breaks_off_as_moves() -> None:
+    """Finding (m): the slave acts as master, somebody waits at either queue, and the walk stands before it takes."""
+    trace = replay(token_of("rocketmq-5", "return_is_whole"))
+    schedule = with_after(schedule_of(trace, gates_of("5.5.0")), shown_by(trace))
+    assert schedule.slave
+    assert [str(move) for move in schedule.before] == [
+        "create number=2", "acts",
+        "pull word=prime slot=100 queue=0 number=0", "pull word=prime slot=101 queue=1 number=0",
+        "answer word=nothing slot=100", "answer word=nothing slot=101", "ordered", "pull slot=201 queue=1 number=0",
+        "until thread=pull201 gates=held slot=201",
+    ]  # fmt: skip
+    assert [[str(move) for move in step.moves] for step in schedule.steps[4:6] + schedule.steps[8:]] == [
+        ["returns", "until thread=operator gates=return"],
+        ["go thread=operator gates=return", "until thread=operator gates=take queue=0"],
+        ["go thread=operator gates=take"],
+    ]
+    assert [str(move) for move in schedule.after] == [
+        "broke_off", "untouched slot=201", "silent slot=201", "free", "send queue=1", "answer word=found slot=201",
+    ]  # fmt: skip
+    assert set(files_of(schedule, (), "5.5.0", title="", sentences=[""] * 9, wrong=())) >= {
+        "master.conf",
+        "broker.conf",
+    }
 
 
 def test_the_nth_message_sent_is_the_nth_shown() -> None:

@@ -1,6 +1,7 @@
 """A Java broker under rules: started on free ports of this machine, in a folder of its own, and ended by its id.
 
-It is a master without a name server. 4.9 knows no address to listen on but all of them; nothing but loopback is used.
+It is a master without a name server, or a slave of such a master, which may act as master (5.x). 4.9 knows no address
+to listen on but all of them; nothing but loopback is used.
 
 Source of the settings: `BrokerStartup.java`, `BrokerController.java` of 4.9 and 5.5.
 """
@@ -12,8 +13,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -47,7 +48,7 @@ LOGBACK: Final = """<configuration>
 """
 _SETTINGS: Final = """brokerClusterName=DefaultCluster
 brokerName=java-broker
-brokerId=0
+brokerId={number}
 brokerIP1=127.0.0.1
 listenPort={port}
 storePathRootDir={home}/store
@@ -61,6 +62,11 @@ maxHashSlotNum=4000
 enableLmq={lmq}
 enableMultiDispatch={lmq}
 """
+_OF_A_SLAVE: Final = """brokerRole=SLAVE
+slaveReadEnable=true
+enableSlaveActingMaster=true
+haMasterAddress={master}
+"""
 REFUSED: Final = "error type checking rule"
 """What Byteman says of a rule that does not fit the class, when it first comes to it."""
 
@@ -72,7 +78,14 @@ class JavaBroker:
     """
 
     def __init__(
-        self, jars: Jars, stage: Stage, *, lmq: bool = False, script: str = "", options: Sequence[str] = ()
+        self,
+        jars: Jars,
+        stage: Stage,
+        *,
+        lmq: bool = False,
+        script: str | None = None,
+        options: Sequence[str] = (),
+        master: JavaBroker | None = None,
     ) -> None:
         """Start it, and wait until it listens.
 
@@ -80,18 +93,21 @@ class JavaBroker:
             jars: What it is made of.
             stage: Where its gates ask.
             lmq: Whether it has light message queues.
-            script: Byteman's rules; without, a gate at every place.
+            script: Byteman's rules; without, a gate at every place; an empty text for no agent at all.
             options: Further words for the Java runtime.
+            master: Whose slave it is, one that may act as master; it is a master itself without.
         """
         self.jars = jars
         self.stage = stage
+        self.master = master
         with ExitStack() as undo:
             # Also when Ctrl-C comes while it is waited for.
             self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
             undo.callback(self._folder.cleanup)
             self.home = Path(self._folder.name)
             self.address = ("127.0.0.1", _free_port())
-            self._process = self._start(lmq, script or rules_of(gates_of(jars.version, lmq=lmq)), options)
+            rules = rules_of(gates_of(jars.version, lmq=lmq)) if script is None else script
+            self._process = self._start(lmq, rules, options)
             undo.callback(self.end)
             self._await_start()
             undo.pop_all()
@@ -103,6 +119,16 @@ class JavaBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
+
+    @property
+    def copied_from(self) -> tuple[str, int]:
+        """Where slaves copy its log from (`haListenPort`): the port after its own."""
+        return self.address[0], self.address[1] + 1
+
+    @property
+    def sent_to(self) -> tuple[str, int]:
+        """Where messages are sent: a slave's come to it by its master."""
+        return self.address if self.master is None else self.master.address
 
     @property
     def is_running(self) -> bool:
@@ -141,15 +167,17 @@ class JavaBroker:
         (home / "conf").mkdir()
         for part in ("broker", "namesrv", "tools"):
             (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
-        (home / "broker.conf").write_text(settings_of(str(home), str(self.address[1]), lmq=lmq), encoding="utf-8")
+        copies = "" if self.master is None else "{}:{}".format(*self.master.copied_from)
+        settings = settings_of(str(home), str(self.address[1]), lmq=lmq, copies=copies)
+        (home / "broker.conf").write_text(settings, encoding="utf-8")
         (home / "gates.btm").write_text(script, encoding="utf-8")
-        if not self.jars.as_published and (refused := refused_rule(self.jars, home / "gates.btm")):
+        if script and not self.jars.as_published and (refused := refused_rule(self.jars, home / "gates.btm")):
             raise JavaUnavailableError(
                 f"these jars are not as published: the rule {refused} does not fit them; leave --jars out to try those"
             )
-        agent = f"-javaagent:{self.jars.byteman}=script:{home / 'gates.btm'}"
+        agent = [f"-javaagent:{self.jars.byteman}=script:{home / 'gates.btm'}"] if script else []
         command = [
-            "java", *JVM, *options, agent, f"-D{PORT_PROPERTY}={self.stage.port}", f"-Drocketmq.home.dir={home}",
+            "java", *JVM, *options, *agent, f"-D{PORT_PROPERTY}={self.stage.port}", f"-Drocketmq.home.dir={home}",
             f"-Duser.home={home}", "-cp", self.jars.class_path, "org.apache.rocketmq.broker.BrokerStartup",
             "-c", str(home / "broker.conf"),
         ]  # fmt: skip
@@ -174,9 +202,21 @@ class JavaBroker:
                 raise JavaUnavailableError(f"the Java broker did not listen within {START_S:g} s: {self.said()[-600:]}")
 
 
-def settings_of(home: str, port: str, *, lmq: bool) -> str:
-    """The text of a `broker.conf` for a broker in a folder, on a port; `lmq` switches light message queues on."""
-    return _SETTINGS.format(port=port, home=home, lmq=str(lmq).lower())
+def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
+    """The text of a `broker.conf` for a broker in a folder, on a port; `lmq` switches light message queues on.
+
+    With `copies`, where a master's log is copied from, it is a slave of that master.
+    """
+    plain = _SETTINGS.format(port=port, home=home, lmq=str(lmq).lower(), number=1 if copies else 0)
+    return plain + (_OF_A_SLAVE.format(master=copies) if copies else "")
+
+
+@contextmanager
+def started(jars: Jars, stage: Stage, *, lmq: bool, slave: bool) -> Iterator[JavaBroker]:
+    """A broker that is ended at the end; a slave together with its master, whose threads stop nowhere."""
+    with ExitStack() as both:
+        master = both.enter_context(JavaBroker(jars, stage, script="")) if slave else None
+        yield both.enter_context(JavaBroker(jars, stage, lmq=lmq, master=master))
 
 
 def _listens(address: tuple[str, int]) -> bool:

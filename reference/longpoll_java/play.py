@@ -13,14 +13,14 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_java.broker import JavaBroker
-from longpoll_java.schedule import DISPATCHER, FOUND, SCANNER, Move, Schedule
+from longpoll_java.schedule import DISPATCHER, FOUND, OPERATOR, SCANNER, Move, Schedule
 from longpoll_java.stage import Arrival, Peer, Stage
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 
 WITHIN_S: Final = 20.0
 """How long a thread is waited for: four rounds of the scan."""
-PASSED: Final = frozenset({"held", "served", "rounded", "closed"})
+PASSED: Final = frozenset({"held", "served", "rounded", "closed", "returned"})
 """Gates that are seen, and stop nobody."""
 JUST_S: Final = 0.5
 """A scan that ended so lately is one to count from."""
@@ -103,7 +103,10 @@ class _Player:
     """Opaque -> consumer."""
     queue_ids: dict[int, int] = field(factory=dict)
     """The law's number of a queue -> the broker's."""
-    admin: Peer | None = None
+    admins: dict[tuple[str, int], Peer] = field(factory=dict)
+    """Address -> the connection for what is answered at once."""
+    returning: tuple[Peer, int] | None = None
+    """By which connection and opaque the broker was told that its master is back."""
     stopped: Callable[[Arrival], bool] = field(init=False)
     acted_at: int = 0
     """How much had been seen when the last thing was done."""
@@ -130,7 +133,6 @@ class _Player:
         doing = "before the first step"
         try:
             self._do_all(self.schedule.before)
-            self._number_queues()
             self._stop_all()
             begun_s = time.monotonic()
             for step in self.schedule.steps:
@@ -158,7 +160,7 @@ class _Player:
         """Let everybody go on, and hang up."""
         self.stage.stops = lambda _arrival: False
         self.stage.let_go(lambda _arrival: True)
-        for peer in [self.admin, *(slot.peer for slot in self.slots.values())]:
+        for peer in [*self.admins.values(), *(slot.peer for slot in self.slots.values())]:
             if peer is not None:
                 self.stage.close(peer)
         self.stage.seen.clear()
@@ -198,6 +200,8 @@ class _Player:
             return DISPATCHER
         if "PullRequestHoldService" in arrival.thread:
             return SCANNER
+        if "AdminBroker" in arrival.thread:
+            return OPERATOR
         slot = self.pulls.get(arrival.request, -1)
         return f"{'run' if arrival.suspends is False else 'pull'} {slot}"
 
@@ -278,7 +282,8 @@ class _Player:
             "topic": self._parent, "defaultTopic": "TBW102", "readQueueNums": number, "writeQueueNums": number,
             "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
         }  # fmt: skip
-        self._asked(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        for address in dict.fromkeys((self.broker.sent_to, self.broker.address)):
+            self._asked(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, to=address)
         return ""
 
     @property
@@ -295,7 +300,7 @@ class _Player:
             "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
         }  # fmt: skip
         self.acted_at = len(self.stage.seen)
-        reply = self._asked(RequestCode.SEND_MESSAGE, fields, b"message")
+        reply = self._asked(RequestCode.SEND_MESSAGE, fields, b"message", to=self.broker.sent_to)
         return f"acknowledged at offset {(reply.ext_fields or {}).get('queueOffset', '?')}"
 
     def pull(self, move: Move) -> str:
@@ -346,12 +351,11 @@ class _Player:
         group = self.slots[move.slot].group
         return {"consumerGroup": group, "topic": self.topic, "queueId": str(self.queue_ids[max(move.queue, 0)])}
 
-    def _asked(self, code: RequestCode, fields: dict[str, str], body: bytes = b"") -> Command:
-        """Ask something that is answered at once."""
-        if self.admin is None:
-            self.admin = self.stage.connect(self.broker.address)
-        admin, opaque = self.admin, next(_NUMBERS)
-        self.stage.send(admin, Command(code, opaque, 0, fields, body))
+    def _asked(
+        self, code: RequestCode, fields: dict[str, str], body: bytes = b"", to: tuple[str, int] | None = None
+    ) -> Command:
+        """Ask something that is answered at once, of the broker that is played on or of another one."""
+        admin, opaque = self._ask(Command(code, next(_NUMBERS), 0, fields, body), to or self.broker.address)
         self.stage.until(lambda: opaque in admin.replies or not admin.is_open, WITHIN_S)
         if opaque not in admin.replies:
             self._refuse_unfit()
@@ -360,6 +364,48 @@ class _Player:
         if reply.code != ResponseCode.SUCCESS:
             raise NotFollowedError(f"the broker answers {code.name} with {reply.code}: {reply.remark}")
         return reply
+
+    def _ask(self, command: Command, to: tuple[str, int]) -> tuple[Peer, int]:
+        """Send a request, and say by which connection and opaque its reply comes."""
+        if to not in self.admins:
+            self.admins[to] = self.stage.connect(to)
+        self.stage.send(self.admins[to], command)
+        return self.admins[to], command.opaque
+
+    def acts(self, _move: Move) -> str:
+        """Tell the slave that it has the least id of those that live: its master is gone, and it acts for it."""
+        self._asked(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self._least(1, self.broker.address))
+        return "the slave acts as master"
+
+    def returns(self, _move: Move) -> str:
+        """Tell the slave that its master is back, and wait for nothing: the thread that serves it is to be stopped."""
+        assert self.broker.master is not None
+        fields = self._least(0, self.broker.master.address)
+        fields["haBrokerAddr"] = "{}:{}".format(*self.broker.master.copied_from)
+        command = Command(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, next(_NUMBERS), 0, fields)
+        self.acted_at = len(self.stage.seen)
+        self.returning = self._ask(command, self.broker.address)
+        return "the slave is told that its master is back"
+
+    @staticmethod
+    def _least(number: int, address: tuple[str, int]) -> dict[str, str]:
+        """What a name server tells of the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`)."""
+        return {"minBrokerId": str(number), "brokerName": "java-broker", "minBrokerAddr": "{}:{}".format(*address)}
+
+    def broke_off(self, _move: Move) -> str:
+        assert self.returning is not None
+        peer, opaque = self.returning
+        self.stage.until(lambda: opaque in peer.replies or not peer.is_open, WITHIN_S)
+        if opaque not in peer.replies:
+            raise NotFollowedError("the broker does not answer who told it that its master is back")
+        reply = peer.replies[opaque][0]
+        if reply.code == ResponseCode.SUCCESS:
+            raise OtherwiseError("the walk after the master's return goes to its end")
+        return f"who told of the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
+
+    def ordered(self, _move: Move) -> str:
+        self._number_queues()
+        return ""
 
     def align(self, _move: Move) -> str:
         """Wait for the end of a round of the scan: the next one is a period away."""
@@ -514,4 +560,8 @@ _DO: Final[Mapping[str, Callable[[_Player, Move], str]]] = {
     "look": _Player.look,
     "visit": _Player.visit,
     "unvisited": _Player.unvisited,
+    "acts": _Player.acts,
+    "returns": _Player.returns,
+    "broke_off": _Player.broke_off,
+    "ordered": _Player.ordered,
 }

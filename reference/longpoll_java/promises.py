@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from longpoll_java.schedule import SCANNER, Move, value_of
+from longpoll_java.schedule import FOUND, SCANNER, WITNESS, Move, value_of, witnesses_of
 from longpoll_spec.engines.evaluate import holds
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Trace
@@ -126,6 +126,21 @@ def _round_cut(trace: Trace) -> Iterator[Move]:
     yield Move("free")
 
 
+def _broken_off(trace: Trace) -> Iterator[Move]:
+    """Who told of the master is answered that it failed, and who waits at another queue has not been come to.
+
+    Then a message each is sent, which is what they are answered by.
+    """
+    witnesses = witnesses_of(trace)
+    yield Move("broke_off")
+    yield from (Move("untouched", slot=each) for each in witnesses)
+    yield from (Move("silent", slot=each) for each in witnesses)
+    yield Move("free")
+    for each in witnesses:
+        yield Move("send", queue=each - WITNESS)
+        yield Move("answer", slot=each, word=FOUND)
+
+
 def _unanswered_at_stop(trace: Trace) -> Iterator[Move]:
     """The connection ends without an answer."""
     yield from (Move("gone", slot=each) for each in _waiting(trace))
@@ -145,6 +160,7 @@ _SHOWN: Final[Mapping[str, Callable[[Trace], Iterator[Move]]]] = {
     "commit_never_regresses": _regressed,
     "buckets_are_swept": _unswept,
     "round_is_whole": _round_cut,
+    "return_is_whole": _broken_off,
     "answered_on_stop": _unanswered_at_stop,
 }
 _LOST: Final = "the message is there, and the pull is answered by the next scan alone"
@@ -162,5 +178,6 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "commit_never_regresses": "the broker says the older offset",
     "buckets_are_swept": "a later scan comes to the queue, for which nobody waits",
     "round_is_whole": "the next scan begins, and this one has not come to the other queues",
+    "return_is_whole": "the walk ends with an exception, and who waits at another queue is not sent to the master",
     "answered_on_stop": "the connection ends without an answer",
 }

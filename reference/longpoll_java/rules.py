@@ -28,7 +28,8 @@ def rules_of(gates: Iterable[Gate]) -> str:
 def _rule(gate: Gate) -> str:
     asked = "".join(f' + "&{name}=" + {java}' for name, java in gate.told.items())
     url = f'"http://127.0.0.1:" + System.getProperty("{PORT_PROPERTY}") + "/{gate.name}?thread=" + {_THREAD}{asked}'
-    held = f"held:org.apache.rocketmq.broker.longpolling.PullRequest = {gate.request};\n     " if gate.request else ""
+    found = {"bucket:ManyPullRequest": gate.bucket, "held:PullRequest": gate.request}
+    held = "".join(f"{_named(name)} = {java};\n     " for name, java in found.items() if java)
     lines = [
         f"RULE {gate.name}",
         f"CLASS {gate.class_name}",
@@ -41,3 +42,8 @@ def _rule(gate: Gate) -> str:
         "ENDRULE",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _named(typed: str) -> str:
+    """A binding's name and the whole name of its type."""
+    return typed.replace(":", ":org.apache.rocketmq.broker.longpolling.")

@@ -7,6 +7,7 @@ alone (`export`). Leaves out the moves that show afterwards what the run broke (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
@@ -19,6 +20,7 @@ Kind: TypeAlias = Literal[
     "create", "send", "pull", "close", "commit", "offset", "tick", "deadline", "align", "stop",
     "until", "go", "throw", "free",
     "answer", "silent", "gone", "untouched", "look", "visit", "unvisited",
+    "acts", "returns", "broke_off", "ordered",
 ]  # fmt: skip
 """What a move does; `docs/java.md` has a sentence for each."""
 
@@ -28,6 +30,10 @@ HOLD_MS: Final = 15_000
 """How long a pull asks to be held where its deadline plays no part: what Java's push consumer asks for."""
 DISPATCHER: Final = "dispatcher"
 SCANNER: Final = "scanner"
+OPERATOR: Final = "operator"
+"""Who tells a slave that its master is back: what a name server sends, and the thread that serves it."""
+WITNESS: Final = 200
+"""The number of a consumer that the law does not have, from which on those are who wait where a walk should come."""
 FOUND, NOTHING = "found", "nothing"
 
 
@@ -37,7 +43,7 @@ class Move:
 
     kind: Kind
     thread: str = ""
-    """`dispatcher`, `scanner`, `pull N` or `run N`: whose gates these are."""
+    """`dispatcher`, `scanner`, `operator`, `pull N` or `run N`: whose gates these are."""
     gates: tuple[str, ...] = ()
     slot: int = -1
     """The consumer that it is about; -1 for none."""
@@ -78,6 +84,8 @@ class Schedule:
     hold_ms: int
     lmq: bool
     """Whether the queues are those of a light message queue, and the broker has them enabled."""
+    slave: bool
+    """Whether the broker is a slave, which acts as master, and messages come to it by its master."""
     before: tuple[Move, ...]
     """What is done first, so that the broker is where the law begins."""
     steps: tuple[Step, ...]
@@ -94,10 +102,7 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
     "queue_deleted": "a deleted topic's pulls are refused, and replay does not make the topic anew",
     "flush": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
     "crash_and_recover": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
-    "role_change": "replay starts a single master, and this step needs a slave",
-    "master_returns": "replay starts a single master, and this step needs a slave",
-    "return_look": "replay starts a single master, and this step needs a slave",
-    "return_take": "replay starts a single master, and this step needs a slave",
+    "role_change": "replay starts no controller, which is who makes a slave master",
     "offset_reset": "replay does not reset offsets yet",
 }
 """Action -> why no schedule of replay has it."""
@@ -105,7 +110,7 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
 
 def schedule_of(trace: Trace, gates: Sequence[Gate]) -> Schedule:
     """The moves that make a broker with these gates follow a run. Raises NotOnJavaError."""
-    _refuse(trace)
+    _refuse(trace, {gate.name for gate in gates})
     model = trace.model
     labels = [step.action.name for step in trace.steps if step.action is not None]
     by_time = "tick" in labels or trace.property_name in TIMED
@@ -119,6 +124,7 @@ def schedule_of(trace: Trace, gates: Sequence[Gate]) -> Schedule:
         tick_ms,
         bounds.hold_ticks * tick_ms if by_time else HOLD_MS,
         lmq=model.policy.name == "rocketmq-lmq",
+        slave=bounds.has("role"),
         before=_before(trace),
         steps=tuple(maker.steps()),
     )
@@ -130,10 +136,13 @@ TIMED: Final = frozenset({"dropped_by_reject", "dropped_by_throw", "nothing_drop
 """Properties that are shown by a deadline which passes."""
 
 
-def _refuse(trace: Trace) -> None:
+def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
     for number, step in enumerate(trace.steps):
-        if step.action is not None and step.action.name in IMPOSSIBLE:
-            why = IMPOSSIBLE[step.action.name]
+        name = step.action.name if step.action is not None else ""
+        why = IMPOSSIBLE.get(name)
+        if name == "master_returns" and "return" not in gates:
+            why = "a slave of this version is told nothing: it copies from its master again, and that is all"
+        if step.action is not None and why is not None:
             raise NotOnJavaError(f"step {number} of the run is {step.action.label}, and {why}")
     if trace.model.bounds.filters:
         raise NotOnJavaError("this run has tags or filters, which replay does not send yet; take one without")
@@ -154,13 +163,39 @@ def _before(trace: Trace) -> tuple[Move, ...]:
             # A queue that a round must leave out has to be in the table as well.
             wanted = range(len(queues)) if action.name == "scan_throws" else (queue,)
             primed += [each for each in wanted if each not in held and each not in primed]
+        elif action.name == "master_returns":
+            # Every queue has to be in the table that is walked, in an order that a scan tells.
+            primed += [each for each in range(len(queues)) if each not in primed]
     moves = [Move("create", number=len(queues))]
+    if trace.model.bounds.has("role"):
+        moves.append(Move("acts"))
     if primed:
         moves += [Move("pull", slot=100 + each, queue=each, number=0, word="prime") for each in sorted(primed)]
         moves += [Move("answer", slot=100 + each, word=NOTHING) for each in sorted(primed)]
+    moves += [Move("ordered"), *_witnesses(trace)]
     if trace.property_name in LATE:
         moves.append(Move("align"))
     return tuple(moves)
+
+
+def _witnesses(trace: Trace) -> Iterator[Move]:
+    """Of a walk that is to break off: somebody who waits at each queue that it does not come to then."""
+    if trace.property_name == "return_is_whole":
+        for number in _not_taken(trace):
+            yield Move("pull", slot=WITNESS + number, queue=number, number=0)
+            yield Move("until", f"pull {WITNESS + number}", ("held",), slot=WITNESS + number)
+
+
+def _not_taken(trace: Trace) -> list[int]:
+    """The queues that no walk of the run takes."""
+    names = [queue.name for queue in trace.model.state.queues]
+    taken = [step.action.actors for step in trace.steps if step.action and step.action.name == "return_take"]
+    return [number for number, name in enumerate(names) if not any(name in actors for actors in taken)]
+
+
+def witnesses_of(trace: Trace) -> list[int]:
+    """The consumers that the law does not have, and that wait where the run's walk should come."""
+    return [move.slot for move in _witnesses(trace) if move.kind == "pull"]
 
 
 def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> int:
@@ -347,6 +382,32 @@ class _Maker:
         yield Move("until", thread, ("done",))
         yield Move("go", thread, ("done",))
 
+    def master_returns(self, _action: Action) -> Iterator[Move]:
+        yield Move("returns")
+        yield Move("until", OPERATOR, ("return",))
+
+    def return_look(self, action: Action) -> Iterator[Move]:
+        # A bucket that is empty is passed over, between two gates.
+        if not self.after(f"return_due_q{self.queue(action)}"):
+            return
+        yield Move("go", OPERATOR, ("return",))
+        yield Move("until", OPERATOR, ("take",), queue=self.queue(action))
+
+    def return_take(self, _action: Action) -> Iterator[Move]:
+        yield Move("go", OPERATOR, ("take",))
+        woken = [
+            each.index
+            for each in self.trace.model.state.requests
+            if self.phase(each.index) == "queued" and self.changed(f"phase_{each.index}")
+        ]
+        for _ in woken:
+            yield Move("until", OPERATOR, ("submit",))
+            yield Move("go", OPERATOR, ("submit",))
+
+    def changed(self, name: str) -> bool:
+        """Whether the step gives a variable another value."""
+        return self.before(name) != self.after(name)
+
     def run(self, action: Action) -> Iterator[Move]:
         request = int(action.actors[0])
         thread = f"run {request}"
@@ -420,6 +481,9 @@ _MAKERS: Final[Mapping[str, Callable[[_Maker, Action], Iterator[Move]]]] = {
     "scan_throws": _Maker.scan_throws,
     "sweep": _Maker.sweep,
     "remove_bucket": _Maker.remove_bucket,
+    "master_returns": _Maker.master_returns,
+    "return_look": _Maker.return_look,
+    "return_take": _Maker.return_take,
     "run": _Maker.run,
     "executor_rejects": _Maker.executor_rejects,
     "notifier_throws": _Maker.notifier_throws,

@@ -15,7 +15,7 @@ from longpoll.options import completion
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
 from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
 from longpoll.simulated.search import run_again
-from longpoll_java.broker import JavaBroker
+from longpoll_java.broker import started
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_java.play import Played, play
 from longpoll_java.promises import sentence_of, shown_by
@@ -206,7 +206,7 @@ def _played(jars: Jars, schedule: Schedule, tries: int) -> Iterator[Played]:
     while left:
         with Stage() as stage:
             err.print(f"starting the Java broker {jars.version}")
-            with JavaBroker(jars, stage, lmq=schedule.lmq) as broker:
+            with started(jars, stage, lmq=schedule.lmq, slave=schedule.slave) as broker:
                 while left and broker.is_running:
                     left -= 1
                     yield play(broker, schedule)

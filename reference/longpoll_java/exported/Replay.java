@@ -33,7 +33,7 @@ import java.util.regex.Pattern;
 
 public class Replay {
     static final long WITHIN_MS = 20_000, JUST_MS = 500;
-    static final Set<String> PASSED = Set.of("held", "served", "rounded", "closed");
+    static final Set<String> PASSED = Set.of("held", "served", "rounded", "closed", "returned");
     static final int SUCCESS = 0;
 
     /** The broker cannot be made to go on. */
@@ -78,12 +78,13 @@ public class Replay {
     Predicate<Arrival> stops = arrival -> false;
     final ServerSocket gates = new ServerSocket(0, 64, InetAddress.getLoopbackAddress());
     final Map<String, String> settings = new HashMap<>();
-    Process broker;
-    Path home;
-    int port, opaques = 1, actedAt, endedAt, roundAt, ticks;
+    final List<Process> brokers = new ArrayList<>();
+    final List<Path> homes = new ArrayList<>();
+    int port, masterPort, returning, opaques = 1, actedAt, endedAt, roundAt, ticks;
     long anchorMs, shownMs = -1;
     String topic, parent;
-    Peer admin;
+    List<String> steps;
+    final Map<Integer, Peer> admins = new HashMap<>();
 
     Replay() throws IOException { }
 
@@ -116,12 +117,12 @@ public class Replay {
             else into.add(line);
         }
         Runtime.getRuntime().addShutdownHook(new Thread(this::end));
+        this.steps = steps;
         start();
-        parent = "replay-" + broker.pid();
+        parent = "replay-" + brokers.get(brokers.size() - 1).pid();
         topic = (isLmq() ? "%LMQ%" : "") + parent;
         for (int number = 0; number < Integer.parseInt(settings.get("queues")); number++) queueIds.put(number, number);
         for (String move : before) act(move);
-        numberQueues(steps);
         stopAll();
         for (String line : steps) {
             if (line.startsWith("step ")) System.out.println("\n" + line);
@@ -139,7 +140,18 @@ public class Replay {
     // -- the broker ---------------------------------------------------------------------------------------------------
 
     void start() throws Exception {
-        home = Files.createTempDirectory("replay-");
+        Thread listener = new Thread(this::listen);
+        listener.setDaemon(true);
+        listener.start();
+        if (Files.exists(Path.of("master.conf"))) masterPort = start("master", false);
+        port = start("broker", true);
+        if (masterPort == 0) masterPort = port;
+    }
+
+    /** Start a broker by its settings, wait until it listens, and give its port; a slave finds its master's. */
+    int start(String name, boolean isStopped) throws Exception {
+        Path home = Files.createTempDirectory("replay-");
+        homes.add(home);
         Files.createDirectories(home.resolve("conf"));
         for (String part : List.of("broker", "namesrv", "tools")) {
             Files.writeString(home.resolve("conf/logback_" + part + ".xml"),
@@ -147,29 +159,28 @@ public class Replay {
                 + "</file><encoder><pattern>%d %p %c - %m%n</pattern></encoder></appender><root level='WARN'><appender-ref ref='f'/>"
                 + "</root></configuration>");
         }
-        port = freePort();
-        Files.writeString(home.resolve("broker.conf"), Files.readString(Path.of("broker.conf"))
-            .replace("{home}", home.toString()).replace("{port}", String.valueOf(port)));
-        Thread listener = new Thread(this::listen);
-        listener.setDaemon(true);
-        listener.start();
+        int port = freePort();
+        Files.writeString(home.resolve("broker.conf"), Files.readString(Path.of(name + ".conf"))
+            .replace("{home}", home.toString()).replace("{port}", "" + port).replace("{master}", "127.0.0.1:" + (masterPort + 1)));
         String classPath = Files.readString(Path.of("class-path.txt")).strip();
         String byteman = Arrays.stream(classPath.split(System.getProperty("path.separator")))
             .filter(path -> path.contains("byteman-")).findFirst().orElseThrow();
         List<String> command = new ArrayList<>(List.of("java", "-Xms256m", "-Xmx512m",
             "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED",
-            "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-            "-javaagent:" + byteman + "=script:" + Path.of("gates.btm").toAbsolutePath(),
-            "-Dlongpoll.gate=" + gates.getLocalPort(), "-Drocketmq.home.dir=" + home, "-Duser.home=" + home, "-cp", classPath,
-            "org.apache.rocketmq.broker.BrokerStartup", "-c", home.resolve("broker.conf").toString()));
-        broker = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(Path.of("broker.out").toFile()).start();
+            "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"));
+        if (isStopped) command.add("-javaagent:" + byteman + "=script:" + Path.of("gates.btm").toAbsolutePath());
+        command.addAll(List.of("-Dlongpoll.gate=" + gates.getLocalPort(), "-Drocketmq.home.dir=" + home, "-Duser.home=" + home,
+            "-cp", classPath, "org.apache.rocketmq.broker.BrokerStartup", "-c", home.resolve("broker.conf").toString()));
+        Process broker = new ProcessBuilder(command).redirectErrorStream(true)
+            .redirectOutput(Path.of(name + ".out").toFile()).start();
+        brokers.add(broker);
         long endMs = now() + 90_000;
         while (true) {
             try (Socket tried = new Socket(InetAddress.getLoopbackAddress(), port)) {
-                break;
+                return port;
             } catch (IOException error) {
-                if (broker.waitFor(50, TimeUnit.MILLISECONDS)) throw new NotFollowed("the broker ended; see broker.out");
-                if (now() > endMs) throw new NotFollowed("the broker does not listen; see broker.out");
+                if (broker.waitFor(50, TimeUnit.MILLISECONDS)) throw new NotFollowed("the broker ended; see " + name + ".out");
+                if (now() > endMs) throw new NotFollowed("the broker does not listen; see " + name + ".out");
             }
         }
     }
@@ -187,18 +198,20 @@ public class Replay {
     }
 
     synchronized void end() {
-        if (broker == null) return;
+        if (brokers.isEmpty()) return;
         free(Set.of());
         try {
-            // Its folder goes with it, so there is nothing for it to save.
-            broker.destroyForcibly().waitFor();
-            try (var paths = Files.walk(home)) {
-                paths.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
+            // Their folders go with them, so there is nothing for them to save.
+            for (Process broker : brokers) broker.destroyForcibly().waitFor();
+            for (Path home : homes) {
+                try (var paths = Files.walk(home)) {
+                    paths.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
+                }
             }
         } catch (InterruptedException | IOException error) {
-            System.out.println("cannot clean up " + home + ": " + error);
+            System.out.println("cannot clean up " + homes + ": " + error);
         }
-        broker = null;
+        brokers.clear();
     }
 
     // -- gates --------------------------------------------------------------------------------------------------------
@@ -295,6 +308,7 @@ public class Replay {
     String role(Arrival arrival) {
         if (arrival.thread.contains("ReputMessageService")) return "dispatcher";
         if (arrival.thread.contains("PullRequestHoldService")) return "scanner";
+        if (arrival.thread.contains("AdminBroker")) return "operator";
         return (arrival.suspends.equals("false") ? "run" : "pull") + pulls.getOrDefault(arrival.request, -1);
     }
 
@@ -370,6 +384,10 @@ public class Replay {
             case "look": return look(slot);
             case "visit": return visit(number(move, "queue"));
             case "unvisited": return unvisited(number(move, "queue"));
+            case "acts": asked(905, least(1, port), new byte[0], port); return "the slave acts as master";
+            case "returns": return returns();
+            case "broke_off": return brokeOff();
+            case "ordered": numberQueues(steps); return "";
             default: throw new NotFollowed("no such move: " + kind);
         }
     }
@@ -432,8 +450,33 @@ public class Replay {
         Map<String, String> fields = new LinkedHashMap<>(Map.of("topic", parent, "defaultTopic", "TBW102",
             "readQueueNums", move.get("number"), "writeQueueNums", move.get("number"), "perm", "6",
             "topicFilterType", "SINGLE_TAG", "topicSysFlag", "0", "order", "false"));
-        asked(17, fields, new byte[0]);
+        for (int at : new LinkedHashSet<>(List.of(masterPort, port))) asked(17, fields, new byte[0], at);
         return "";
+    }
+
+    /** What a name server tells of the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`). */
+    static Map<String, String> least(int number, int at) {
+        return new LinkedHashMap<>(Map.of("minBrokerId", "" + number, "brokerName", "java-broker", "minBrokerAddr", "127.0.0.1:" + at));
+    }
+
+    String returns() throws IOException {
+        Map<String, String> fields = least(0, masterPort);
+        fields.put("haBrokerAddr", "127.0.0.1:" + (masterPort + 1));
+        actedAt = seen();
+        returning = opaques++;
+        request(admin(port), 905, returning, fields, new byte[0]);
+        return "the slave is told that its master is back";
+    }
+
+    String brokeOff() throws IOException {
+        Peer peer = admin(port);
+        if (!until(() -> peer.headers.containsKey(returning), WITHIN_MS)) {
+            throw new NotFollowed("who told of the master is not answered");
+        }
+        String header;
+        synchronized (lock) { header = peer.headers.get(returning); }
+        if (field(header, "code").equals("0")) throw new Otherwise("the walk after the master's return goes to its end");
+        return "who told of the master is answered with code " + field(header, "code") + ": " + field(header, "remark");
     }
 
     String send(Map<String, String> move) throws IOException {
@@ -443,13 +486,14 @@ public class Replay {
         fields.putAll(Map.of("properties", isLmq() ? "INNER_MULTI_DISPATCH\\u0001" + topic + "\\u0002" : "",
             "reconsumeTimes", "0", "unitMode", "false", "batch", "false"));
         actedAt = seen();
-        return "acknowledged at offset " + field(asked(10, fields, "message".getBytes(StandardCharsets.UTF_8)), "queueOffset");
+        String reply = asked(10, fields, "message".getBytes(StandardCharsets.UTF_8), masterPort);
+        return "acknowledged at offset " + field(reply, "queueOffset");
     }
 
     String pull(int number, Map<String, String> move) throws IOException {
         Slot slot = slots.computeIfAbsent(number, key -> new Slot());
         slot.group = parent + "-" + number;
-        if (slot.peer == null || !slot.peer.isOpen) slot.peer = connect();
+        if (slot.peer == null || !slot.peer.isOpen) slot.peer = connect(port);
         slot.opaque = opaques++;
         boolean isPrime = "prime".equals(move.get("word"));
         int commits = number(move, "commits");
@@ -478,12 +522,12 @@ public class Replay {
     String commit(int slot, Map<String, String> move) throws IOException {
         Map<String, String> fields = group(slot);
         fields.put("commitOffset", move.get("number"));
-        asked(15, fields, new byte[0]);
+        asked(15, fields, new byte[0], port);
         return "committed " + move.get("number");
     }
 
     String offset(int slot, Map<String, String> move) throws IOException {
-        String said = field(asked(14, group(slot), new byte[0]), "offset");
+        String said = field(asked(14, group(slot), new byte[0], port), "offset");
         if (!said.equals(move.get("number"))) {
             throw new Otherwise("the group's offset is " + said + ", where the law has " + move.get("number"));
         }
@@ -523,7 +567,7 @@ public class Replay {
 
     String stop() {
         free(Set.of());
-        broker.destroy();
+        for (Process broker : brokers) broker.destroy();
         if (!until(() -> slots.values().stream().noneMatch(slot -> slot.peer.isOpen), WITHIN_MS)) {
             throw new NotFollowed("the broker does not stop");
         }
@@ -606,7 +650,7 @@ public class Replay {
 
     // -- frames -------------------------------------------------------------------------------------------------------
 
-    Peer connect() throws IOException {
+    Peer connect(int port) throws IOException {
         Peer peer = new Peer();
         peer.socket = new Socket(InetAddress.getLoopbackAddress(), port);
         peer.socket.setTcpNoDelay(true);
@@ -646,8 +690,13 @@ public class Replay {
         return found.find() ? found.group(1) : "";
     }
 
-    String asked(int code, Map<String, String> fields, byte[] body) throws IOException {
-        if (admin == null) admin = connect();
+    Peer admin(int port) throws IOException {
+        if (!admins.containsKey(port)) admins.put(port, connect(port));
+        return admins.get(port);
+    }
+
+    String asked(int code, Map<String, String> fields, byte[] body, int port) throws IOException {
+        Peer admin = admin(port);
         int opaque = opaques++;
         request(admin, code, opaque, fields, body);
         if (!until(() -> admin.headers.containsKey(opaque), WITHIN_MS)) throw new NotFollowed("no answer to code " + code);

@@ -56,13 +56,17 @@ def files_of(
 ) -> dict[str, str]:
     """Name -> text of each file. `sentences` are the steps of the law, `wrong` says what they break."""
     steps = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
+    conf = {"broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq)}
+    if schedule.slave:
+        conf = {"master.conf": conf["broker.conf"]}
+        conf["broker.conf"] = settings_of("{home}", "{port}", lmq=schedule.lmq, copies="{master}")
     shown = sentence_of(schedule.property_name) or "the run below is followed, step by step"
     return {
         "README.md": _README.format(
             title=title, version=version, shown=shown, steps=steps, wrong="\n".join(wrong) or "Nothing: it is a run."
         ),
         "pom.xml": pom_of(version),
-        "broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq),
+        **conf,
         "gates.btm": rules_of(gates),
         "schedule.txt": _schedule_text(schedule, title, sentences),
         "Replay.java": files("longpoll_java.exported").joinpath("Replay.java").read_text(encoding="utf-8"),

@@ -40,6 +40,8 @@ class Gate:
     """Where in the method, as Byteman writes it."""
     told: Mapping[str, str] = attrs.Factory(dict[str, str])
     """What is known there, as Java expressions: `topic`, `queue`, `request` (its opaque), `suspends`."""
+    bucket: str = ""
+    """The ManyPullRequest at hand, as a Java expression; `request` may use it by the name `bucket`."""
     request: str = ""
     """The PullRequest at hand, as a Java expression; `told` may use it by the name `held`."""
     throws: str = ""
@@ -75,7 +77,7 @@ def _notify_gates() -> tuple[Gate, ...]:
         Gate("taken", _HOLD, _NOTIFY, f"AFTER INVOKE {_BUCKET}.cloneListAndClear", _QUEUE),
         Gate(
             "each", _HOLD, _NOTIFY, f"AT INVOKE {_REQUEST}.getPullFromThisOffset", {**_QUEUE, **one},
-            "$@[0]", "java.lang.RuntimeException",
+            request="$@[0]", throws="java.lang.RuntimeException",
         ),
         Gate("keep", _HOLD, _NOTIFY, f"AT INVOKE {_BUCKET}.addPullRequest", _QUEUE),
         Gate("done", _HOLD, _NOTIFY, "AT EXIT", _QUEUE),
@@ -125,6 +127,27 @@ _COMMON: Final = (
     ),
     Gate("closed", "org.apache.rocketmq.broker.client.ClientHousekeepingService", "onChannelClose", "AT ENTRY"),
 )
+
+
+def _asked(field: str) -> str:
+    """A field of the request at hand, as a Java expression."""
+    return f'held.getRequestCommand().getExtFields().get("{field}")'
+
+
+_RETURN: Final = (
+    Gate("return", _HOLD, "notifyMasterOnline", "AT ENTRY"),
+    Gate(
+        "take",
+        _HOLD,
+        "notifyMasterOnline",
+        f"AT INVOKE {_BUCKET}.cloneListAndClear",
+        {"topic": _asked("topic"), "queue": _asked("queueId")},
+        bucket="$@[0]",
+        request="bucket.pullRequestList.get(0)",
+    ),
+    Gate("returned", _HOLD, "notifyMasterOnline", "AT EXIT"),
+)
+"""The gates of the thread that tells a slave that its master is back (5.x)."""
 _CHANNEL: Final = "io.netty.channel.Channel,org.apache.rocketmq.remoting.protocol.RemotingCommand,boolean"
 _PULL_4: Final = f"processRequest({_CHANNEL})"
 _PULL_5: Final = f"processRequest({_CHANNEL},boolean)"
@@ -139,7 +162,7 @@ _GATES_4: Final = (
     ),
     *_COMMON,
 )
-_GATES_5: Final = (*_pull_gates(_PULL_5, "getMessageAsync"), *_COMMON)
+_GATES_5: Final = (*_pull_gates(_PULL_5, "getMessageAsync"), *_RETURN, *_COMMON)
 
 
 def gates_of(version: str, *, lmq: bool = False) -> tuple[Gate, ...]:
@@ -163,6 +186,8 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "scan_end": ("keep", "done"),
     "sweep": ("sweep", "remove"),
     "remove_bucket": ("remove", "rounded"),
+    "return_look": ("return", "take"),
+    "return_take": ("take", "returned"),
     "run": ("read", "served"),
     "executor_rejects": ("submit", "submit"),
     "notifier_throws": ("each", "each"),
