@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from longpoll_java.play import Played, play
 from longpoll_java.promises import shown_by
 from longpoll_java.rules import rules_of
 from longpoll_java.schedule import schedule_of, with_after
-from longpoll_java.stage import Stage
+from longpoll_java.stage import Arrival, Stage
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import preset
@@ -108,6 +109,35 @@ def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: st
 def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -> None:
     """Findings (a) and (b): the message is there, and the pull is answered by the next scan alone."""
     assert_shown(played(broker, "rocketmq-4.9", name))
+
+
+def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
+    """With its recheck, called by a rule, (a) is answered at once and (b) is not: both look again after the insert."""
+    jars = jars_of("4.9.7")
+    with Stage() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
+        rechecked: list[int] = []
+        stage.seen = Seen(rechecked)
+        mended = played(running, "rocketmq-4.9", "lost_by_hold")
+        assert re.search(r"pull 0 is answered \(code 0\), where the law has it unanswered", mended.otherwise)
+        assert not mended.broken
+        assert len(rechecked) == 1
+        left = played(running, "rocketmq-4.9", "lost_by_keep")
+        assert_shown(left)
+        assert len(rechecked) == 2
+
+
+class Seen(list[Arrival]):
+    """What a stage sees, with who looked again told apart."""
+
+    def __init__(self, rechecked: list[int]) -> None:
+        super().__init__()
+        self._rechecked = rechecked
+
+    def append(self, arrival: Arrival) -> None:
+        """Tell a recheck."""
+        if arrival.gate == "recheck":
+            self._rechecked.append(arrival.request)
+        super().append(arrival)
 
 
 def test_an_older_commit_wins_on_shipped_brokers(broker: JavaBroker) -> None:

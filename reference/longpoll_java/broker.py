@@ -24,7 +24,7 @@ from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
 from longpoll_java.rules import PORT_PROPERTY, rules_of
 from longpoll_java.stage import Stage
-from longpoll_spec.render.places import gates_of
+from longpoll_spec.render.places import RECHECK, gates_of
 
 PORTS: Final = range(12_000, 32_000)
 """Below those that the system gives to connections, above those of brokers by default."""
@@ -212,11 +212,15 @@ def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
 
 
 @contextmanager
-def started(jars: Jars, stage: Stage, *, lmq: bool, slave: bool) -> Iterator[JavaBroker]:
-    """A broker that is ended at the end; a slave together with its master, whose threads stop nowhere."""
+def started(jars: Jars, stage: Stage, *, lmq: bool, slave: bool, rechecks: bool = False) -> Iterator[JavaBroker]:
+    """A broker that is ended at the end; a slave together with its master, whose threads stop nowhere.
+
+    With `rechecks` a rule does what pull request #7359 proposed.
+    """
+    gates = (*gates_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     with ExitStack() as both:
         master = both.enter_context(JavaBroker(jars, stage, script="")) if slave else None
-        yield both.enter_context(JavaBroker(jars, stage, lmq=lmq, master=master))
+        yield both.enter_context(JavaBroker(jars, stage, lmq=lmq, script=rules_of(gates), master=master))
 
 
 def _listens(address: tuple[str, int]) -> bool:

@@ -20,8 +20,12 @@ from longpoll_protocol.frames.command import Command
 
 WITHIN_S: Final = 20.0
 """How long a thread is waited for: four rounds of the scan."""
-PASSED: Final = frozenset({"held", "served", "rounded", "closed", "returned"})
+PASSED: Final = frozenset({"held", "served", "rounded", "closed", "returned", "recheck"})
 """Gates that are seen, and stop nobody."""
+WALK: Final = frozenset({"notify", "taken", "each", "submit", "keep", "done"})
+"""Gates of a walk."""
+WALKERS: Final = frozenset({DISPATCHER, SCANNER, OPERATOR})
+"""Whose walks are stopped at them."""
 JUST_S: Final = 0.5
 """A scan that ended so lately is one to count from."""
 PRIME_HOLD_MS: Final = 1
@@ -184,6 +188,9 @@ class _Player:
         """Whether a thread at a gate is one of this run's."""
         gate = arrival.gate
         if gate in PASSED or (gate == "notify" and self._role(arrival) == SCANNER):
+            return False
+        if gate in WALK and self._role(arrival) not in WALKERS:
+            # A pull's thread that looks again after its insert, where a rule has it do so.
             return False
         if gate == "round":
             return True

@@ -37,11 +37,20 @@ def _rule(gate: Gate) -> str:
         gate.place,
         f"BIND {held}gate:java.net.URL = new java.net.URL({url});",
         "     answer:int = gate.openStream().read()",
-        f"IF answer == {ord(THROW)}" if gate.throws else "IF FALSE",
-        f'DO throw new {gate.throws}("thrown by a rule of longpoll")' if gate.throws else "DO NOTHING",
+        *_action(gate),
         "ENDRULE",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _action(gate: Gate) -> tuple[str, str]:
+    """When the thread does something of the rule's, and what."""
+    when, what = gate.does
+    if what:
+        return f"IF answer == {ord(GO)} AND {when}", f"DO {what}"
+    if gate.throws:
+        return f"IF answer == {ord(THROW)}", f'DO throw new {gate.throws}("thrown by a rule of longpoll")'
+    return "IF FALSE", "DO NOTHING"
 
 
 def _named(typed: str) -> str:

@@ -56,10 +56,20 @@ TRIES_MAX: Final = 1_000
 @click.option(
     "--tries", type=click.IntRange(1, TRIES_MAX), default=1, show_default=True, help="Times that Java follows it."
 )
+@click.option(
+    "--with-7359", "rechecks", is_flag=True, help="Have a rule do in Java what upstream's pull request #7359 proposed."
+)
 @json_option
 @user_mistakes
 def replay(
-    *, token: str, policy_name: str | None, on: str | None, jars: Path | None, tries: int, as_json: bool
+    *,
+    token: str,
+    policy_name: str | None,
+    on: str | None,
+    jars: Path | None,
+    tries: int,
+    rechecks: bool,
+    as_json: bool,
 ) -> None:
     """Run a token again on the reference's own code or on a Java broker, and tell it step by step.
 
@@ -69,7 +79,8 @@ def replay(
 
     With --on java-4.9.7 the law's token becomes a schedule of that unchanged broker: its threads are stopped at the
     places where the law's steps lie, and go on in the law's order; what the law promises and what is seen stand side by
-    side (docs/java.md). It takes a Java runtime, and Maven or --jars.
+    side (docs/java.md). It takes a Java runtime, and Maven or --jars. With --with-7359 each pull's thread looks once
+    more after its pull is held: what that closes is followed no further than to the answer.
 
     \b
     Examples:
@@ -86,6 +97,10 @@ def replay(
     the run of the law could not be followed to its end.
     """
     on_java = jars is not None or (on is not None and on != REFERENCE)
+    if rechecks and not on_java:
+        raise UserError(
+            "--with-7359 goes with --on or --jars of a Java broker; the law of it is --policy rocketmq-pr7359"
+        )
     if not token.startswith(LAW_PREFIX):
         if policy_name is not None or on_java:
             given = "--policy goes" if policy_name is not None else "--on and --jars go"
@@ -94,7 +109,7 @@ def replay(
     elif on_java:
         if policy_name is not None:
             raise UserError("--policy goes with the reference: a Java broker's policy is its version's")
-        _replay_on_java(token, chosen(on, jars), tries, as_json=as_json)
+        _replay_on_java(token, chosen(on, jars), tries, rechecks=rechecks, as_json=as_json)
     else:
         _replay_law(token, policy_name, as_json=as_json)
 
@@ -161,7 +176,7 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
 # -- on Java ---------------------------------------------------------------------------------------------------------
 
 
-def _replay_on_java(token: str, jars: Jars, tries: int, *, as_json: bool) -> None:
+def _replay_on_java(token: str, jars: Jars, tries: int, *, rechecks: bool, as_json: bool) -> None:
     trace, cannot = _for_version(replay_law(token), jars.version)
     if cannot is not None:
         said = f"{trace.model.policy.name} does {trace.depth} steps, and its law has no {named(cannot)} then"
@@ -169,7 +184,7 @@ def _replay_on_java(token: str, jars: Jars, tries: int, *, as_json: bool) -> Non
     gates = gates_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
     schedule = with_after(schedule_of(trace, gates), shown_by(trace))
     played = []
-    for one in _played(jars, schedule, tries):
+    for one in _played(jars, schedule, tries, rechecks=rechecks):
         played.append(one)
         if not as_json:
             _tell(one, trace, gates, jars.version, f"try {len(played)} of {tries}: " if tries > 1 else "")
@@ -200,13 +215,13 @@ def _end_early(said: str, version: str, trace: Trace, *, as_json: bool) -> None:
     raise SystemExit(Exit.UNKNOWN)
 
 
-def _played(jars: Jars, schedule: Schedule, tries: int) -> Iterator[Played]:
+def _played(jars: Jars, schedule: Schedule, tries: int, *, rechecks: bool) -> Iterator[Played]:
     """Each try, on one broker that is kept; a broker that the run stops is started anew."""
     left = tries
     while left:
         with Stage() as stage:
             err.print(f"starting the Java broker {jars.version}")
-            with started(jars, stage, lmq=schedule.lmq, slave=schedule.slave) as broker:
+            with started(jars, stage, lmq=schedule.lmq, slave=schedule.slave, rechecks=rechecks) as broker:
                 while left and broker.is_running:
                     left -= 1
                     yield play(broker, schedule)

@@ -46,6 +46,8 @@ class Gate:
     """The PullRequest at hand, as a Java expression; `told` may use it by the name `held`."""
     throws: str = ""
     """The exception that can be thrown there."""
+    does: tuple[str, str] = ("", "")
+    """What a thread does there that goes on, and when, as Java expressions: nothing, in a broker as it is shipped."""
 
     @property
     def words(self) -> str:
@@ -163,6 +165,20 @@ _GATES_4: Final = (
     *_COMMON,
 )
 _GATES_5: Final = (*_pull_gates(_PULL_5, "getMessageAsync"), *_RETURN, *_COMMON)
+
+
+_END: Final = "$0.brokerController.getMessageStore().getMaxOffsetInQueue($1, $2)"
+RECHECK: Final = Gate(
+    "recheck",
+    _HOLD,
+    "suspendPullRequest",
+    f"AFTER INVOKE {_BUCKET}.addPullRequest",
+    {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"},
+    does=(f"{_END} > $3.getPullFromThisOffset()", f"$0.notifyMessageArriving($1, $2, {_END})"),
+)
+"""The recheck of upstream's pull request #7359, which no version has: after the insert the pull's thread looks whether
+the queue has grown, and walks the bucket where it has.
+"""
 
 
 def gates_of(version: str, *, lmq: bool = False) -> tuple[Gate, ...]:
