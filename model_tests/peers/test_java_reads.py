@@ -1,7 +1,8 @@
-"""What the Python client writes, read by Java's own classes."""
+"""What the Python client writes, read by Java's own classes, and the other way round."""
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
 import subprocess
@@ -10,17 +11,22 @@ from pathlib import Path
 import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve
 
+from longpoll_client import Compression
 from longpoll_client.produce.message_ids import MessageIds
+from longpoll_protocol.compression import pack, unpack
 from longpoll_runtime.real import RealRuntime
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 RUN_S = 60.0
+BODY = b"0123456789" * 1000
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_java_reads_time_address_and_process_of_our_ids(version: str, tmp_path: Path) -> None:
-    """`getNearlyTimeFromID`, `getIPStrFromID` and `getPidFromID`, as `mqadmin` asks them."""
+def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_path: Path) -> None:
+    """Time, address and process as `mqadmin` asks an id for them; each compression both ways."""
+    pytest.importorskip("lz4", reason="LZ4 NOT TRIED: the extra 'compression' is not installed")
+    pytest.importorskip("zstandard", reason="ZSTANDARD NOT TRIED: the extra 'compression' is not installed")
     try:
         class_path = resolve(tmp_path, version)
     except JavaUnavailableError as error:
@@ -29,13 +35,19 @@ def test_java_reads_time_address_and_process_of_our_ids(version: str, tmp_path: 
     before_ms = runtime.unix_ms()
     made = MessageIds(runtime).new(3)
     after_ms = runtime.unix_ms()
+    packed = [f"{kind.name}:{base64.b64encode(pack(kind, BODY)).decode()}" for kind in Compression]
 
-    command = ["java", "-Xmx128m", "-cp", class_path, str(HERE / "java" / "ReadId.java"), *made]
+    command = ["java", "-Xmx128m", "-cp", class_path, str(HERE / "java" / "Reads.java"), *made, *packed]
     output = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=True).stdout
-    told = [line.split()[1:] for line in output.splitlines() if line.startswith("ID ")]
+    ids = [line.split()[1:] for line in output.splitlines() if line.startswith("ID ")]
+    bodies = [line.split()[1:] for line in output.splitlines() if line.startswith("BODY ")]
 
-    assert len(told) == 3
-    for sent_ms, address, process in told:
+    assert len(ids) == 3
+    for sent_ms, address, process in ids:
         assert before_ms <= int(sent_ms) <= after_ms
         assert ipaddress.ip_address(address).packed == runtime.identity()[:4]
         assert int(process) == os.getpid() % 65_536
+    assert [name for name, _theirs, _again in bodies] == [kind.name for kind in Compression]
+    for name, unpacked, again in bodies:
+        assert base64.b64decode(unpacked) == BODY
+        assert unpack(Compression[name].sys_flag, base64.b64decode(again), len(BODY)) == BODY

@@ -19,6 +19,8 @@ PACKAGES: Final = {
     "_pytest": "testing",
     "greenlet": "simulation",
     "dpkt": "import",
+    "lz4": "compression",
+    "zstandard": "compression",
 }
 """A package that may be missing -> the extra that brings it."""
 COMMANDS: Final = {

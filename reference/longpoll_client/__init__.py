@@ -25,12 +25,14 @@ from longpoll_client.rebalance import allocate_averagely, allocate_by_circle
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumerConfig, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
+from longpoll_protocol.compression import Compression
 
 __all__ = [
     "Admin",
     "AsyncProducer",
     "AsyncPullConsumer",
     "ClientInstance",
+    "Compression",
     "ConsumeStatus",
     "ConsumerConfig",
     "Credentials",

@@ -7,13 +7,12 @@ Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
 from attrs import evolve, frozen
 
-from longpoll_protocol.codes import MessageSysFlag
-from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.compression import unpack
+from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.log_record import HEAD, HEAD_SIZE, Damage, Record, decode, host_text
 from longpoll_protocol.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_properties
@@ -21,9 +20,6 @@ from longpoll_protocol.sizes import MIB
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
 """Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""
-_COMPRESSION_TYPE_MASK: Final = 0x700
-_COMPRESSION_ZLIB: Final = (0x000, 0x300)
-"""Types that are zlib: none said (4.9) and 3 (5.x)."""
 
 
 @frozen
@@ -34,7 +30,7 @@ class ReceivedMessage:
     queue_id: int
     queue_offset: int
     body: bytes
-    """Unpacked if it came zlib-compressed; packed in another way (5.x: LZ4, ZSTD) it is as it came."""
+    """Unpacked, if it came packed."""
     properties: dict[str, str]
     msg_id: str
     """The producer's id if it gave one (`UNIQ_KEY`), else the broker's."""
@@ -137,19 +133,10 @@ def _message(record: Record) -> ReceivedMessage:
 
 
 def _unpacked(record: Record) -> bytes:
-    is_packed = record.sys_flag & MessageSysFlag.COMPRESSED != 0
-    if not is_packed or record.sys_flag & _COMPRESSION_TYPE_MASK not in _COMPRESSION_ZLIB:
-        return bytes(record.body)
-    unpacker = zlib.decompressobj()
     try:
-        body = unpacker.decompress(record.body, UNPACKED_SIZE_MAX)
-    except zlib.error as error:
-        raise RemoteProtocolError(f"body at offset {record.queue_offset} is not zlib: {error}") from None
-    if not unpacker.eof:
-        raise RemoteProtocolError(
-            f"body at offset {record.queue_offset} is cut short or unpacks to over {UNPACKED_SIZE_MAX} bytes"
-        )
-    return body
+        return unpack(record.sys_flag, record.body, UNPACKED_SIZE_MAX)
+    except ProtocolError as error:
+        raise RemoteProtocolError(f"body at offset {record.queue_offset}: {error}") from None
 
 
 def wanted_tags(expression: str) -> frozenset[str] | None:

@@ -1,6 +1,6 @@
 """What a producer sends: a message or a batch, checked and written before anybody is asked.
 
-Leaves out to which queue (`producer`), and packing of bodies: they go as they are.
+Leaves out to which queue it goes (`tries`), and how a body is packed (`compression`).
 
 Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`.
 """
@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 
 from longpoll_client.instance import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
+from longpoll_protocol.compression import Compression, check_installed, pack
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
@@ -34,6 +35,7 @@ from longpoll_spec.errors import ConfigError
 
 BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
+COMPRESS_OVER_BYTES: Final = 4096
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
 
@@ -69,6 +71,33 @@ class OutgoingMessage:
 
 
 @frozen
+class Packing:
+    """Which bodies are packed before they are sent, and by what; those of batches never are."""
+
+    compression: Compression | None
+    over_bytes: int = field(default=COMPRESS_OVER_BYTES)
+    """Shorter bodies go as they are (`compressMsgBodyOverHowmuch`)."""
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what could not be sent; raises ConfigError."""
+        if self.compression is not None:
+            try:
+                check_installed(self.compression)
+            except LocalProtocolError as error:
+                raise ConfigError(f"compression: {error}") from None
+
+    def packed(self, body: bytes) -> tuple[bytes, int]:
+        """The body as it is sent, and the system flag that says so; one that packing makes no shorter goes as it is."""
+        if self.compression is None or len(body) < self.over_bytes:
+            return body, 0
+        packed = pack(self.compression, body)
+        return (packed, self.compression.sys_flag) if len(packed) < len(body) else (body, 0)
+
+
+UNPACKED: Final = Packing(None)
+
+
+@frozen
 class Parcel:
     """What is the same for every attempt to send a message or a batch."""
 
@@ -100,20 +129,26 @@ class Parcel:
         )
 
 
-def single_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int) -> Parcel:
+def single_parcel(
+    group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int, *, packing: Packing = UNPACKED
+) -> Parcel:
     """One message; raises ConfigError."""
     check_message(topic, message.body, message.properties)
     text = message.property_text(msg_id)
-    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms)
+    body, flag = packing.packed(message.body)
+    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, body, (msg_id,), born_ms, flag)
 
 
-def prepared_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int) -> Parcel:
+def prepared_parcel(
+    group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int, *, packing: Packing = UNPACKED
+) -> Parcel:
     """One message that waits for the end of its transaction; raises ConfigError."""
     check_message(topic, message.body, message.properties)
     marks = {PREPARED: "true", PRODUCER_GROUP: group}
     text = evolve(message, properties=dict(message.properties) | marks).property_text(msg_id)
-    flag = MessageSysFlag.TRANSACTION_PREPARED.value
-    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms, flag)
+    body, flag = packing.packed(message.body)
+    flag |= MessageSysFlag.TRANSACTION_PREPARED.value
+    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, body, (msg_id,), born_ms, flag)
 
 
 def batch_parcel(

@@ -14,7 +14,9 @@ from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
+    COMPRESS_OVER_BYTES,
     OutgoingMessage,
+    Packing,
     Parcel,
     batch_parcel,
     prepared_parcel,
@@ -22,6 +24,7 @@ from longpoll_client.produce.outgoing import (
 )
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_client.remoting import CALL_TIMEOUT_S
+from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
@@ -41,8 +44,15 @@ class Producer(Closeable):
         *,
         credentials: Credentials | None = None,
         instance: ClientInstance | None = None,
+        compression: Compression | None = Compression.ZLIB,
+        compress_over_bytes: int = COMPRESS_OVER_BYTES,
     ) -> None:
-        """`instance`: connections that are there already, instead of new ones; closed with the producer."""
+        """Make a producer; raises ConfigError for what cannot be.
+
+        `instance`: connections that are there already, instead of new ones; closed with the producer. `compression`:
+        by what a body is packed that has `compress_over_bytes` or more, None for by nothing; batches never are.
+        """
+        self._packing = Packing(compression, compress_over_bytes)
         self.group = group
         self._instance = instance or ClientInstance(runtime, name_server, credentials=credentials)
         self._runtime = runtime
@@ -77,7 +87,7 @@ class Producer(Closeable):
         """
         message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
         (msg_id,) = self._ids.new(1)
-        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
+        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
         (result,) = self._send(parcel, selector(topic, queue_id, select), timeout_s)
         return result
 
@@ -86,7 +96,7 @@ class Producer(Closeable):
     ) -> SendResult:
         """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
         (msg_id,) = self._ids.new(1)
-        parcel = prepared_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
+        parcel = prepared_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
         (result,) = self._send(parcel, select, timeout_s)
         return result
 
@@ -121,11 +131,11 @@ class Producer(Closeable):
         """
         (msg_id,) = self._ids.new(1)
         message = OutgoingMessage(body, tags, keys, properties or {})
-        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
+        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
         route = self._instance.publish_route(topic)
         queue = pick(route, None, self._next_turn, None)
         self._instance.client(route.addresses[queue.broker_name]).one_way(
-            parcel.code, parcel.header(queue.queue_id), body
+            parcel.code, parcel.header(queue.queue_id), parcel.body
         )
         return msg_id
 

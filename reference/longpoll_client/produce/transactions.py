@@ -26,13 +26,14 @@ from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.offsets import ask
-from longpoll_client.produce.outgoing import OutgoingMessage
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.tries import Select, SendResult
 from longpoll_client.remoting import CALL_TIMEOUT_S
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     CheckTransactionStateRequestHeader,
@@ -85,6 +86,9 @@ class TransactionProducer(Closeable):
     group: str
     check: Check
     credentials: Credentials | None = field(default=None, kw_only=True)
+    compression: Compression | None = field(default=Compression.ZLIB, kw_only=True)
+    """As a `Producer`'s, and the next one likewise."""
+    compress_over_bytes: int = field(default=COMPRESS_OVER_BYTES, kw_only=True)
     _instance: ClientInstance = field(init=False)
     _producer: Producer = field(init=False)
     _timer: Timer = field(init=False)
@@ -95,7 +99,14 @@ class TransactionProducer(Closeable):
         self._instance = ClientInstance(
             self.runtime, self.name_server, on_request=self._requested, credentials=self.credentials
         )
-        self._producer = Producer(self.runtime, self.name_server, self.group, instance=self._instance)
+        self._producer = Producer(
+            self.runtime,
+            self.name_server,
+            self.group,
+            instance=self._instance,
+            compression=self.compression,
+            compress_over_bytes=self.compress_over_bytes,
+        )
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._timer.after(HEARTBEAT_S, self._greet_again)

@@ -1,0 +1,169 @@
+"""Bodies packed by zlib, LZ4 or Zstandard: packed for a send, and unpacked to no more than a given size.
+
+The system flag of a message says how its body is packed:
+
+| bits | value                                                                |
+|------|----------------------------------------------------------------------|
+| 0    | 1: the body is packed                                                |
+| 8-10 | by what: 1 LZ4 (its frame format), 2 Zstandard, 3 or 0 zlib          |
+
+LZ4 and Zstandard need a package each, of the extra `compression`; without it nothing else is lost.
+
+Leaves out when a body is packed (`longpoll_client.produce.outgoing`).
+
+Source: `MessageSysFlag.java`, `CompressionType.java`, `ZlibCompressor.java`, `Lz4Compressor.java`,
+`ZstdCompressor.java`, alike in 4.9.7 and 5.x.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import zlib
+from typing import Any, Final
+
+from longpoll_protocol.codes import MessageSysFlag
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.frame import Buffer
+
+LEVEL: Final = 5
+"""`compressLevel`, of zlib and Zstandard."""
+TYPE_SHIFT: Final = 8
+TYPE_MASK: Final = 0x7
+PIECE_SIZE: Final = 256 * 1024
+"""Bytes that are unpacked at once."""
+ZSTD_PIECE_SIZE: Final = 256
+"""Bytes of Zstandard that are given at once: they unpack to 8 MiB at most (blocks of 4 bytes for 128 KiB each)."""
+
+ZSTD_WINDOW_SIZE_MAX: Final = 1 << 27
+"""Bytes back that Zstandard may look, for which memory is had: its own limit. Java's streams say 2 MiB, of any body."""
+
+
+class Compression(enum.IntEnum):
+    """What a body is packed by, as the system flag says it."""
+
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+    @property
+    def sys_flag(self) -> int:
+        """The bits of the system flag."""
+        return MessageSysFlag.COMPRESSED | self << TYPE_SHIFT
+
+
+_PACKAGES: Final = {Compression.LZ4: "lz4.frame", Compression.ZSTD: "zstandard"}
+
+
+def check_installed(compression: Compression) -> None:
+    """Raise LocalProtocolError, which says what to install, where what it needs is not there."""
+    name = _PACKAGES.get(compression)
+    if name is None:
+        return
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise LocalProtocolError(
+            f"{compression.name} needs the package {package}: pip install {package} (the extra 'compression' brings it)"
+        ) from None
+
+
+def pack(compression: Compression, body: bytes) -> bytes:
+    """The body packed; raises LocalProtocolError as `check_installed`."""
+    check_installed(compression)
+    match compression:
+        case Compression.ZLIB:
+            return zlib.compress(body, LEVEL)
+        case Compression.LZ4:
+            packed: bytes = _package(compression).compress(body)
+        case Compression.ZSTD:
+            packed = _package(compression).ZstdCompressor(level=LEVEL).compress(body)
+    return packed
+
+
+def unpack(sys_flag: int, body: Buffer, size_max: int) -> bytes:
+    """The body as it was before it was packed, if it was.
+
+    Raises RemoteProtocolError when it is not what the flag says or unpacks to more than `size_max` bytes, and
+    LocalProtocolError as `check_installed`.
+    """
+    if not sys_flag & MessageSysFlag.COMPRESSED:
+        return bytes(body)
+    kind = sys_flag >> TYPE_SHIFT & TYPE_MASK
+    try:
+        compression = Compression(kind or Compression.ZLIB)
+    except ValueError:
+        raise RemoteProtocolError(f"it is packed in a way that nobody knows, type {kind}") from None
+    check_installed(compression)
+    match compression:
+        case Compression.ZLIB:
+            return _unpack_zlib(body, size_max)
+        case Compression.LZ4:
+            return _unpack_lz4(body, size_max)
+        case Compression.ZSTD:
+            return _unpack_zstd(body, size_max)
+
+
+def _package(compression: Compression) -> Any:
+    return importlib.import_module(_PACKAGES[compression])
+
+
+def _unpack_zlib(body: Buffer, size_max: int) -> bytes:
+    """One stream; what stands behind it is left, as Java's reader leaves it."""
+    stream = zlib.decompressobj()
+    try:
+        unpacked = stream.decompress(body, size_max + 1)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"it is not zlib: {error}") from None
+    if not stream.eof or len(unpacked) > size_max:
+        raise _unended(size_max)
+    return unpacked
+
+
+def _unpack_lz4(body: Buffer, size_max: int) -> bytes:
+    """Frames, one behind the other."""
+    package = _package(Compression.LZ4)
+    unpacked = bytearray()
+    rest: Buffer | None = body
+    while rest is not None:
+        frame = package.LZ4FrameDecompressor()
+        given: Buffer = rest
+        while not frame.eof:
+            try:
+                piece = frame.decompress(given, PIECE_SIZE)
+            except RuntimeError as error:
+                raise RemoteProtocolError(f"it is not LZ4: {error}") from None
+            unpacked += piece
+            given = b""
+            if len(unpacked) > size_max or (frame.needs_input and not frame.eof):
+                raise _unended(size_max)
+        rest = frame.unused_data or None
+    return bytes(unpacked)
+
+
+def _unpack_zstd(body: Buffer, size_max: int) -> bytes:
+    """Frames, one behind the other."""
+    package = _package(Compression.ZSTD)
+    unpacker = package.ZstdDecompressor(max_window_size=ZSTD_WINDOW_SIZE_MAX)
+    unpacked = bytearray()
+    frame = unpacker.decompressobj()
+    for at in range(0, len(body), ZSTD_PIECE_SIZE):
+        rest: Buffer = body[at : at + ZSTD_PIECE_SIZE]
+        while rest:
+            if frame.eof:
+                frame = unpacker.decompressobj()
+            try:
+                unpacked += frame.decompress(rest)
+            except package.ZstdError as error:
+                raise RemoteProtocolError(f"it is not Zstandard: {error}") from None
+            rest = frame.unused_data
+            if len(unpacked) > size_max:
+                raise _unended(size_max)
+    if not frame.eof:
+        raise _unended(size_max)
+    return bytes(unpacked)
+
+
+def _unended(size_max: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"it is cut short or unpacks to over {size_max} bytes")
