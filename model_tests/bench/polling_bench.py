@@ -33,8 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 from longpoll_client import Admin, Producer, RemotingClient
-from longpoll_client.calls import Answer
 from longpoll_client.errors import ClientError
+from longpoll_client.link.calls import Answer
 from longpoll_client.messages import decode_messages
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader

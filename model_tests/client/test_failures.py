@@ -8,8 +8,9 @@ import pytest
 from attrs import define, field
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import Producer, instance, remoting
+from longpoll_client import Producer, instance
 from longpoll_client.errors import AnswerTimeoutError, ClientError, NoRouteError, UnreachableError
+from longpoll_client.link import exchange, routes
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -66,7 +67,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed after 0.1 s."""
-    monkeypatch.setattr(remoting, "SILENCE_S", 0.1)
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
 
 
 def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster) -> None:
@@ -83,7 +84,7 @@ def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster) -> None:
 
 def test_planted_a_connection_that_is_kept_fails_for_good(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as nobody gives it up."""
-    monkeypatch.setattr(remoting, "SILENCE_S", 3600.0)
+    monkeypatch.setattr(exchange, "SILENCE_S", 3600.0)
     with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
         producer.send("T", b"x")
         cluster.dead_count = len(cluster.peers)
@@ -98,7 +99,7 @@ def test_a_restarted_name_server_takes_no_route_away(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, keeps: bool
 ) -> None:
     """It says that there is no such topic, after a failed send and after a route's age. Planted: it is believed."""
-    monkeypatch.setattr(instance, "ROUTE_RETRY_S", 0.0)
+    monkeypatch.setattr(routes, "ROUTE_RETRY_S", 0.0)
     if not keeps:
         monkeypatch.setattr(instance.ClientInstance, "doubt_route", instance.ClientInstance.forget_route)
     with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
@@ -109,7 +110,7 @@ def test_a_restarted_name_server_takes_no_route_away(
             producer.send("T", b"y", timeout_s=0.2)
         if keeps:
             producer.send("T", b"z")
-            monkeypatch.setattr(instance, "ROUTE_AGE_S_MAX", 0.0)
+            monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
             producer.send("T", b"z")
             cluster.is_empty = False
             producer.send("T", b"z")
@@ -126,11 +127,11 @@ def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -
         host, port = cluster.broker_address.split(":")
         producer._instance._name_servers = [("127.0.0.1", 1)]
         producer._instance._clients.pop((host, int(port))).close()
-        producer._instance._routes["T"].addresses["a"] = "127.0.0.1:1"
+        producer._instance._routes._routes["T"].addresses["a"] = "127.0.0.1:1"
         for _number in range(2):
             with pytest.raises(ClientError):
                 producer.send("T", b"y")
-        producer._instance._routes["T"].addresses["a"] = cluster.broker_address
+        producer._instance._routes._routes["T"].addresses["a"] = cluster.broker_address
         producer.send("T", b"z")
 
 

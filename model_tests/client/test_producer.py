@@ -24,9 +24,9 @@ from longpoll_client import (
     PullConsumer,
     ReceivedMessage,
     StartAt,
-    instance,
 )
 from longpoll_client.errors import NoRouteError, RefusedError, UnreachableError
+from longpoll_client.link import routes
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -178,7 +178,7 @@ def test_a_lost_name_server_leaves_what_is_known(
     """Routes that were learned serve on, with one line each time; an unknown topic is told of."""
     with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"x")
-        monkeypatch.setattr(instance, "ROUTE_AGE_S_MAX", 0.0)
+        monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
         with ScriptedServer(lambda _peer, _command: None) as gone:
             host, port = gone.address.split(":")
         producer._instance._name_servers = [(host, int(port))]

@@ -20,9 +20,9 @@ from longpoll_client import (
     PushConsumer,
     ReceivedMessage,
     StartAt,
-    instance,
 )
 from longpoll_client.consume import consumer, puller
+from longpoll_client.link import routes
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
@@ -34,7 +34,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s, and for routes each time."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
     monkeypatch.setattr(consumer, "RETRY_S", 0.02)
-    monkeypatch.setattr(instance, "ROUTE_AGE_S_MAX", 0.05)
+    monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.05)
 
 
 @pytest.mark.usefixtures("quick_retries")

@@ -14,7 +14,7 @@ from longpoll_client.errors import (
     RefusedError,
     UnreachableError,
 )
-from longpoll_client.instance import Route
+from longpoll_client.link.routes import Route
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
 from longpoll_client.produce.tries import ATTEMPT_COUNT, RETRIED_CODES, Tries, is_lost, selector
 from longpoll_protocol.bodies import MessageQueue

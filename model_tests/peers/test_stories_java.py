@@ -255,7 +255,7 @@ def _consumed(name_server: str, topic: str, count: int) -> dict[str, int]:
         consumer.subscribe(topic)
         consumer.start()
         assert {queue.broker_name for queue in consumer.queues} == {"broker-a", "java-broker"}
-        names = {address: name for name, address in consumer._member._instance._addresses.items()}
+        names = {address: name for name, address in consumer._member._instance._routes._addresses.items()}
         while sum(found.values()) < count:
             messages = consumer.poll(stories.PATIENCE_S)
             assert messages, found

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import remoting
-from longpoll_client.calls import Answer, Calls
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
+from longpoll_client.link import exchange
+from longpoll_client.link.calls import Answer, Calls
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command, CommandFlag
@@ -230,7 +230,7 @@ def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() ->
 
 def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many waiting calls, too much unsent output and too long a frame are our own errors; nothing is half sent."""
-    monkeypatch.setattr(remoting, "PENDING_COUNT_MAX", 2)
+    monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 2)
     with ScriptedServer(lambda _peer, _command: None) as server:
         client = connect(server)
         answers = Answers(2)
@@ -238,10 +238,10 @@ def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
             client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
         with pytest.raises(LocalProtocolError, match="wait for answers"):
             client.call_async(10, callback=answers.take)
-        monkeypatch.setattr(remoting, "PENDING_COUNT_MAX", 10)
+        monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 10)
         with pytest.raises(LocalProtocolError, match="over the limit"):
             client.call(10, body=bytes(17 * 1024 * 1024))
-        monkeypatch.setattr(remoting, "OUTPUT_BYTES_MAX", 1000)
+        monkeypatch.setattr(exchange, "OUTPUT_BYTES_MAX", 1000)
         with pytest.raises(LocalProtocolError, match="does not read"):
             client.call(10, body=bytes(2000))
         client.close()
@@ -262,7 +262,7 @@ def test_planted_a_client_that_matches_answers_by_order_is_noticed(monkeypatch: 
     def planted() -> Any:
         return original(pending=InOrder())
 
-    monkeypatch.setattr(remoting, "Calls", planted)
+    monkeypatch.setattr(exchange, "Calls", planted)
     with pytest.raises(AssertionError):
         test_answers_find_their_calls_whatever_their_order()
 
@@ -272,7 +272,7 @@ def test_planted_a_client_that_matches_answers_by_order_is_noticed(monkeypatch: 
 
 def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that wait the first hears of its time-out, the others of a lost connection; nobody can call any more."""
-    monkeypatch.setattr(remoting, "SILENCE_S", 0.1)
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
     with ScriptedServer(lambda _peer, _command: None) as server:
         client = connect(server)
         other, answers = Answers(1), Answers(1)
@@ -295,7 +295,7 @@ def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pyt
 
 def test_many_short_calls_add_up_to_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for less than a silence; one after the other they have waited for it."""
-    monkeypatch.setattr(remoting, "SILENCE_S", 0.2)
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.2)
     with ScriptedServer(lambda _peer, _command: None) as server:
         client = connect(server)
         ended = 0
@@ -311,7 +311,7 @@ def test_many_short_calls_add_up_to_a_silence(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_connection_on_which_others_are_answered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single call that is never answered ends alone, however often."""
-    monkeypatch.setattr(remoting, "SILENCE_S", 0.8)
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.8)
 
     def answer_some(peer: Peer, command: Command) -> None:
         if command.code != 11:

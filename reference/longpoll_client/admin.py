@@ -13,7 +13,8 @@ from attrs import frozen
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
-from longpoll_client.instance import MASTER_ID, ClientInstance
+from longpoll_client.instance import ClientInstance
+from longpoll_client.link.routes import MASTER_ID
 from longpoll_client.offsets import ask, ask_offset, find_start
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import StartAt

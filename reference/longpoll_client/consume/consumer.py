@@ -30,8 +30,9 @@ from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
-from longpoll_client.instance import ClientInstance, Route
+from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.routes import Route
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, as_first_sent, decode_messages
 from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask
 from longpoll_client.settings import DEAD_LEVEL, RECONSUME_COUNT_MAX, ConsumerConfig, Unreadable

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from longpoll_client.errors import ClientError, RefusedError
-from longpoll_client.instance import ClientInstance, Route
+from longpoll_client.instance import ClientInstance
+from longpoll_client.link.routes import Route
 from longpoll_client.offsets import ask
 from longpoll_client.settings import ConsumerConfig
 from longpoll_protocol.bodies import (

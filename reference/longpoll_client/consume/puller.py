@@ -14,11 +14,11 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_client.calls import Answer
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link.calls import Answer
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData

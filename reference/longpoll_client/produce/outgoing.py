@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from longpoll_client.instance import DEFAULT_QUEUE_COUNT
+from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
 from longpoll_protocol.errors import LocalProtocolError

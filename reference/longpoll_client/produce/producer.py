@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -23,7 +24,6 @@ from longpoll_client.produce.outgoing import (
     single_parcel,
 )
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
-from longpoll_client.remoting import CALL_TIMEOUT_S
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Runtime

@@ -24,12 +24,12 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.offsets import ask
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.tries import Select, SendResult
-from longpoll_client.remoting import CALL_TIMEOUT_S
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode

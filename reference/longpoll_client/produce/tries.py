@@ -30,7 +30,7 @@ from longpoll_client.errors import (
     RefusedError,
     UnreachableError,
 )
-from longpoll_client.instance import Route
+from longpoll_client.link.routes import Route
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, ResponseCode

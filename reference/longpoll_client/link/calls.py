@@ -9,22 +9,25 @@ import heapq
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from longpoll_client.errors import ClientError
 from longpoll_protocol.frames.command import Command
 
 OPAQUE_MAX: Final = 2**31 - 1
+STALE_COUNT_MAX: Final = 4096
+"""Deadlines of calls that have ended: with more of them than this and than calls that wait, they are thrown away."""
 
 Answer: TypeAlias = Command | ClientError
 Callback: TypeAlias = Callable[[Answer], None]
 
 
-@frozen
+@define(slots=True, eq=False)
 class PendingCall:
-    """A call that waits for its answer."""
+    """A call that waits for its answer. It never changes; making a frozen one takes three times as long."""
 
-    name: str
+    code: int
+    """What it asks."""
     begun_ns: int
     deadline_ns: int
     callback: Callback
@@ -47,6 +50,10 @@ class Calls:
         self.opaque_next = (opaque + 1) & OPAQUE_MAX
         self.pending[opaque] = call
         heapq.heappush(self.deadlines, (call.deadline_ns, opaque))
+        if len(self.deadlines) > 2 * len(self.pending) + STALE_COUNT_MAX:
+            # Answers come long before their deadlines, so the heap's first alone would keep all the others.
+            self.deadlines = [entry for entry in self.deadlines if self._is_live(entry)]
+            heapq.heapify(self.deadlines)
         return opaque
 
     def first_deadline_ns(self) -> int | None:

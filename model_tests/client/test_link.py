@@ -1,0 +1,162 @@
+"""One connection and the routes of a client as plain values: no socket, no clock, no thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, NoRouteError, RefusedError
+from longpoll_client.link.calls import Answer
+from longpoll_client.link.exchange import OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
+from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Routes
+from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.frames.command import Command, encode, reply
+
+S = 1_000_000_000
+
+
+def wire(*commands: Command) -> bytes:
+    """Commands as they are received."""
+    return b"".join(b"".join(encode(command)) for command in commands)
+
+
+def raising(_answer: Answer) -> None:
+    """A callback with a mistake."""
+    raise ValueError("mistake")
+
+
+def begun(exchange: Exchange, told: list[Answer], now_ns: int = 0, timeout_s: float = 3.0) -> int:
+    """A pull that waits."""
+    return exchange.begin(RequestCode.PULL_MESSAGE, told.append, now_ns, timeout_s)
+
+
+def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
+    """In pieces, in any order; a request of the peer's is no answer, and nothing is kept of what has ended."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    first, second, third = (begun(exchange, told) for _ in range(3))
+    exchange.cancel(second)
+    stream = wire(*(reply(Command(11, opaque=opaque), 0, body=b"%d" % opaque) for opaque in (third, second, first)))
+    stream += wire(Command(40, opaque=first))
+    others = []
+    for at in range(0, len(stream), 7):
+        exchange.receive(stream[at : at + 7], 1)
+        while (command := exchange.next_command()) is not None:
+            if not command.is_response:
+                others.append(command.code)
+            elif (call := exchange.answered(command)) is not None:
+                exchange.tell(call, command)
+    assert [bytes(answer.body) for answer in told if isinstance(answer, Command)] == [b"%d" % third, b"%d" % first]
+    assert others == [40]
+    assert exchange.calls.pending == {}
+
+
+def test_an_unreadable_peer_is_lost() -> None:
+    """Nobody knows where its next frame begins."""
+    exchange = Exchange("b:1")
+    exchange.receive(b"\xff" * 8, 1)
+    with pytest.raises(ConnectionLostError, match="b:1 does not keep to the protocol"):
+        exchange.next_command()
+
+
+def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> None:
+    """With the first call that ends after a second of silence, before it is told; not where others were answered."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    begun(exchange, told, timeout_s=2.0)
+    assert exchange.first_deadline_ns() == 2 * S
+    assert exchange.expire(2 * S - 1) == []
+    exchange.receive(b"", int(1.5 * S))
+    ((call, error),) = exchange.expire(2 * S)
+    assert isinstance(error, AnswerTimeoutError)
+    assert (call.code, exchange.failure) == (RequestCode.PULL_MESSAGE, None)
+    begun(exchange, told, now_ns=2 * S, timeout_s=0.4)
+    assert len(exchange.expire(int(2.4 * S))) == 1
+    assert exchange.failure is None
+    begun(exchange, told, now_ns=int(2.4 * S), timeout_s=0.2)
+    assert len(exchange.expire(int(2.6 * S))) == 1
+    assert "silent" in str(exchange.failure)
+    with pytest.raises(ConnectionLostError, match="PULL_MESSAGE to b:1: b:1 is silent"):
+        begun(exchange, told)
+
+
+def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
+    """Each is told why, with its own name."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    begun(exchange, told)
+    exchange.begin(RequestCode.HEART_BEAT, told.append, 0, 1.0)
+    lost = exchange.lose(ConnectionLostError("broke"))
+    assert [str(error) for _call, error in lost] == ["PULL_MESSAGE to b:1: broke", "HEART_BEAT to b:1: broke"]
+    assert exchange.calls.pending == {}
+    with pytest.raises(ConnectionLostError, match="broke"):
+        exchange.one_way_opaque(10)
+
+
+def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
+    """Calls, bytes, and deadlines of calls that have ended; a callback that raises is told of and harms nobody."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    for number in range(20_000):
+        exchange.cancel(begun(exchange, told, now_ns=number))
+    assert len(exchange.calls.deadlines) <= 4097
+    last = [begun(exchange, told) for _number in range(PENDING_COUNT_MAX)][-1]
+    with pytest.raises(LocalProtocolError, match="wait for answers already"):
+        begun(exchange, told)
+    output = Output("b:1")
+    assert output.add([b"abc", b"defg"])
+    assert not output.add([b"h"])
+    output.sent(4)
+    assert (b"".join(output.first(9)), output.size) == (b"efgh", 4)
+    with pytest.raises(LocalProtocolError, match="4 bytes wait to be sent already"):
+        output.add([bytes(OUTPUT_BYTES_MAX)])
+    call = exchange.answered(reply(Command(11, opaque=last), 0))
+    assert call is not None
+    exchange.tell(type(call)(11, 0, 0, raising), Command(0))
+    assert "the callback of PULL_MESSAGE to b:1 failed" in caplog.text
+
+
+def test_requests_without_an_answer_get_none() -> None:
+    """And others an answer with their opaque."""
+    assert replied(Command(40, flag=int(CommandFlag.ONE_WAY)), 0, None, b"x") == []
+    assert len(replied(Command(40), 0, None, b"x")) == 2
+
+
+def route_answer(address: str = "a:1", topic_known: bool = True) -> Command:
+    """What a name server says."""
+    data = TopicRouteData(
+        broker_datas=[BrokerData(broker_name="a", broker_addrs={0: address})],
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=8, write_queue_nums=8, perm=6)],
+    )
+    return Command(0, body=data.encode()) if topic_known else Command(ResponseCode.TOPIC_NOT_EXIST)
+
+
+def test_a_route_is_kept_until_a_better_one_comes() -> None:
+    """It grows old, it is doubted, and what is no route takes nobody's place."""
+    routes = Routes()
+    with pytest.raises(NoRouteError, match="in no route"):
+        routes.address("a")
+    with pytest.raises(ClientError, match="down"):
+        routes.fall_back("T", ClientError("down"), 0)
+    assert len(routes.learn("T", route_answer(), None, 0).writable) == 8
+    old_ns = int(ROUTE_AGE_S_MAX * S)
+    assert routes.fresh("T", old_ns - 1) is not None
+    assert routes.fresh("T", old_ns) is None
+    with pytest.raises(NoRouteError, match="not known"):
+        routes.learn("T", route_answer(topic_known=False), None, old_ns)
+    with pytest.raises(RefusedError):
+        routes.learn("T", Command(1), None, old_ns)
+    kept = routes.fall_back("T", ClientError("down"), old_ns)
+    assert kept.addresses == {"a": "a:1"}
+    assert routes.fresh("T", old_ns + int(ROUTE_RETRY_S * S) - 1) is not None
+    assert routes.fresh("T", old_ns + int(ROUTE_RETRY_S * S)) is None
+    routes.learn("T", route_answer("b:2"), None, old_ns)
+    routes.doubt("T", old_ns)
+    assert routes.fresh("T", old_ns) is None
+    assert (routes.address("a"), routes.addresses()) == ("b:2", ["b:2"])
+
+
+def test_a_borrowed_route_is_asked_for_again() -> None:
+    """It has as many queues as the topic will have, and is not fresh."""
+    routes = Routes()
+    borrowed = routes.learn("T", route_answer(), 4, 0)
+    assert ([queue.topic for queue in borrowed.writable], routes.fresh("T", 0)) == (["T"] * 4, None)
+    routes.forget("T")
+    assert routes.known("T") is None

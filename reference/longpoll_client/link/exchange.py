@@ -1,0 +1,220 @@
+"""One connection of a client as plain values: which call an answer is of, which calls are late, whether the peer lives.
+
+Rule: no lock, no clock, no socket. The owner moves the bytes, passes the time in (`now_ns`, by any clock that never
+steps back) and calls back. `remoting` owns one on threads, `aio.connection` one on an event loop.
+
+Leaves out when bytes are sent and who waits for whom.
+
+Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final, TypeAlias
+
+from attrs import define, field
+
+from longpoll_client.credentials import Credentials
+from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
+from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
+from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode
+from longpoll_protocol.errors import LocalProtocolError, ProtocolError
+from longpoll_protocol.frames.command import Command, encode, encode_reply_head
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.frame import Buffer, Serialisation
+from longpoll_protocol.headers import Header
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime.faults import FAULTS
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 3.0
+CALL_TIMEOUT_S: Final = 3.0
+"""`sendMsgTimeout` and most other time-outs of Java clients."""
+SILENCE_S: Final = 1.0
+"""A connection on which a call ends without an answer is given up if nothing was received for so long."""
+PENDING_COUNT_MAX: Final = 65_535
+"""Most calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
+OUTPUT_BYTES_MAX: Final = 64 * MIB
+"""Most bytes that may wait for a peer that does not read."""
+Lost: TypeAlias = tuple[PendingCall, ClientError]
+"""A call that has ended without an answer, and why."""
+_REQUEST_NAMES: Final = {code.value: code.name for code in RequestCode}
+
+
+class Exchange:
+    """The calls of one connection and what is known of its peer.
+
+    Two owners' threads may share it: one that receives (`receive`, `next_command`, `expire`), and any that hold the
+    owner's lock for everything else but `written` and `replied`, which touch no state.
+
+    Invariant: once `failure` is set no call is added. `_heard_ns` is when something was received last,
+    `_silent_since_ns` since when a call that ended without an answer had waited in vain, unless something was received
+    after it.
+    """
+
+    __slots__ = ("_connection", "_credentials", "_heard_ns", "_silent_since_ns", "address", "calls", "failure")
+
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        """`address` is the peer's host:port, for what is said of it."""
+        self.address = address
+        self.calls = Calls()
+        self.failure: ClientError | None = None
+        """Why the connection is of no use any more."""
+        self._credentials = credentials
+        self._connection = Connection()
+        self._heard_ns = 0
+        self._silent_since_ns: int | None = None
+
+    # ------------------------------------------------------------ what is said
+
+    def begin(self, code: int, callback: Callback, now_ns: int, timeout_s: float) -> int:
+        """Add a call and return its opaque; `cancel` it when it cannot be written.
+
+        Raises ConnectionLostError, and LocalProtocolError when too many wait.
+        """
+        self.check_open(code)
+        if len(self.calls.pending) >= PENDING_COUNT_MAX:
+            raise LocalProtocolError(f"{PENDING_COUNT_MAX} calls to {self.address} wait for answers already")
+        return self.calls.add(PendingCall(code, now_ns, now_ns + int(timeout_s * 1e9), callback))
+
+    def cancel(self, opaque: int) -> None:
+        """Forget a call: its callback is not called, and an answer to it is thrown away."""
+        self.calls.pending.pop(opaque, None)
+
+    def one_way_opaque(self, code: int) -> int:
+        """The opaque of a request that wants no answer; raises ConnectionLostError."""
+        self.check_open(code)
+        opaque = self.calls.opaque_next
+        self.calls.opaque_next = (opaque + 1) & OPAQUE_MAX
+        return opaque
+
+    def check_open(self, code: int) -> None:
+        """Raise ConnectionLostError once the connection is of no use."""
+        if self.failure is not None:
+            raise ConnectionLostError(f"{self.name(code)}: {self.failure}")
+
+    def written(self, code: int, opaque: int, header: Header | None, body: Buffer, *, one_way: bool) -> list[Buffer]:
+        """The bytes of a request, signed if this client has credentials; raises LocalProtocolError."""
+        fields = None if header is None else header.encode()
+        if self._credentials is not None:
+            fields = self._credentials.signed(fields, body)
+        flag = int(CommandFlag.ONE_WAY) if one_way else 0
+        return encode(Command(code, opaque, flag, fields, body, None, "PYTHON", VERSION, Serialisation.JSON))
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether requests are signed, so that no two of them begin alike."""
+        return self._credentials is not None
+
+    def name(self, code: int) -> str:
+        """A request in words."""
+        return f"{_REQUEST_NAMES.get(code, code)} to {self.address}"
+
+    # ------------------------------------------------------------ what is received
+
+    def receive(self, data: Buffer, now_ns: int) -> None:
+        """Take received bytes; `next_command` has what is in them."""
+        self._silent_since_ns = None
+        self._heard_ns = now_ns
+        self._connection.receive_data(data)
+
+    def next_command(self) -> Command | None:
+        """The next answer to a call of ours, or request of the peer's; None: more bytes are needed.
+
+        Raises ConnectionLostError when the peer does not keep to the protocol.
+        """
+        try:
+            event = self._connection.next_event()
+        except ProtocolError as error:
+            raise ConnectionLostError(f"{self.address} does not keep to the protocol: {error}") from None
+        return event if isinstance(event, Command) else None
+
+    def answered(self, answer: Command) -> PendingCall | None:
+        """The call that an answer ends; None when it has ended before."""
+        return self.calls.pending.pop(answer.opaque, None)
+
+    # ------------------------------------------------------------ what ends
+
+    def first_deadline_ns(self) -> int | None:
+        """When `expire` has something to do."""
+        return self.calls.first_deadline_ns()
+
+    def expire(self, now_ns: int) -> list[Lost]:
+        """End the calls whose deadline has come, and set `failure` if the connection is silent.
+
+        It is where nothing was received for `SILENCE_S` while one of these calls waited: the peer, or what lies
+        between, may have forgotten it, and a new connection may work (`clientCloseSocketIfTimeout`). A connection on
+        which anything was received meanwhile is kept, for then a single answer is slow.
+
+        `failure` is set before anybody is told: who tries again at once is to get another connection.
+        """
+        expired = self.calls.expired(now_ns)
+        since_ns = [max(call.begun_ns, self._heard_ns) for call in expired]
+        if self._silent_since_ns is not None:
+            since_ns.append(self._silent_since_ns)
+        self._silent_since_ns = min(since_ns, default=None)
+        is_silent = self._silent_since_ns is not None and now_ns - self._silent_since_ns >= SILENCE_S * 1e9
+        if expired and is_silent and self.failure is None:
+            self.failure = ConnectionLostError(f"{self.address} is silent, and the connection is given up")
+        return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
+
+    def lose(self, failure: ClientError) -> list[Lost]:
+        """The connection is gone: end every call; no other is taken."""
+        self.failure = failure
+        waiting = list(self.calls.pending.values())
+        self.calls.pending.clear()
+        return [(call, ConnectionLostError(f"{self.name(call.code)}: {failure}")) for call in waiting]
+
+    def tell(self, call: PendingCall, answer: Answer) -> None:
+        """Call back; what the callback raises must cost no other call its answer."""
+        try:
+            call.callback(answer)
+        except FAULTS:
+            log.exception("the callback of %s failed", self.name(call.code))
+
+
+def replied(request: Command, code: int, remark: str | None, body: Buffer) -> list[Buffer]:
+    """The bytes of an answer to a request of the peer's; none when it wants none. Raises LocalProtocolError."""
+    if request.is_one_way:
+        return []
+    head = encode_reply_head(request, code, remark=remark, body_size=len(body))
+    return [head, body] if len(body) else [head]
+
+
+@define(slots=True, eq=False)
+class Output:
+    """Bytes that wait for a peer to read. Invariant: `size` adds up `parts`."""
+
+    address: str
+    parts: deque[Buffer] = field(factory=deque, init=False)
+    size: int = field(default=0, init=False)
+
+    def add(self, buffers: list[Buffer]) -> bool:
+        """Have more sent; whether nothing waited before. Raises LocalProtocolError when too much waits."""
+        size = sum(len(buffer) for buffer in buffers)
+        if self.size + size > OUTPUT_BYTES_MAX:
+            raise LocalProtocolError(f"{self.address} does not read: {self.size} bytes wait to be sent already")
+        was_idle = not self.parts
+        self.parts.extend(buffers)
+        self.size += size
+        return was_idle
+
+    def first(self, count: int) -> list[Buffer]:
+        """The first parts."""
+        return [self.parts[index] for index in range(min(len(self.parts), count))]
+
+    def sent(self, size: int) -> None:
+        """The first bytes were taken."""
+        self.size -= size
+        while self.parts and size >= len(self.parts[0]):
+            size -= len(self.parts.popleft())
+        if size:
+            self.parts[0] = memoryview(self.parts[0])[size:]
+
+    def clear(self) -> None:
+        """Nothing of it is to be sent any more."""
+        self.parts.clear()
+        self.size = 0

@@ -1,0 +1,174 @@
+"""What is known of topics: where their queues are, how old that is, and what takes its place.
+
+Rule: no lock, no clock, no connection. The owner asks name servers, passes in the time and what they said, and holds
+its lock meanwhile. `instance` owns the routes of a client on threads, `aio.instance` of one on an event loop.
+
+Source: `MQClientInstance.java`, `TopicPublishInfo.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, evolve, field, frozen
+
+from longpoll_client.errors import ClientError, NoRouteError, RefusedError
+from longpoll_protocol.bodies import MessageQueue, TopicRouteData
+from longpoll_protocol.codes import Permission, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_spec.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+ROUTE_AGE_S_MAX: Final = 30.0
+"""`pollNameServerInterval`: an older route is asked for again."""
+ROUTE_RETRY_S: Final = 1.0
+"""A route for which no better one was to be had is kept for so long before the next look."""
+DEFAULT_QUEUE_COUNT: Final = 4
+"""`defaultTopicQueueNums` of producers: queues of a topic that a send creates, at most as many as TBW102 has."""
+MASTER_ID: Final = 0
+QUEUE_COUNT_MAX: Final = 65_536
+"""Most queues of a topic on one broker that a route is believed to have."""
+
+
+@frozen
+class Route:
+    """Where the queues of a topic are."""
+
+    topic: str
+    readable: tuple[MessageQueue, ...]
+    """Queues that can be pulled, in order."""
+    writable: tuple[MessageQueue, ...]
+    """Queues that can be sent to, in order."""
+    addresses: dict[str, str]
+    """The master's host:port of each broker name."""
+    learned_ns: int
+    """When it was learned, or at the earliest so that it is asked for again when it should be."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port"; raises ConfigError, which says what an address looks like."""
+    host, _colon, port = address.strip().rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"{address!r} is no address: write HOST:PORT, such as 127.0.0.1:9876")
+    return host, int(port)
+
+
+def split_addresses(name_server: str) -> list[tuple[str, int]]:
+    """One address or several, separated by semicolons; raises ConfigError when one is none, or there is none."""
+    found = [split_address(address) for address in name_server.split(";") if address.strip()]
+    if not found:
+        raise ConfigError("no name server is named: write HOST:PORT, such as 127.0.0.1:9876")
+    return found
+
+
+@define(slots=True, eq=False)
+class Routes:
+    """The routes of one client. Invariant: `_addresses` has every broker that a route of `_routes` names."""
+
+    _routes: dict[str, Route] = field(factory=dict, init=False)
+    _addresses: dict[str, str] = field(factory=dict, init=False)
+
+    def known(self, topic: str) -> Route | None:
+        """What is known of a topic, however old."""
+        return self._routes.get(topic)
+
+    def fresh(self, topic: str, now_ns: int) -> Route | None:
+        """What is known of a topic, if it need not be asked for again."""
+        known = self._routes.get(topic)
+        return known if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9 else None
+
+    def learn(self, topic: str, answer: Command, queue_count_max: int | None, now_ns: int) -> Route:
+        """Keep what a name server said of a topic, or of the one whose route it borrows.
+
+        `queue_count_max` is given for a borrowed one. Raises NoRouteError when the name server knows no topic, or no
+        broker of it with a master, and another ClientError when the answer is none.
+        """
+        route = make_route(topic, _route_data(topic, answer), queue_count_max, now_ns)
+        if not route.addresses:
+            raise NoRouteError(f"topic {topic!r} has no broker with a master: is the broker up?")
+        # A borrowed route is asked for again with the next send, which makes the topic have its own.
+        self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
+        return route
+
+    def fall_back(self, topic: str, error: ClientError, now_ns: int) -> Route:
+        """The last known route, when no better one is to be had for now; raises the error without one."""
+        known = self._routes.get(topic)
+        if known is None:
+            raise error
+        log.warning("%s; topic %s goes on by its last route", error, topic)
+        self._keep(evolve(known, learned_ns=_aged(now_ns) + int(ROUTE_RETRY_S * 1e9)))
+        return known
+
+    def doubt(self, topic: str, now_ns: int) -> None:
+        """Ask the name server again the next time, and go on by what is known if it has nothing better.
+
+        A send that failed says little about the route: its broker may come back, and a name server that was restarted
+        knows no topic for a while.
+        """
+        known = self._routes.get(topic)
+        if known is not None:
+            self._routes[topic] = evolve(known, learned_ns=_aged(now_ns))
+
+    def forget(self, topic: str) -> None:
+        """Know nothing of a topic any more: what the name server says of it next is so."""
+        self._routes.pop(topic, None)
+
+    def address(self, broker_name: str) -> str:
+        """The broker's address by the latest route that named it; raises NoRouteError."""
+        address = self._addresses.get(broker_name)
+        if address is None:
+            raise NoRouteError(f"broker {broker_name!r} is in no route")
+        return address
+
+    def addresses(self) -> list[str]:
+        """Every address that a route has named."""
+        return sorted(set(self._addresses.values()))
+
+    def _keep(self, route: Route) -> None:
+        self._addresses.update(route.addresses)
+        self._routes[route.topic] = route
+
+
+def _aged(now_ns: int) -> int:
+    """When a route was learned that is old enough to be asked for again now."""
+    return now_ns - int(ROUTE_AGE_S_MAX * 1e9)
+
+
+def _route_data(topic: str, answer: Command) -> TopicRouteData:
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        raise NoRouteError(f"topic {topic!r} is not known to the name server: send a message to it, or create it")
+    if answer.code != ResponseCode.SUCCESS:
+        raise RefusedError(f"route of topic {topic!r}", answer.code, answer.remark)
+    try:
+        return TopicRouteData.decode(answer.body)
+    except HeaderError as error:
+        raise ClientError(f"route of topic {topic!r} cannot be read: {error}") from None
+
+
+def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, learned_ns: int) -> Route:
+    """Turn a name server's answer into queues; brokers without a master are left out."""
+    addresses = {
+        broker.broker_name: broker.broker_addrs[MASTER_ID]
+        for broker in data.broker_datas
+        if MASTER_ID in broker.broker_addrs
+    }
+    counts: Sequence[tuple[str, int, int, int]] = [
+        (queue.broker_name, queue.perm, queue.read_queue_nums, queue.write_queue_nums)
+        for queue in data.queue_datas
+        if queue.broker_name in addresses
+    ]
+    limit = queue_count_max if queue_count_max is not None else 2**31
+
+    def queues(broker_name: str, count: int) -> list[MessageQueue]:
+        return [
+            MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
+            for queue_id in range(min(count, limit, QUEUE_COUNT_MAX))
+        ]
+
+    readable = [queue for name, perm, reads, _ in counts if perm & Permission.READ for queue in queues(name, reads)]
+    writable = [queue for name, perm, _, writes in counts if perm & Permission.WRITE for queue in queues(name, writes)]
+    return Route(topic, tuple(sorted(readable)), tuple(sorted(writable)), addresses, learned_ns)
