@@ -18,8 +18,8 @@ from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import Admin, ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
-from longpoll_client.consume import consumer as members
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume import sharing
+from longpoll_client.consume.sharing import Sharing
 from longpoll_protocol.codes import Permission, RequestCode
 from longpoll_runtime.real import RealRuntime
 
@@ -63,7 +63,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line a look, no error for whoever polls, and nothing is lost meanwhile."""
-    monkeypatch.setattr(members, "RETRY_S", 0.2)
+    monkeypatch.setattr(sharing, "RETRY_S", 0.2)
     with ten_sent(broker) as (name_server, topic), Admin(RUNTIME, name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
         with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
@@ -107,17 +107,17 @@ def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch:
             member = consumer._member
             monkeypatch.setattr(member._timer, "after", lambda _delay_s, action: due.append(action))
             for _time in range(5):
-                member._rebalance()
-            assert due.count(member._try_again) == 1
-            member._try_again()
-            assert due.count(member._try_again) == 2
+                member._sharing.rebalance()
+            assert due.count(member._sharing._try_again) == 1
+            member._sharing._try_again()
+            assert due.count(member._sharing._try_again) == 2
 
 
 def test_planted_a_member_that_says_nothing_is_noticed(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its line nobody would know why nothing comes."""
-    monkeypatch.setattr(GroupMember, "_rebalance_failed", lambda _self, _topic, _error: None)
+    monkeypatch.setattr(Sharing, "_rebalance_failed", lambda _self, _topic, _error: None)
     with ten_sent(broker) as (name_server, topic), Admin(RUNTIME, name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
         with PullConsumer(RUNTIME, name_server, ConsumerConfig("G")) as consumer, caplog.at_level(logging.WARNING):

@@ -35,7 +35,7 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_client.consume import consumer as consumers
+from longpoll_client.consume import sharing
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
@@ -127,7 +127,7 @@ def let_the_timer_share(consumer: PushConsumer) -> None:
     """The group has changed meanwhile: the timer's thread comes to share queues too, and must not wait for us."""
     passed = threading.Event()
     member = consumer._member
-    assert member._requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
+    assert member._asked.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
     member._timer.after(0.0, passed.set)
     assert passed.wait(PATIENCE_S), "the timer's thread waits for who closes the member"
 
@@ -152,7 +152,7 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
     if not ours:
         # Its queues are another's as soon as the group's members are told to be others.
         member = made[0]._member
-        member._timer.after(0.0, lambda: member._lose(member.queues))
+        member._timer.after(0.0, lambda: member._sharing._lose(member.queues))
     assert closed.wait(PATIENCE_S)
     assert_over(made[0], before)
     assert made[0].queues == () or ours
@@ -217,7 +217,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
     name_server: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile."""
-    monkeypatch.setattr(consumers, "RETRY_S", 0.02)
+    monkeypatch.setattr(sharing, "RETRY_S", 0.02)
     late = f"late-{uuid.uuid4().hex}"
     got: set[bytes] = set()
 
@@ -280,8 +280,8 @@ class ConsumerLife(RuleBasedStateMachine):
 
     @rule()
     def subscribe(self) -> None:
-        """Before the start only."""
-        self.has_topic |= self.expect(lambda: self.consumer.subscribe(self.topic), {State.CREATED})
+        """Until it is closed."""
+        self.has_topic |= self.expect(lambda: self.consumer.subscribe(self.topic), {State.CREATED, State.RUNNING})
 
     @rule()
     def start(self) -> None:
@@ -363,7 +363,7 @@ def test_every_call_at_every_moment(name_server: str, topic: str) -> None:
 PLANTED: Final = {
     "a second start": ("begin", lambda _self: None),
     "a close that is forgotten": ("end", lambda _self: True),
-    "a subscription without effect": ("check_created", lambda _self, _asked: None),
+    "a subscription without effect": ("check_open", lambda _self: None),
     "a poll of nothing": ("check_running", lambda _self, _asked: None),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from attrs import define, field
@@ -85,7 +86,7 @@ def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
 
 def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline has its way to make still; the settings say how long that may take."""
-    delivery: Any = None
+    delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
     config = ConsumerConfig(group="G")
     consumer = GroupMember(RealRuntime(), "127.0.0.1:1", config, delivery)
     try:

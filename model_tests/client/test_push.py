@@ -27,6 +27,7 @@ from longpoll_client import (
 )
 from longpoll_client.consume import concurrent
 from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.membership import BrokerLocks
 from longpoll_client.consume.workers import Answer, Listener
 from longpoll_client.errors import RefusedError
 from longpoll_runtime.real import RealRuntime
@@ -193,7 +194,7 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) 
     with new_topic(name_server, 1) as topic:
         send(name_server, topic, b"x")
         with Producer(RUNTIME, name_server) as stranger:
-            locks = GroupMember(RUNTIME, name_server, ConsumerConfig("G"), _Nowhere())._locks
+            locks = BrokerLocks(GroupMember(RUNTIME, name_server, ConsumerConfig("G"), _Nowhere())._instance, "G")
             locks._instance.route(topic)
             (queue,) = stranger._instance.route(topic).readable
             assert locks.lock([queue], _fail) == ({queue}, set())
@@ -201,11 +202,11 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) 
                 assert queue not in consumer.queues
                 assert seen == []
                 locks.unlock([queue], _fail)
-                consumer._member._rebalance()
+                consumer._member._sharing.rebalance()
                 wait_until(lambda: seen == [b"x"])
                 # Else the timer's thread may have taken the queue again before it is looked.
-                with consumer._member._rebalancing:
-                    consumer._member._lose([queue])
+                with consumer._member._sharing.rebalancing:
+                    consumer._member._sharing._lose([queue])
                     assert queue not in consumer.queues
             locks._instance.close()
 

@@ -104,7 +104,7 @@ def test_the_others_come_and_each_bad_one_is_told_of(
         assert {each.topic for each in told} == {topic}
         assert all("not zlib" in each.why and BAD in each.record for each in told)
         assert consumer.statistics[topic].unreadable_count == count
-        assert consumer._member._pullers[consumer.queues[0]].offset_done == len(bodies) + 1
+        assert consumer._member._queues.pullers()[consumer.queues[0]].offset_done == len(bodies) + 1
         dead = f"%DLQ%G-{topic}"
         sent_back = consumer.statistics[topic].sent_back_count
         assert sent_back == (count if what is Unreadable.DEAD_LETTER else 0)
@@ -128,7 +128,7 @@ def test_a_queue_stops_if_so_configured(
         assert polled(consumer, 1) == [b"1"]
         wait_until(lambda: failed_pulls(consumer) > 2)
         consumer.commit()
-        assert consumer._member._pullers[consumer.queues[0]].offset_done == 1
+        assert consumer._member._queues.pullers()[consumer.queues[0]].offset_done == 1
         assert consumer.statistics[topic].unreadable_count == 0
     assert f"{topic} queue 0 offset 1 cannot be read, and its queue waits" in caplog.text
 

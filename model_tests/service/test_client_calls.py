@@ -12,7 +12,7 @@ from longpoll_broker.service.admin import client_calls
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_client import ConsumerConfig, PullConsumer, PushConsumer, StartAt
-from longpoll_client.consume.control import read_reset
+from longpoll_client.consume.asked import read_reset
 from longpoll_client.consume.workers import ConsumeStatus
 from longpoll_client.messages import ReceivedMessage
 from longpoll_protocol.bodies import MessageQueue

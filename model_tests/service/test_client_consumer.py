@@ -20,7 +20,7 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.sharing import Sharing
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -181,7 +181,7 @@ def test_flow_control_stops_and_resumes_pulling(name_server: str) -> None:
         for number in range(100):
             producer.send("T", b"%d" % number, queue_id=0)
         with consuming(name_server, "G", cached_count_max=10, batch_count_max=5) as consumer:
-            puller = next(iter(consumer._member._pullers.values()))
+            puller = next(iter(consumer._member._queues.pullers().values()))
             wait_until(lambda: puller.cached_count == 10 and not puller._is_pulling, "pulling stopped")
             assert puller.stopped_by == "count"
             assert bodies(take(consumer, 100)) == [b"%d" % number for number in range(100)]
@@ -357,9 +357,9 @@ def test_planted_a_consumer_that_rebalances_twice_at_once_is_noticed(
 ) -> None:
     """Without its lock, and with two rebalances made to meet, a queue is pulled twice and messages come twice."""
     meeting = threading.Barrier(2)
-    original = GroupMember._begin
+    original = Sharing._begin
 
-    def begin_together(self: GroupMember, queue: Any) -> None:
+    def begin_together(self: Sharing, queue: Any) -> None:
         meeting.wait(PATIENCE_S)
         original(self, queue)
 
@@ -367,7 +367,7 @@ def test_planted_a_consumer_that_rebalances_twice_at_once_is_noticed(
         producer.send("T", b"x", queue_id=0)
         with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
             consumer.subscribe("T")
-            monkeypatch.setattr(GroupMember, "_begin", begin_together)
-            monkeypatch.setattr(consumer._member, "_rebalancing", NoLock())
+            monkeypatch.setattr(Sharing, "_begin", begin_together)
+            monkeypatch.setattr(consumer._member._sharing, "rebalancing", NoLock())
             consumer.start()
             assert bodies(take(consumer, 2)) == [b"x", b"x"]

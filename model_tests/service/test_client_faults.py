@@ -12,7 +12,7 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
-from longpoll_client.consume import consumer, puller
+from longpoll_client.consume import puller, sharing
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -32,7 +32,7 @@ RUNTIME = RealRuntime()
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
-    monkeypatch.setattr(consumer, "RETRY_S", 0.02)
+    monkeypatch.setattr(sharing, "RETRY_S", 0.02)
 
 
 def poll_one(consuming: PullConsumer) -> bytes:

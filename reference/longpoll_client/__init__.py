@@ -8,13 +8,13 @@ Leaves out pulling without a group. `docs/client.md` shows how it is used.
 
 from longpoll_client.admin import Admin
 from longpoll_client.aio import AsyncProducer, AsyncPullConsumer
-from longpoll_client.consume.consumer import OnShare
 from longpoll_client.consume.delivery import PullConsumer
+from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import ConsumeStatus, Later, Listener
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import LifecycleError
+from longpoll_client.errors import LifecycleError, NotOursError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.outgoing import OutgoingMessage
@@ -41,6 +41,7 @@ __all__ = [
     "Listener",
     "MessageModel",
     "MessageQueue",
+    "NotOursError",
     "OnShare",
     "OutgoingMessage",
     "Producer",

@@ -30,6 +30,10 @@ class NoRouteError(ClientError):
     """The name server knows no broker for the topic."""
 
 
+class NotOursError(ClientError):
+    """A queue was named that is not this consumer's now: it may have changed hands."""
+
+
 class RefusedError(ClientError):
     """The broker or name server answered, and not with success."""
 

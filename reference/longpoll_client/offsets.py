@@ -31,7 +31,7 @@ from longpoll_protocol.headers import (
 )
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Files
-from longpoll_spec.errors import ConfigError
+from longpoll_spec.errors import ConfigError, LongpollError
 from longpoll_spec.tables import with_table
 
 
@@ -50,6 +50,14 @@ class OffsetStore(Protocol):
         """Keep another place, whatever is known of the old one: the next `begin` is there. Raises a ClientError."""
         ...
 
+    def doubt(self, queue: MessageQueue) -> None:
+        """Keep the next place that `store` is given, also when it is one that was kept before."""
+        ...
+
+    def stored(self, queue: MessageQueue) -> int | None:
+        """The place that is kept; None when none is. Raises a ClientError."""
+        ...
+
 
 class RemoteOffsets:
     """The offsets of one group, kept by the brokers.
@@ -64,6 +72,7 @@ class RemoteOffsets:
         self._instance = instance
         self._group = group
         self._stored: dict[MessageQueue, int] = {}
+        self._doubted: set[MessageQueue] = set()
 
     def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
         """Where the group stopped; if it has not begun, where `start_at` says. Raises a ClientError.
@@ -72,7 +81,7 @@ class RemoteOffsets:
         """
         known = self._stored.get(queue)
         if known is None and start_at is not StartAt.STORED and not _is_retry(queue):
-            offset = self._stored_offset(queue) or self._begin_at(queue, start_at, timestamp_ms)
+            offset = self.stored(queue) or self._begin_at(queue, start_at, timestamp_ms)
         else:
             offset = self._continue(queue, known)
         self._stored[queue] = offset
@@ -80,18 +89,39 @@ class RemoteOffsets:
 
     def store(self, queue: MessageQueue, offset: int) -> None:
         """Store where the group stands, unless the broker has it already. Raises a ClientError."""
-        if self._stored.get(queue) != offset:
-            self._tell(queue, offset)
-            self._stored[queue] = offset
+        if self._stored.get(queue) != offset or queue in self._doubted:
+            # Before the broker is told: doubted anew meanwhile, it is told again.
+            self._doubted.discard(queue)
+            try:
+                self.reset(queue, offset)
+            except LongpollError:
+                self._doubted.add(queue)
+                raise
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
         """Store where the group is to stand. Raises a ClientError."""
         self._tell(queue, offset)
         self._stored[queue] = offset
 
+    def doubt(self, queue: MessageQueue) -> None:
+        """Tell the broker the next time: pulls have told it offsets that `_stored` knows nothing of."""
+        self._doubted.add(queue)
+
+    def stored(self, queue: MessageQueue) -> int | None:
+        """Where the group stopped, by its broker; None when it has not begun. Raises a ClientError."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        try:
+            return ask_offset(self._client(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except RefusedError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            return None
+
     def _continue(self, queue: MessageQueue, known: int | None) -> int:
         """Where the group stopped; if it has not begun, where this member did, or else the queue's end."""
-        stored = self._stored_offset(queue)
+        stored = self.stored(queue)
         if stored is not None:
             return stored
         if known is not None:
@@ -112,18 +142,6 @@ class RemoteOffsets:
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         ask(self._client(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
-
-    def _stored_offset(self, queue: MessageQueue) -> int | None:
-        """Where the group stopped, by its broker; None when it has not begun."""
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
-        )
-        try:
-            return ask_offset(self._client(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
-        except RefusedError as error:
-            if error.code != ResponseCode.QUERY_NOT_FOUND:
-                raise
-            return None
 
     def _client(self, queue: MessageQueue) -> RemotingClient:
         return self._instance.client(self._instance.broker_address(queue.broker_name))
@@ -182,6 +200,13 @@ class LocalOffsets:
     def reset(self, queue: MessageQueue, offset: int) -> None:
         """As `store`: nobody else keeps this member's offsets."""
         self.store(queue, offset)
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Nothing: this member alone keeps its offsets, and the file has them all."""
+
+    def stored(self, queue: MessageQueue) -> int | None:
+        """The place in the file; None for a queue that was not begun."""
+        return self._offsets.get(queue)
 
     def _read(self, path: str) -> dict[MessageQueue, int]:
         try:

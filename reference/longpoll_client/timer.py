@@ -38,6 +38,17 @@ class Timer:
             heapq.heappush(self._entries, (due_ns, self._count, action))
             self._changed.notify()
 
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """Run the action after each period, also when it raised."""
+
+        def run() -> None:
+            try:
+                action()
+            finally:
+                self.after(period_s, run)
+
+        self.after(period_s, run)
+
     def close(self) -> None:
         """End the thread once the running action, which may be the caller, is finished; the others are dropped."""
         with self._changed:

@@ -350,7 +350,7 @@ def flow_control(name_server: str, count: int, body_size: int, **limits: Any) ->
         with PushConsumer(RUNTIME, name_server, config, listen) as consumer:
             consumer.subscribe(topic)
             consumer.start()
-            (puller,) = [puller for queue, puller in consumer._member._pullers.items() if queue.topic == topic]  # noqa: SLF001
+            (puller,) = [puller for queue, puller in consumer._member._queues.pullers().items() if queue.topic == topic]  # noqa: SLF001
             wait_for(lambda: puller.stopped_by is not None, "flow control")
             stopped_by, waiting = puller.stopped_by, puller.cached_count
             going_on.set()

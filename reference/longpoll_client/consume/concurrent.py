@@ -62,7 +62,7 @@ class ConcurrentListening(Listening):
 
     def _consume(self, puller: Puller, messages: list[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
-        if puller.is_dropped:
+        if puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count)):
             return
         shown = [
             evolve(

@@ -1,65 +1,45 @@
-"""A member of a consumer group: shares the queues with the others, has them pulled, keeps their offsets.
+"""A member of a consumer group, or a consumer of queues that were assigned: its parts, its life, and its messages.
 
 Everything that asks and waits runs on the timer's thread (or, at start and close, on the caller's).
-Leaves out what it tells of itself (`membership`), pulling (`puller`), where offsets are kept (`offsets`) and what is
-done with the messages (`delivery`, `push`).
+Leaves out which queues it has (`sharing`, `own_queues`), what it tells of itself (`membership`, `asked`), pulling
+(`puller`), where offsets are kept (`offsets`) and what is done with the messages (`delivery`, `push`).
 
-Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
+Source: `DefaultMQPushConsumerImpl.java`, `DefaultLitePullConsumerImpl.java`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
-from longpoll_client.consume.control import (
-    DIRECT_COUNT_MAX,
-    MemberState,
-    direct_body,
-    offsets_body,
-    read_reset,
-    running_body,
-)
-from longpoll_client.consume.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
+from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership
+from longpoll_client.consume.own_queues import OnShare, OwnQueues
 from longpoll_client.consume.process_queue import FlowLimits
-from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
+from longpoll_client.consume.puller import Batch, Puller, PullSettings
+from longpoll_client.consume.sharing import Sharing
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.link.routes import Route
-from longpoll_client.messages import ReceivedMessage, UnreadableMessage, as_first_sent, decode_messages
-from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask
-from longpoll_client.settings import DEAD_LEVEL, RECONSUME_COUNT_MAX, ConsumerConfig, Unreadable
+from longpoll_client.lifecycle import Lifecycle, State
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage
+from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask, find_start
+from longpoll_client.settings import DEAD_LEVEL, RECONSUME_COUNT_MAX, ConsumerConfig, StartAt, Unreadable
 from longpoll_client.timer import Timer
-from longpoll_protocol.bodies import ConsumeType, MessageQueue
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
+from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    ConsumerSendMsgBackRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-)
+from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
-from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
-
-SHARING_S: Final = 0.02
-"""How long until the timer's thread looks again whether somebody else still shares queues."""
-
-Reply = Callable[..., None]
-"""Takes code, remark and body of the answer to a request."""
-OnShare = Callable[[MessageQueue, bool], None]
-"""Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
 
 
 class Delivery(Protocol):
@@ -74,21 +54,8 @@ class Delivery(Protocol):
         ...
 
 
-class Direct(Protocol):
-    """A listener that a message can be given to at an administrator's wish."""
-
-    def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
-        """Have it consumed on a thread of the listener's, and tell `then` whether it is."""
-        ...
-
-
 class GroupMember:
-    """Keeps this client in its group and its share of the queues pulled; batches go to `delivery`.
-
-    Invariant: `_pullers` has one puller, not dropped, for each queue of this client's share. It changes under `_lock`
-    and only within `_rebalancing`: two at once, of which the first heartbeat's own notice makes a second, would each
-    begin the same queue, and every message of it would come twice.
-    """
+    """Keeps this client in its group and its queues pulled; batches go to `delivery`."""
 
     def __init__(
         self,
@@ -109,18 +76,16 @@ class GroupMember:
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._delivery = delivery
         self._is_push = direct is not None
-        self._direct = direct
-        self._direct_count = 0
         self._name_server = name_server
         self._started_ms = 0
         self._is_orderly = is_orderly and not config.is_broadcasting
-        self._on_share = on_share
         self._runtime = runtime
-        self._lock = runtime.lock()
-        self._rebalancing = runtime.lock()
-        self._tries_soon = False
-        self._pullers: dict[MessageQueue, Puller] = {}
-        self._instance = ClientInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        self._instance = ClientInstance(
+            runtime,
+            name_server,
+            on_request=self._requested,
+            credentials=credentials,
+        )
         self._offsets: OffsetStore
         if config.is_broadcasting:
             self._offsets = LocalOffsets(self._instance, runtime.files, config.offsets_file)
@@ -128,7 +93,6 @@ class GroupMember:
             self._offsets = RemoteOffsets(self._instance, config.group)
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._membership = Membership(self._instance, config, self._consume_type)
-        self._locks = BrokerLocks(self._instance, config.group)
         self._timer = Timer(runtime, f"consumer-{config.group}")
         limits = FlowLimits(
             config.cached_count_max, config.cached_size_max, None if self._is_orderly else config.cached_span_max
@@ -141,6 +105,54 @@ class GroupMember:
             limits,
             not config.is_broadcasting,
         )
+        self._queues = OwnQueues(
+            runtime, config, self.lifecycle, offsets=self._offsets, make=self._make_puller, on_share=on_share
+        )
+        self._sharing = Sharing(
+            self._instance,
+            self._timer,
+            self._membership,
+            queues=self._queues,
+            is_orderly=self._is_orderly,
+            is_busy=delivery.is_busy,
+        )
+        self._asked = Asked(
+            self._instance,
+            self._state,
+            direct,
+            lambda: self._timer.after(0.0, self._sharing.rebalance_later),
+            self._sharing.move_later,
+        )
+
+    def _make_puller(self, queue: MessageQueue, subscription: SubscriptionData, offset: int, is_paused: bool) -> Puller:
+        return Puller(
+            instance=self._instance,
+            timer=self._timer,
+            statistics=self.statistics,
+            settings=self._settings,
+            queue=queue,
+            subscription=subscription,
+            offset=offset,
+            deliver=self._delivery.deliver,
+            pass_over=lambda message: self._pass_over(message, queue),
+            is_paused=is_paused,
+        )
+
+    def _state(self) -> MemberState:
+        return MemberState(
+            self.config,
+            self._name_server,
+            self._consume_type,
+            self._is_orderly,
+            self._started_ms,
+            self._runtime.unix_ms(),
+            dict(self._membership.subscriptions),
+            self._queues.pullers(),
+            self.statistics.snapshot(),
+        )
+
+    def _requested(self, command: Command, address: str) -> bool:
+        return self._asked.requested(command, address)
 
     @property
     def client_id(self) -> str:
@@ -150,13 +162,103 @@ class GroupMember:
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
         """The queues that are this client's now."""
-        with self._lock:
-            return tuple(sorted(self._pullers))
+        return tuple(sorted(self._queues.pullers()))
 
-    def subscribe(self, topic: str, expression: str, expression_type: str = "TAG") -> None:
-        """Want messages of a topic; before `start`. Raises ConfigError, or LifecycleError when it is started."""
-        self.lifecycle.check_created("subscribe")
-        self._membership.subscribe(topic, expression, expression_type)
+    # ------------------------------------------------------------ what is wanted
+
+    def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
+        """Want messages of a topic; while it runs this takes effect soon, on the timer's thread.
+
+        Raises ConfigError, LifecycleError when it is closed, and, while it runs, a ClientError when a broker will not
+        filter so: only what is no expression of tags is asked about.
+        """
+        self.lifecycle.check_open()
+        subscription = self._membership.make(topic, expression, expression_type)
+        if self.lifecycle.state is State.RUNNING and expression_type != "TAG":
+            self._check_filter(subscription)
+        self._membership.want(subscription)
+        self._wanted_anew()
+
+    def _check_filter(self, subscription: SubscriptionData) -> None:
+        try:
+            route = self._instance.route(subscription.topic)
+        except NoRouteError:
+            # It is waited for, as at the start.
+            return
+        self._membership.check_filter(subscription, route)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want nothing of a topic any more, likewise. Raises ConfigError when it is not subscribed, or as above."""
+        self.lifecycle.check_open()
+        if topic == self.retry_topic:
+            raise ConfigError(f"{topic[:140]!r} goes with the group and cannot be left")
+        self._membership.leave_topic(topic)
+        self._wanted_anew()
+
+    def assign(self, queues: Collection[MessageQueue], expression: str, expression_type: str) -> None:
+        """Want these queues instead of a share, likewise. Raises ConfigError or LifecycleError."""
+        self.lifecycle.check_open()
+        self._membership.assign(queues, expression, expression_type)
+        self._queues.keep_places(frozenset(queues))
+        self._wanted_anew()
+
+    def _wanted_anew(self) -> None:
+        if self.lifecycle.state is State.RUNNING:
+            self._timer.after(0.0, self._sharing.wanted_anew)
+
+    # ------------------------------------------------------------ where it goes on, and whether
+
+    def _due(self) -> frozenset[MessageQueue]:
+        """Queues that will be ours in a moment, if they are not already."""
+        return self._membership.assigned or frozenset()
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset; raises ConfigError where the queue has none such, NotOursError or another ClientError."""
+        self.lifecycle.check_running("seek")
+        first, end = self.find(queue, StartAt.FIRST), self.find(queue, StartAt.LAST)
+        if not first <= offset <= end:
+            place = f"{queue.topic[:140]} queue {queue.queue_id}"
+            raise ConfigError(f"offset {offset} is not in {place}, which has those from {first} to {end}")
+        self._queues.seek(queue, offset, self._due())
+
+    def seek_to(self, queue: MessageQueue, start_at: StartAt) -> None:
+        """Go on at a queue's first message, or at its end; raises NotOursError or another ClientError."""
+        self.lifecycle.check_running("seek")
+        self._queues.seek(queue, self.find(queue, start_at), self._due())
+
+    def pause(self, queues: Collection[MessageQueue] | None) -> None:
+        """Have nothing of these queues, or of any, given to the user; raises NotOursError or LifecycleError."""
+        self.lifecycle.check_running("pause")
+        self._queues.pause(queues, self._due())
+
+    def resume(self, queues: Collection[MessageQueue] | None) -> None:
+        """Go on; raises NotOursError or LifecycleError."""
+        self.lifecycle.check_running("resume")
+        self._queues.resume(queues, self._due())
+
+    # ------------------------------------------------------------ what brokers know
+
+    def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be pulled; raises NoRouteError, another ClientError or LifecycleError."""
+        self.lifecycle.check_open()
+        return self._instance.route(topic).readable
+
+    def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+        """The offset of a queue's first message, its end, or the first at or after a time; raises a ClientError."""
+        self.lifecycle.check_open()
+        addresses = self._instance.route(queue.topic).addresses
+        if queue.broker_name not in addresses:
+            raise NoRouteError(f"broker {queue.broker_name[:140]!r} has no queue of topic {queue.topic[:140]!r}")
+        client = self._instance.client(addresses[queue.broker_name])
+        return find_start(client, queue, start_at, timestamp_ms)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group stands by what is stored; None where it has not begun. Raises a ClientError."""
+        self.lifecycle.check_open()
+        self._instance.route(queue.topic)
+        return self._offsets.stored(queue)
+
+    # ------------------------------------------------------------ its life
 
     def start(self) -> None:
         """Join the group and begin to pull; a topic that is not there yet is looked for every `RETRY_S`.
@@ -173,19 +275,16 @@ class GroupMember:
     def _join(self) -> None:
         self._started_ms = self._runtime.unix_ms()
         if not self._membership.subscriptions:
-            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start")
-        routes = self._routes() if self.config.waits_for_topics else self._all_routes()
-        self._membership.check_filters(routes)
+            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
+        routes = self._sharing.routes() if self.config.waits_for_topics else self._sharing.all_routes()
+        for topic, route in routes.items():
+            self._membership.check_filter(self._membership.subscriptions[topic], route)
         if self._is_push and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
-            self._membership.subscribe(self.retry_topic, "*", "TAG")
+            self._membership.want(self._membership.make(self.retry_topic, "*", "TAG"))
         self._membership.heartbeat(list(routes.values()))
-        self._rebalance()
-        self._every(self.config.heartbeat_s, self._heartbeat_all)
-        self._every(self.config.rebalance_s, self._rebalance_later)
-        self._every(self.config.persist_s, self._persist)
-        if self._is_orderly:
-            self._every(LOCK_RENEWAL_S, self._renew_locks)
+        self._sharing.start()
+        self._timer.every(self.config.persist_s, self._queues.persist)
 
     def close(self) -> None:
         """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`.
@@ -193,14 +292,9 @@ class GroupMember:
         Errors are logged: the broker notices a lost connection.
         """
         self._timer.close()
-        with self._lock:
-            pullers = list(self._pullers.values())
-        for puller in pullers:
-            puller.drop()
-        self._persist()
-        if self._is_orderly:
-            idle = [puller.queue for puller in pullers if not self._delivery.is_busy(puller)]
-            self._locks.unlock(idle, self._lock_failed)
+        pullers = self._queues.drop_all()
+        self._queues.persist()
+        self._sharing.unlock([puller for puller in pullers if not self._delivery.is_busy(puller)])
         self._membership.leave()
         self._instance.close()
 
@@ -209,6 +303,14 @@ class GroupMember:
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something later on the timer's thread; never once the member is closed."""
         self._timer.after(delay_s, action)
+
+    def is_locked(self, puller: Puller) -> bool:
+        """Whether the queue's messages may be consumed in order now: the broker keeps it for this client."""
+        return self._sharing.is_locked(puller)
+
+    def released(self, puller: Puller) -> None:
+        """A queue that was given up is not being consumed any more: let the next member have it."""
+        self._sharing.released(puller)
 
     def send_back(self, message: ReceivedMessage, queue: MessageQueue, delay_level: int) -> None:
         """Have the broker give the message to the group again later; 0 lets it choose when, negative: never.
@@ -258,308 +360,3 @@ class GroupMember:
         except RefusedError as error:
             return f"passed over, for as a dead letter it is refused ({error})"
         return "a dead letter"
-
-    def is_locked(self, puller: Puller) -> bool:
-        """Whether the queue's messages may be consumed in order now: the broker keeps it for this client."""
-        return not self._is_orderly or self._runtime.monotonic_ns() < puller.locked_until_ns
-
-    def released(self, puller: Puller) -> None:
-        """A queue that was given up is not being consumed any more: let the next member have it."""
-        if self._is_orderly:
-            self._locks.unlock([puller.queue], self._lock_failed)
-
-    # ------------------------------------------------------------ on the timer's thread
-
-    def _every(self, period_s: float, action: Callable[[], None]) -> None:
-        def run() -> None:
-            action()
-            self._timer.after(period_s, run)
-
-        self._timer.after(period_s, run)
-
-    def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us, on a reader thread; whether we know it."""
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._timer.after(0.0, self._rebalance_later)
-            return True
-        answers: dict[int, Callable[[Command, Reply], None]] = {
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
-            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._tell_offsets,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_running,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-        }
-        found = answers.get(command.code)
-        if found is None:
-            return False
-        try:
-            found(command, partial(self._instance.reply, address, command))
-        except ProtocolError as error:
-            log.warning("request %d of %s: %s", command.code, address, error)
-            self._instance.reply(address, command, ResponseCode.SYSTEM_ERROR, str(error))
-        return True
-
-    def _tell_offsets(self, command: Command, reply: Reply) -> None:
-        """221; raises HeaderError."""
-        topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
-        with self._lock:
-            pullers = dict(self._pullers)
-        reply(ResponseCode.SUCCESS, None, offsets_body(pullers, topic))
-
-    def _tell_running(self, command: Command, reply: Reply) -> None:
-        """307; raises HeaderError."""
-        group = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields).consumer_group
-        if group != self.config.group:
-            reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:255]}> not exist in this consumer")
-            return
-        with self._lock:
-            pullers = dict(self._pullers)
-        state = MemberState(
-            self.config,
-            self._name_server,
-            self._consume_type,
-            self._is_orderly,
-            self._started_ms,
-            self._runtime.unix_ms(),
-            dict(self._membership.subscriptions),
-            pullers,
-            self.statistics.snapshot(),
-        )
-        reply(ResponseCode.SUCCESS, None, running_body(state))
-
-    def _consume_directly(self, command: Command, reply: Reply) -> None:
-        """309, answered by the listener's thread; raises a ProtocolError."""
-        messages = decode_messages(command.body)
-        if len(messages) != 1:
-            raise RemoteProtocolError(f"one message is to be consumed, and the body has {len(messages)}")
-        if self._direct is None:
-            reply(ResponseCode.SYSTEM_ERROR, f"group {self.config.group} is no push consumer here: it has no listener")
-            return
-        with self._lock:
-            is_much = self._direct_count >= DIRECT_COUNT_MAX
-            self._direct_count += not is_much
-        if is_much:
-            reply(ResponseCode.SYSTEM_BUSY, f"{DIRECT_COUNT_MAX} messages are being consumed directly already")
-            return
-        began_ns = self._runtime.monotonic_ns()
-
-        def told(is_consumed: bool) -> None:
-            with self._lock:
-                self._direct_count -= 1
-            took_ms = (self._runtime.monotonic_ns() - began_ns) / 1e6
-            body = direct_body(is_consumed=is_consumed, is_orderly=self._is_orderly, took_ms=took_ms)
-            reply(ResponseCode.SUCCESS, None, body)
-
-        self._direct.give(as_first_sent(messages[0], self.retry_topic), told)
-
-    # ------------------------------------------------------------ going on elsewhere, on the timer's thread
-
-    def _reset(self, command: Command, _reply: Reply) -> None:
-        """220: go on from other offsets where the queue is ours; raises HeaderError."""
-        offsets = read_reset(command, self.config.group)
-        log.warning("group %s is told by a broker to go on elsewhere in %d queues", self.config.group, len(offsets))
-        self._timer.after(0.0, lambda: self._when_shared(lambda: self._move(offsets)))
-
-    def _move(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Stop consuming the queues; go on once no listener has messages of them, for order's sake."""
-        with self._lock:
-            moving = {queue: self._pullers[queue] for queue in offsets if queue in self._pullers}
-        for puller in moving.values():
-            puller.drop()
-        if any(self._delivery.is_busy(puller) for puller in moving.values()):
-            self._timer.after(SHARING_S, lambda: self._when_shared(lambda: self._move(offsets)))
-            return
-        for queue in sorted(moving):
-            self._give_up(queue, stores=False)
-            try:
-                self._offsets.reset(queue, offsets[queue])
-            except LongpollError as error:
-                log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
-        self._rebalance_topics()
-
-    def _heartbeat_all(self) -> None:
-        try:
-            self._membership.heartbeat(list(self._routes().values()))
-        except LongpollError as error:
-            log.warning("heartbeat of group %s: %s", self.config.group, error)
-
-    def _own_topics(self) -> list[str]:
-        """The topics that the user asked for."""
-        return [topic for topic in self._membership.subscriptions if topic != self.retry_topic]
-
-    def _all_routes(self) -> dict[str, Route]:
-        """The routes of the topics that the user asked for; raises NoRouteError or another ClientError."""
-        return {topic: self._instance.route(topic) for topic in self._own_topics()}
-
-    def _routes(self) -> dict[str, Route]:
-        """The routes of the topics that the user asked for, as far as these are there; raises a ClientError."""
-        found = {}
-        for topic in self._own_topics():
-            try:
-                found[topic] = self._instance.route(topic)
-            except NoRouteError as error:
-                log.warning("group %s waits for its topic: %s", self.config.group, error)
-        return found
-
-    def _rebalance(self) -> None:
-        """Take and give up queues so that this client has its share; what fails is tried again soon."""
-        with self._rebalancing:
-            self._rebalance_topics()
-
-    def _rebalance_later(self) -> None:
-        """The same on the timer's thread."""
-        self._when_shared(self._rebalance_topics)
-
-    def _when_shared(self, action: Callable[[], None]) -> None:
-        """Do something within `_rebalancing`, on the timer's thread, which never waits for it.
-
-        Who shares queues now may be in `on_share`, close this member there, and so wait for the timer's thread.
-        """
-        if not self._rebalancing.acquire(blocking=False):
-            self._timer.after(SHARING_S, lambda: self._when_shared(action))
-            return
-        with ExitStack() as stack:
-            stack.callback(self._rebalancing.release)
-            action()
-
-    def _rebalance_topics(self) -> None:
-        for topic in list(self._membership.subscriptions):
-            try:
-                self._rebalance_topic(topic)
-            except NoRouteError as error:
-                if topic != self.retry_topic:
-                    self._rebalance_failed(topic, error)
-            except LongpollError as error:
-                self._rebalance_failed(topic, error)
-
-    def _rebalance_failed(self, topic: str, error: LongpollError) -> None:
-        log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
-        self._try_soon()
-
-    def _try_soon(self) -> None:
-        """Join and share again, once, however much failed by then: else what fails for long is tried ever more."""
-        if not self._tries_soon:
-            self._tries_soon = True
-            self._timer.after(RETRY_S, self._try_again)
-
-    def _try_again(self) -> None:
-        self._tries_soon = False
-        self._heartbeat_all()
-        self._rebalance_later()
-
-    def _rebalance_topic(self, topic: str) -> None:
-        route = self._instance.route(topic)
-        share = set(self._share(route))
-        with self._lock:
-            own = {queue for queue in self._pullers if queue.topic == topic}
-        for queue in sorted(own - share):
-            self._give_up(queue, stores=True)
-        if not route.readable and topic != self.retry_topic:
-            raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
-        failure: LongpollError | None = None
-        for queue in sorted(self._lockable(share - own)):
-            try:
-                self._begin(queue)
-            except LongpollError as error:
-                failure = error
-        if failure is not None:
-            # Told once for all queues of a broker that is down; the others have begun.
-            raise failure
-
-    def _share(self, route: Route) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that are this client's."""
-        if self.config.is_broadcasting:
-            return route.readable
-        members = self._membership.members(route)
-        if self.client_id not in members:
-            # The broker was restarted and has forgotten us: without this our queues would be given up.
-            self._membership.heartbeat([route])
-            members = self._membership.members(route)
-        return self.config.allocate(self.client_id, members, route.readable)
-
-    def _begin(self, queue: MessageQueue) -> None:
-        offset = self._offsets.begin(queue, self.config.start_at, self.config.start_timestamp_ms)
-        puller = Puller(
-            instance=self._instance,
-            timer=self._timer,
-            statistics=self.statistics,
-            settings=self._settings,
-            queue=queue,
-            subscription=self._membership.subscriptions[queue.topic],
-            offset=offset,
-            deliver=self._delivery.deliver,
-            pass_over=lambda message: self._pass_over(message, queue),
-        )
-        puller.locked_until_ns = self._lock_end_ns()
-        with self._lock:
-            if self.lifecycle.is_closed:
-                # By the user's own `on_share`, called for the queue before.
-                return
-            self._pullers[queue] = puller
-        self._shared(queue, True)
-        puller.pull()
-
-    def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
-        if self._on_share is not None:
-            self._on_share(queue, is_ours)
-
-    def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
-        """Let a queue go; a listener that still has messages of it ends its lock when it is done."""
-        with self._lock:
-            puller = self._pullers.pop(queue)
-        puller.drop()
-        self._shared(queue, False)
-        if stores:
-            self._store(queue, puller.offset_done)
-        if not self._delivery.is_busy(puller):
-            self.released(puller)
-
-    def _persist(self) -> None:
-        """Store every offset that has moved."""
-        with self._lock:
-            offsets = {queue: puller.offset_done for queue, puller in self._pullers.items()}
-        for queue, offset in offsets.items():
-            self._store(queue, offset)
-
-    def _store(self, queue: MessageQueue, offset: int) -> None:
-        try:
-            self._offsets.store(queue, offset)
-        except LongpollError as error:
-            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
-
-    # ------------------------------------------------------------ locks, on the timer's thread
-
-    def _lock_end_ns(self) -> int:
-        return self._runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9)
-
-    def _lockable(self, queues: set[MessageQueue]) -> set[MessageQueue]:
-        """The queues that may be begun: when orderly those that the brokers keep for us, and the rest soon again."""
-        if not self._is_orderly or not queues:
-            return queues
-        got, _refused = self._locks.lock(queues, self._lock_failed)
-        if got != queues:
-            self._try_soon()
-        return got
-
-    def _renew_locks(self) -> None:
-        """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
-        self._when_shared(self._renew)
-
-    def _renew(self) -> None:
-        with self._lock:
-            pullers = dict(self._pullers)
-        end_ns = self._lock_end_ns()
-        got, refused = self._locks.lock(pullers, self._lock_failed)
-        for queue in got:
-            pullers[queue].locked_until_ns = end_ns
-        self._lose(refused)
-
-    def _lose(self, queues: Iterable[MessageQueue]) -> None:
-        for queue in sorted(queues):
-            log.warning(
-                "%s queue %d: another member of group %s has it", queue.topic, queue.queue_id, self.config.group
-            )
-            self._give_up(queue, stores=False)
-            self._try_soon()
-
-    def _lock_failed(self, broker_name: str, error: LongpollError) -> None:
-        log.warning("locks of group %s at %s: %s", self.config.group, broker_name, error)

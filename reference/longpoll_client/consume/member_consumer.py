@@ -6,10 +6,11 @@ Leaves out how messages reach the user: `push` and `delivery` do that, and say w
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime.closeable import Closeable
 
@@ -30,11 +31,54 @@ class MemberConsumer(Closeable):
         return self._member.statistics.snapshot()
 
     def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
-        """Want messages of a topic with these tags ("a || b", "*" for all), before `start`.
+        """Want messages of a topic with these tags ("a || b", "*" for all), or others than before.
 
-        Raises ConfigError, or LifecycleError once it is started or closed.
+        While it runs this takes effect within moments; what was pulled by then comes as it is. Every member of the
+        group must want the same. Raises ConfigError, LifecycleError once it is closed, and a ClientError when brokers
+        are asked about an expression that is not one of tags.
         """
         self._member.subscribe(topic, expression, expression_type)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want nothing of a topic any more: its queues are given up within moments, and where they stand is stored.
+
+        Raises ConfigError when it is not subscribed, or LifecycleError once it is closed.
+        """
+        self._member.unsubscribe(topic)
+
+    def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Have no message of these queues, or of any, given to the user until `resume`; pulling stops, too.
+
+        With None of any queue, also of those that come later. What a listener has already it may end.
+        A queue that is given up is paused no more. Raises NotOursError, or LifecycleError unless it runs.
+        """
+        self._member.pause(None if queues is None else tuple(queues))
+
+    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Go on with these queues, or with all, where they stood. Raises as `pause`."""
+        self._member.resume(None if queues is None else tuple(queues))
+        self._wake()
+
+    def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
+        return self._member.topic_queues(topic)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that is stored of the group, or by itself when broadcasting; None where there is none.
+
+        A broker of 4.x says 0 instead while the queue still has its first message. Raises a ClientError.
+        """
+        return self._member.committed(queue)
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of a message that was stored at a time, or else of the first after it, as its broker says (29).
+
+        Of several messages of that millisecond a broker of 4.x names any. Raises a ClientError.
+        """
+        return self._member.find(queue, StartAt.TIMESTAMP, timestamp_ms)
+
+    def _wake(self) -> None:
+        """Have who waits for messages look again; nobody does."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,14 +1,15 @@
-"""What a consumer tells brokers of itself, and what they tell it of its group: 34, 35, 38 and 46.
+"""What a consumer wants, tells brokers of itself, and is told by them of its group: 34, 35, 38, 41, 42 and 46.
 
-Leaves out when (`consumer`) and what follows from it.
+Leaves out when (`consumer`, `sharing`) and what follows from it.
 
-Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`.
+Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`,
+`RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from longpoll_client.errors import ClientError, RefusedError
@@ -23,6 +24,9 @@ from longpoll_protocol.bodies import (
     ConsumerList,
     ConsumeType,
     HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
     SubscriptionData,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -33,39 +37,85 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log = logging.getLogger(__name__)
 
 SUBSCRIPTION_COUNT_MAX: Final = 1000
+LOCK_LIVE_S: Final = 30.0
+"""`REBALANCE_LOCK_MAX_LIVE_TIME`: half of what the broker grants, so that a client gives up before the broker does."""
+LOCK_RENEWAL_S: Final = 20.0
+"""`REBALANCE_LOCK_INTERVAL`."""
 
 
 class Membership:
-    """One client's membership of one group; every method may wait for brokers."""
+    """One client's membership of one group; what names a route may wait for brokers.
+
+    Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed; `assigned` is None for a
+    member that shares its topics' queues, and then nobody assigns any.
+    """
 
     def __init__(self, instance: ClientInstance, config: ConsumerConfig, consume_type: ConsumeType) -> None:
         self.config = config
-        self.subscriptions: dict[str, SubscriptionData] = {}
-        """What is wanted, by topic; changes before the start only."""
+        self.subscriptions: Mapping[str, SubscriptionData] = {}
+        """What is wanted, by topic."""
+        self.assigned: frozenset[MessageQueue] | None = None
+        """The queues that were chosen by hand."""
         self._instance = instance
         self._consume_type = consume_type
+        self._lock = instance.runtime.lock()
+        self._told: list[str] = []
 
-    def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
+    def make(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:
+        """What `want` takes; raises ConfigError. A later one has a higher version: brokers look at that."""
+        with self._lock:
+            known = self.subscriptions.get(topic)
+        version = max(self._instance.runtime.unix_ms(), known.sub_version + 1 if known is not None else 0)
+        made = make_subscription(topic, expression, expression_type, version)
+        is_same = known is not None and (known.sub_string, known.expression_type) == (made.sub_string, expression_type)
+        return known if is_same and known is not None else made
+
+    def want(self, subscription: SubscriptionData) -> None:
         """Want messages of a topic; raises ConfigError."""
-        if len(self.subscriptions) >= SUBSCRIPTION_COUNT_MAX:
-            raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are subscribed already")
-        now_ms = self._instance.runtime.unix_ms()
-        self.subscriptions[topic] = make_subscription(topic, expression, expression_type, now_ms)
+        with self._lock:
+            if self.assigned is not None:
+                raise ConfigError(f"group {self.config.group} has queues assigned here: subscribe, or assign, not both")
+            if len(self.subscriptions) >= SUBSCRIPTION_COUNT_MAX and subscription.topic not in self.subscriptions:
+                raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are subscribed already")
+            self.subscriptions = {**self.subscriptions, subscription.topic: subscription}
 
-    def check_filters(self, routes: Mapping[str, Route]) -> None:
+    def leave_topic(self, topic: str) -> None:
+        """Want nothing of a topic any more; raises ConfigError when it is not subscribed."""
+        with self._lock:
+            if topic not in self.subscriptions or self.assigned is not None:
+                raise ConfigError(f"topic {topic[:140]!r} is not subscribed by group {self.config.group} here")
+            self.subscriptions = {name: each for name, each in self.subscriptions.items() if name != topic}
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str, expression_type: str) -> None:
+        """Want these queues and no others; raises ConfigError."""
+        chosen = frozenset(queues)
+        topics = sorted({queue.topic for queue in chosen})
+        made = {topic: self.make(topic, expression, expression_type) for topic in topics}
+        with self._lock:
+            if self.assigned is None and self.subscriptions:
+                raise ConfigError(
+                    f"group {self.config.group} has topics subscribed here: subscribe, or assign, not both"
+                )
+            self.assigned, self.subscriptions = chosen, made
+
+    def check_filter(self, subscription: SubscriptionData, route: Route) -> None:
         """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
-        for topic, route in routes.items():
-            subscription = self.subscriptions[topic]
-            if subscription.expression_type == "TAG":
-                continue
-            wanted = CheckClientData(
-                client_id=self._instance.client_id, group=self.config.group, subscription_data=subscription
-            )
-            for address in sorted(route.addresses.values()):
-                ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
+        if subscription.expression_type == "TAG":
+            return
+        wanted = CheckClientData(
+            client_id=self._instance.client_id, group=self.config.group, subscription_data=subscription
+        )
+        for address in sorted(route.addresses.values()):
+            ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
 
     def heartbeat(self, routes: list[Route]) -> None:
-        """Tell every broker of the routes who we are; raises ClientError when one refuses or none of them answers."""
+        """Tell every broker of the routes who we are; raises ClientError when one refuses or none of them answers.
+
+        Without a route those are told that were the last time: nothing is wanted there any more. Who has its queues
+        assigned is no member of the group, and tells nobody.
+        """
+        if self.assigned is not None:
+            return
         group = ConsumerData(
             group_name=self.config.group,
             consume_type=self._consume_type,
@@ -74,7 +124,8 @@ class Membership:
             subscription_data_set=list(self.subscriptions.values()),
         )
         body = HeartbeatData(client_id=self._instance.client_id, consumer_data_set=[group]).encode()
-        addresses = sorted({address for route in routes for address in route.addresses.values()})
+        addresses = sorted({address for route in routes for address in route.addresses.values()}) or self._told
+        self._told = addresses
         failures: list[ClientError] = []
         for address in addresses:
             try:
@@ -107,12 +158,65 @@ class Membership:
 
     def leave(self) -> None:
         """Tell every broker that a route has named; errors are logged, for it notices the lost connection."""
+        if self.assigned is not None:
+            return
         header = UnregisterClientRequestHeader(client_id=self._instance.client_id, consumer_group=self.config.group)
         for address in self._instance.broker_addresses():
             try:
                 ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
             except LongpollError as error:
                 log.warning("leaving group %s: %s", self.config.group, error)
+
+
+class BrokerLocks:
+    """Has the brokers keep queues for one member of a group alone, so that their messages are consumed in order."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+
+    def lock(
+        self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]
+    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """The queues that this client has for itself now, and those that others have.
+
+        A queue whose broker did not answer is in neither set; `failed` is called with
+        the broker's name and the error.
+        """
+        got: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
+        for broker_name, wanted in by_broker(queues).items():
+            try:
+                answer = self._ask(RequestCode.LOCK_BATCH_MQ, broker_name, wanted)
+            except LongpollError as error:
+                failed(broker_name, error)
+                continue
+            locked = set(answer.lock_ok_mq_set)
+            got |= locked & set(wanted)
+            refused |= set(wanted) - locked
+        return got, refused
+
+    def unlock(self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]) -> None:
+        """Let others have the queues; what fails ends by itself after 60 s."""
+        for broker_name, wanted in by_broker(queues).items():
+            try:
+                self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, wanted)
+            except LongpollError as error:
+                failed(broker_name, error)
+
+    def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> LockBatchResponse:
+        client = self._instance.client(self._instance.broker_address(broker_name))
+        request = LockBatchRequest(consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues)
+        body = ask(client, code, body=request.encode()).body
+        return LockBatchResponse.decode(body) if len(body) else LockBatchResponse()
+
+
+def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """The queues of each broker."""
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(queues):
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:

@@ -42,8 +42,8 @@ class _Active:
 class OrderlyListening(Listening):
     """The listener's threads.
 
-    Invariant: `_active` has each queue with exactly one task, which is queued, running or waiting on the timer; it
-    changes under `_lock`. So two threads never have one queue's messages.
+    Invariant: `_active` has each queue with exactly one task, which is queued, running, waiting on the timer or
+    put off until the queue is resumed; it changes under `_lock`. So two threads never have one queue's messages.
     """
 
     def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
@@ -69,6 +69,8 @@ class OrderlyListening(Listening):
 
     def _consume(self, puller: Puller) -> None:
         """Give the listener the queue's first messages, if the queue is still this client's."""
+        if puller.defer(lambda: self._submit(puller)):
+            return
         if not self._member.is_locked(puller):
             self._member.after(LOCK_WAIT_S, lambda: self._submit(puller))
             return

@@ -69,7 +69,8 @@ class Batch:
 class Puller:
     """One queue's loop.
 
-    Invariant, under `_lock`: at most one pull is on its way (`_is_pulling`); once `_is_dropped`, nothing here changes.
+    Invariant, under `_lock`: at most one pull is on its way whose answer counts (`_is_pulling`), and it was asked in
+    this `_turn`; once `_is_dropped`, nothing here changes. `_deferred` has something only while `_is_paused`.
     """
 
     def __init__(
@@ -84,10 +85,11 @@ class Puller:
         offset: int,
         deliver: Callable[[Batch], None],
         pass_over: Callable[[UnreadableMessage], None],
+        is_paused: bool = False,
     ) -> None:
         """`pass_over`, on the timer's thread, does with a message that cannot be read what is to be done.
 
-        When it raises a LongpollError the message is asked for again.
+        When it raises a LongpollError the message is asked for again. Paused, it begins with `resume`.
         """
         self.queue = queue
         self.locked_until_ns = 0
@@ -97,7 +99,7 @@ class Puller:
         self._statistics = statistics
         self._settings = settings
         self._subscription = subscription
-        self._tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None
+        self._tags = _tags_of(subscription)
         self._deliver = deliver
         self._pass_over = pass_over
         self._lock = instance.runtime.lock()
@@ -106,6 +108,10 @@ class Puller:
         self._is_alone = False
         """Whether one message is asked for, because the last answer began with one that could not be read."""
         self._is_dropped = False
+        self._is_paused = is_paused
+        self._deferred: list[Callable[[], None]] = []
+        self._turn = 0
+        """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
         self._stopped_by: Stop | None = None
         self._asked_ns = 0
 
@@ -139,10 +145,58 @@ class Puller:
         with self._lock:
             return self._is_dropped
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing of it is to be consumed for now."""
+        with self._lock:
+            return self._is_paused
+
+    @property
+    def subscription(self) -> SubscriptionData:
+        """What is wanted of the queue."""
+        with self._lock:
+            return self._subscription
+
     def drop(self) -> None:
         """Pull no more and deliver nothing more; an answer on its way is thrown away."""
         with self._lock:
             self._is_dropped = True
+        self._go_on()
+
+    def pause(self) -> None:
+        """Pull no more until `resume`; what a pull on its way brings waits with the rest."""
+        with self._lock:
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`, first with what was put off."""
+        with self._lock:
+            self._is_paused = False
+        self._go_on()
+        self.pull()
+
+    def defer(self, action: Callable[[], None]) -> bool:
+        """Whether the queue is paused: then the action is done, and must not wait, when it is resumed or dropped."""
+        with self._lock:
+            is_deferred = self._is_paused and not self._is_dropped
+            if is_deferred:
+                self._deferred.append(action)
+        return is_deferred
+
+    def _go_on(self) -> None:
+        """Do what was put off, outside the lock."""
+        with self._lock:
+            deferred, self._deferred = self._deferred, []
+        for action in deferred:
+            action()
+
+    def resubscribe(self, subscription: SubscriptionData) -> None:
+        """Want other messages from the next pull on; what was pulled before is delivered as it came."""
+        with self._lock:
+            self._subscription, self._tags = subscription, _tags_of(subscription)
+            self._turn += 1
+            self._is_pulling = self._is_alone = False
+        self.pull()
 
     def first(self, count: int) -> list[ReceivedMessage]:
         """The first messages that wait to be consumed; none once the queue is given up."""
@@ -160,18 +214,22 @@ class Puller:
     def pull(self) -> None:
         """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""
         with self._lock:
-            if self._is_pulling or self._is_dropped or self._is_stopped():
+            if self._is_pulling or self._is_dropped or self._is_paused or self._is_stopped():
                 return
             self._is_pulling = True
+            turn = self._turn
             self._asked_ns = self._instance.runtime.monotonic_ns()
             header = self._header()
         try:
             client = self._instance.client(self._instance.broker_address(self.queue.broker_name))
             client.call_async(
-                RequestCode.PULL_MESSAGE, header, callback=self._answered, timeout_s=self._settings.timeout_s
+                RequestCode.PULL_MESSAGE,
+                header,
+                callback=lambda answer: self._answered(answer, turn),
+                timeout_s=self._settings.timeout_s,
             )
         except LongpollError as error:
-            self._failed(error, RETRY_S)
+            self._failed(error, RETRY_S, turn)
 
     def _is_stopped(self) -> bool:
         """Whether flow control says no; `done` asks again. Each stop is counted once."""
@@ -200,8 +258,12 @@ class Puller:
             expression_type=self._subscription.expression_type,
         )
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Answer, turn: int) -> None:
         """Take the answer of a pull, on the reader thread."""
+        with self._lock:
+            if turn != self._turn:
+                return
+            tags = self._tags
         try:
             if not isinstance(answer, Command):
                 raise answer
@@ -214,22 +276,24 @@ class Puller:
             self._check_order(found)
         except LongpollError as error:
             is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
-            self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S)
+            self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S, turn)
             return
-        wanted = tuple(message for message in found if self._tags is None or message.tags in self._tags)
+        wanted = tuple(message for message in found if tags is None or message.tags in tags)
         if broken is not None and not found:
-            self._unreadable(str(broken), answer, header.next_begin_offset)
+            self._unreadable(str(broken), answer, header.next_begin_offset, turn)
             return
         offset_next = header.next_begin_offset if broken is None else found[-1].queue_offset + 1
-        self._take(wanted, offset_next, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
+        self._take(wanted, offset_next, turn, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
         self.pull()
 
-    def _unreadable(self, why: str, answer: Command, offset_next: int) -> None:
+    def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
         """The first message of an answer cannot be read: ask for it alone, and pass it over if it is no better then.
 
         Only of a message that came alone is the offset certain: the next one's less one.
         """
         with self._lock:
+            if turn != self._turn:
+                return
             was_alone, self._is_alone = self._is_alone, True
             if not was_alone:
                 self._is_pulling = False
@@ -239,15 +303,15 @@ class Puller:
             return
         message = UnreadableMessage(self.queue.topic, self.queue.queue_id, offset_next - 1, why, bytes(answer.body))
         # What is done with it may wait for the broker, which a reader thread must not.
-        self._timer.after(0.0, lambda: self._go_past(message))
+        self._timer.after(0.0, lambda: self._go_past(message, turn))
 
-    def _go_past(self, message: UnreadableMessage) -> None:
+    def _go_past(self, message: UnreadableMessage, turn: int) -> None:
         try:
             self._pass_over(message)
         except LongpollError as error:
-            self._failed(error, RETRY_S)
+            self._failed(error, RETRY_S, turn)
             return
-        self._take((), message.queue_offset + 1, is_moved=False)
+        self._take((), message.queue_offset + 1, turn, is_moved=False)
         self.pull()
 
     def _check_order(self, messages: list[ReceivedMessage]) -> None:
@@ -262,12 +326,12 @@ class Puller:
                 )
             expected = message.queue_offset + 1
 
-    def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, *, is_moved: bool) -> None:
+    def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, turn: int, *, is_moved: bool) -> None:
         """Deliver the messages and stand at the next offset."""
         with self._lock:
-            self._is_pulling = self._is_alone = False
-            if self._is_dropped:
+            if self._is_dropped or turn != self._turn:
                 return
+            self._is_pulling = self._is_alone = False
             if is_moved:
                 self._cached.move(offset_next)
             else:
@@ -281,12 +345,17 @@ class Puller:
             self._statistics.add(topic, found_count=1, message_count=len(messages), pull_ms=waited_ms)
             self._deliver(Batch(self, messages))
 
-    def _failed(self, error: LongpollError, retry_s: float) -> None:
+    def _failed(self, error: LongpollError, retry_s: float, turn: int) -> None:
         """Ask again later; nothing is lost, for the offset stays where it is."""
         with self._lock:
-            self._is_pulling = False
-            if self._is_dropped:
+            if self._is_dropped or turn != self._turn:
                 return
+            self._is_pulling = False
         self._statistics.add(self.queue.topic, failed_pull_count=1)
         log.warning("%s queue %d: %s; asking again in %g s", self.queue.topic, self.queue.queue_id, error, retry_s)
         self._timer.after(retry_s, self.pull)
+
+
+def _tags_of(subscription: SubscriptionData) -> frozenset[str] | None:
+    """The tags that are wanted; None: all, or what the broker alone can tell."""
+    return wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None

@@ -9,10 +9,11 @@ Source: `DefaultMQPushConsumer.java`.
 from __future__ import annotations
 
 from longpoll_client.consume.concurrent import ConcurrentListening
-from longpoll_client.consume.consumer import GroupMember, OnShare
+from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.orderly import OrderlyListening
+from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.workers import Listener
 from longpoll_client.credentials import Credentials
 from longpoll_client.settings import ConsumerConfig

@@ -1,0 +1,201 @@
+"""The queues that are one consumer's now: begun where the group stands, pulled, paused, moved, and given up.
+
+Leaves out which queues these are (`sharing`), pulling itself (`puller`) and where offsets are kept (`offsets`).
+
+Source: `RebalanceImpl.updateProcessQueueTableInRebalance`, `AssignedMessageQueue.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
+
+from longpoll_client.consume.puller import Puller
+from longpoll_client.errors import NotOursError
+from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.offsets import OffsetStore
+from longpoll_client.settings import ConsumerConfig
+from longpoll_protocol.bodies import MessageQueue, SubscriptionData
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
+
+OnShare: TypeAlias = Callable[[MessageQueue, bool], None]
+"""Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
+MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
+"""Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
+
+
+class OwnQueues:
+    """A consumer's queues.
+
+    Invariant: `_pullers` has one puller, not dropped, for each of them. Queues come and go under `_lock` and only
+    within the `rebalancing` of `sharing`; at any time one puller may be replaced by another of the same queue (`seek`).
+    `_places` are of queues that are due and have not begun. `_paused` has the paused ones, those that are due too.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ConsumerConfig,
+        lifecycle: Lifecycle,
+        *,
+        offsets: OffsetStore,
+        make: MakePuller,
+        on_share: OnShare | None,
+    ) -> None:
+        self._config = config
+        self._lifecycle = lifecycle
+        self._offsets = offsets
+        self._make = make
+        self._on_share = on_share
+        self._lock = runtime.lock()
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self._places: dict[MessageQueue, int] = {}
+        self._paused: set[MessageQueue] = set()
+        self._is_all_paused = False
+
+    def pullers(self) -> dict[MessageQueue, Puller]:
+        """Each queue with its puller now."""
+        with self._lock:
+            return dict(self._pullers)
+
+    def of_topic(self, topic: str) -> set[MessageQueue]:
+        """Those of one topic."""
+        with self._lock:
+            return {queue for queue in self._pullers if queue.topic == topic}
+
+    # ------------------------------------------------------------ coming and going, within `rebalancing`
+
+    def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int) -> None:
+        """Pull a queue from where the group stands, or from where it was sent before; raises a ClientError."""
+        offset = self._offsets.begin(queue, self._config.start_at, self._config.start_timestamp_ms)
+        with self._lock:
+            if self._lifecycle.is_closed:
+                # By the user's own `on_share`, called for the queue before.
+                return
+            place = self._places.pop(queue, None)
+            if place is not None:
+                self._offsets.doubt(queue)
+            if self._is_all_paused:
+                self._paused.add(queue)
+            puller = self._make(queue, subscription, offset if place is None else place, queue in self._paused)
+            puller.locked_until_ns = locked_until_ns
+            self._pullers[queue] = puller
+        self._shared(queue, True)
+        puller.pull()
+
+    def give_up(self, queue: MessageQueue, *, stores: bool) -> Puller:
+        """Let a queue go, and keep where it stands if it `stores`; its puller, whose messages may be consumed still."""
+        with self._lock:
+            puller = self._pullers.pop(queue)
+            if stores:
+                self._paused.discard(queue)
+        puller.drop()
+        self._shared(queue, False)
+        if stores:
+            self.store(queue, puller.offset_done)
+        return puller
+
+    def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
+        if self._on_share is not None:
+            self._on_share(queue, is_ours)
+
+    def drop_all(self) -> list[Puller]:
+        """Pull and deliver nothing more; every puller."""
+        pullers = list(self.pullers().values())
+        for puller in pullers:
+            puller.drop()
+        return pullers
+
+    def resubscribe(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        """Have every queue pulled for what is wanted now."""
+        for queue, puller in self.pullers().items():
+            wanted = subscriptions.get(queue.topic)
+            if wanted is not None and wanted != puller.subscription:
+                puller.resubscribe(wanted)
+
+    # ------------------------------------------------------------ where they stand
+
+    def persist(self) -> None:
+        """Store every offset that has moved."""
+        for queue, offset in {queue: puller.offset_done for queue, puller in self.pullers().items()}.items():
+            self.store(queue, offset)
+
+    def store(self, queue: MessageQueue, offset: int) -> None:
+        """Store where a queue stands; errors are logged."""
+        try:
+            self._offsets.store(queue, offset)
+        except LongpollError as error:
+            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Store where a queue that was given up is to be begun; errors are logged."""
+        try:
+            self._offsets.reset(queue, offset)
+        except LongpollError as error:
+            log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
+
+    def seek(self, queue: MessageQueue, offset: int, due: Collection[MessageQueue]) -> None:
+        """Go on at an offset: nothing that was pulled before comes after this, and nothing of it is noted as consumed.
+
+        A queue that is `due` and has not begun will begin there. Raises NotOursError.
+        """
+        with self._lock:
+            old = self._pullers.get(queue)
+            if old is None:
+                if queue not in due:
+                    raise _not_ours(queue)
+                self._places[queue] = offset
+                return
+            new = self._make(queue, old.subscription, offset, queue in self._paused)
+            new.locked_until_ns = old.locked_until_ns
+            self._pullers[queue] = new
+            self._offsets.doubt(queue)
+        old.drop()
+        new.pull()
+
+    def keep_places(self, due: frozenset[MessageQueue]) -> None:
+        """Forget what was said of queues that are not due any more."""
+        with self._lock:
+            self._places = {queue: offset for queue, offset in self._places.items() if queue in due}
+            self._paused &= due
+
+    # ------------------------------------------------------------ pausing
+
+    def pause(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
+        """Have nothing of the queues consumed, or of any queue, also of those to come. Raises NotOursError."""
+        with self._lock:
+            for puller in self._named(queues, due):
+                puller.pause()
+            if queues is None:
+                self._is_all_paused = True
+            self._paused.update(self._pullers if queues is None else queues)
+
+    def resume(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
+        """Go on with the queues, or with every one. Raises NotOursError."""
+        with self._lock:
+            pullers = self._named(queues, due)
+            if queues is None:
+                self._is_all_paused = False
+                self._paused.clear()
+            else:
+                self._paused.difference_update(queues)
+        for puller in pullers:
+            puller.resume()
+
+    def _named(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> list[Puller]:
+        """The pullers of these queues, as far as they have begun; raises NotOursError."""
+        if queues is None:
+            return list(self._pullers.values())
+        for queue in queues:
+            if queue not in self._pullers and queue not in due:
+                raise _not_ours(queue)
+        return [self._pullers[queue] for queue in queues if queue in self._pullers]
+
+
+def _not_ours(queue: MessageQueue) -> NotOursError:
+    place = f"{queue.topic[:140]} queue {queue.queue_id} of {queue.broker_name[:140]}"
+    return NotOursError(f"{place} is not this consumer's now: look at its queues, for they change hands")
