@@ -234,7 +234,7 @@ def test_asyncio_sends_and_polls_and_loses_nothing_when_cancelled(name_server: s
         config = ConsumerConfig("G", start_at=StartAt.FIRST)
         consumer = PullConsumer(RUNTIME, name_server, config)
         consumer.subscribe(topic)
-        async with AsyncProducer(Producer(RUNTIME, name_server)) as producer, AsyncPullConsumer(consumer) as polling:
+        async with AsyncProducer(RUNTIME, name_server) as producer, AsyncPullConsumer(consumer) as polling:
             waiting = asyncio.create_task(polling.poll(PATIENCE_S, 1))
             await asyncio.wait([waiting], timeout=0.05)
             waiting.cancel()

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -381,6 +384,11 @@ class Runtime(Protocol):
 
     def memory_size(self) -> int:
         """Bytes of physical memory of the machine."""
+        ...
+
+    @property
+    def client_tls(self) -> SSLContext | None:
+        """With what connections that are made are secured; None: they are plain."""
         ...
 
     def process_id(self) -> int:

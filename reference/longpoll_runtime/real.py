@@ -110,6 +110,11 @@ class RealRuntime:
         """Bytes of physical memory of the machine."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
+    @property
+    def client_tls(self) -> ssl.SSLContext | None:
+        """With what connections that are made are secured."""
+        return self._client_tls
+
     def process_id(self) -> int:
         """The number of this process."""
         return os.getpid()

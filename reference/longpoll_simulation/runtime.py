@@ -121,6 +121,11 @@ class SimulatedRuntime:
         """Bytes of memory of the simulated machine."""
         return MEMORY_SIZE
 
+    @property
+    def client_tls(self) -> None:
+        """None: the network is simulated, and nobody listens in."""
+        return
+
     def process_id(self) -> int:
         """The same for every process: none of them forks, and `identity` tells them apart."""
         return 1

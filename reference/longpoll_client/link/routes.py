@@ -67,9 +67,14 @@ def split_addresses(name_server: str) -> list[tuple[str, int]]:
 
 @define(slots=True, eq=False)
 class Routes:
-    """The routes of one client. Invariant: `_addresses` has every broker that a route of `_routes` names."""
+    """The routes of one client.
+
+    Invariant: `_addresses` has every broker that a route of `_routes` names; `_doubted` has topics of `_routes` whose
+    next use is to wait for a better one: a send failed, or the route is a borrowed one.
+    """
 
     _routes: dict[str, Route] = field(factory=dict, init=False)
+    _doubted: set[str] = field(factory=set, init=False)
     _addresses: dict[str, str] = field(factory=dict, init=False)
 
     def known(self, topic: str) -> Route | None:
@@ -80,6 +85,10 @@ class Routes:
         """What is known of a topic, if it need not be asked for again."""
         known = self._routes.get(topic)
         return known if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9 else None
+
+    def usable(self, topic: str) -> Route | None:
+        """What is known of a topic, if it may be used while it is asked for again: it is old at most."""
+        return None if topic in self._doubted else self._routes.get(topic)
 
     def learn(self, topic: str, answer: Command, queue_count_max: int | None, now_ns: int) -> Route:
         """Keep what a name server said of a topic, or of the one whose route it borrows.
@@ -92,6 +101,8 @@ class Routes:
             raise NoRouteError(f"topic {topic!r} has no broker with a master: is the broker up?")
         # A borrowed route is asked for again with the next send, which makes the topic have its own.
         self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
+        if queue_count_max is not None:
+            self._doubted.add(topic)
         return route
 
     def fall_back(self, topic: str, error: ClientError, now_ns: int) -> Route:
@@ -112,10 +123,12 @@ class Routes:
         known = self._routes.get(topic)
         if known is not None:
             self._routes[topic] = evolve(known, learned_ns=_aged(now_ns))
+            self._doubted.add(topic)
 
     def forget(self, topic: str) -> None:
         """Know nothing of a topic any more: what the name server says of it next is so."""
         self._routes.pop(topic, None)
+        self._doubted.discard(topic)
 
     def address(self, broker_name: str) -> str:
         """The broker's address by the latest route that named it; raises NoRouteError."""
@@ -131,6 +144,7 @@ class Routes:
     def _keep(self, route: Route) -> None:
         self._addresses.update(route.addresses)
         self._routes[route.topic] = route
+        self._doubted.discard(route.topic)
 
 
 def _aged(now_ns: int) -> int:

@@ -23,6 +23,8 @@ from longpoll_protocol.names import NAME_SIZE_MAX, name_problem
 from longpoll_protocol.properties import (
     DELAY,
     KEYS,
+    NAME_END,
+    PAIR_END,
     PREPARED,
     PRODUCER_GROUP,
     TAGS,
@@ -53,6 +55,8 @@ class OutgoingMessage:
 
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""
+        if not (self.properties or self.tags or self.keys or self.delay_level):
+            return f"{UNIQUE_KEY}{NAME_END}{msg_id}{PAIR_END}{WAIT}{NAME_END}true{PAIR_END}"
         delay = str(self.delay_level) if self.delay_level else None
         own = {
             TAGS: self.tags,
@@ -65,7 +69,8 @@ class OutgoingMessage:
             text = encode_properties(dict(self.properties) | {name: value for name, value in own.items() if value})
         except LocalProtocolError as error:
             raise ConfigError(str(error)) from None
-        if len(text.encode()) > PROPERTIES_SIZE_MAX:
+        # A character has at most four bytes: most texts need not be written to see that they are short enough.
+        if 4 * len(text) > PROPERTIES_SIZE_MAX and len(text.encode()) > PROPERTIES_SIZE_MAX:
             raise ConfigError(f"properties of {len(text.encode())} bytes are over the limit of {PROPERTIES_SIZE_MAX}")
         return text
 

@@ -179,7 +179,11 @@ def results(parcel: Parcel, queue: MessageQueue, answer: Command) -> tuple[SendR
         header = SendMessageResponseHeader.decode(answer.ext_fields)
     except HeaderError as error:
         raise ClientError(f"send to topic {parcel.topic!r}: the answer cannot be read: {error}") from None
-    stored = MessageQueue(topic=parcel.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
+    stored = queue
+    if header.queue_id != queue.queue_id:
+        stored = MessageQueue(topic=parcel.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
+    if len(parcel.msg_ids) == 1:
+        return (SendResult(parcel.msg_ids[0], header.msg_id, stored, header.queue_offset, answer.code),)
     broker_ids = header.msg_id.split(",")
     if len(broker_ids) != len(parcel.msg_ids):
         broker_ids = [header.msg_id] * len(parcel.msg_ids)

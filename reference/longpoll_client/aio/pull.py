@@ -7,43 +7,15 @@ consumer has threads of its own, and a coroutine polls instead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.tries import SendResult
 
 POLL_S: Final = 1.0
 """How long one poll of an iteration lasts: what a cancelled iteration's thread may still take to end."""
-
-
-class AsyncProducer:
-    """A producer whose sends are awaited; many may be on their way at once."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self._producer.close)
-
-    async def send(self, topic: str, body: bytes, **options: Any) -> SendResult:
-        """As `Producer.send`, with its options and errors."""
-        return await asyncio.to_thread(self._producer.send, topic, body, **options)
-
-    async def send_batch(
-        self, topic: str, messages: Sequence[OutgoingMessage], **options: Any
-    ) -> tuple[SendResult, ...]:
-        """As `Producer.send_batch`, with its options and errors."""
-        return await asyncio.to_thread(self._producer.send_batch, topic, messages, **options)
 
 
 class AsyncPullConsumer:

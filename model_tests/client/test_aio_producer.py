@@ -1,0 +1,396 @@
+"""A producer on an event loop: who waits for whom, and what is left behind by what is cancelled, closed or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from attrs import define, field
+
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import AsyncProducer, Credentials, OutgoingMessage, Producer, SendResult
+from longpoll_client.aio import connection
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ConnectionLostError,
+    LifecycleError,
+    RefusedError,
+    UnreachableError,
+)
+from longpoll_client.link import exchange
+from longpoll_client.link.exchange import Exchange
+from longpoll_client.produce import tries
+from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
+from longpoll_client.produce.templates import HeadTemplates
+from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
+from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError, LongpollError
+
+RUNTIME = RealRuntime()
+PATIENCE_S = 10.0
+SENT = SendMessageResponseHeader(msg_id="00", queue_id=0, queue_offset=0).encode()
+
+
+@define
+class Cluster:
+    """A name server whose topics are each on a broker of their own."""
+
+    stack: ExitStack
+    brokers: dict[str, str] = field(factory=dict)
+    """Topic -> its broker's address."""
+    is_mute: bool = False
+    """The name server says nothing."""
+    name_server: str = ""
+
+    def route(self, peer: Peer, command: Command) -> None:
+        """Tell where a topic is."""
+        topic = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
+        if self.is_mute:
+            return
+        if topic not in self.brokers:
+            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
+            return
+        data = TopicRouteData(
+            broker_datas=[BrokerData(broker_name=topic, broker_addrs={0: self.brokers[topic]})],
+            queue_datas=[QueueData(broker_name=topic, read_queue_nums=4, write_queue_nums=4, perm=6)],
+        )
+        peer.answer(command, body=data.encode())
+
+    def serve(self, topic: str, handler: Callable[[Peer, Command], None]) -> ScriptedServer:
+        """Have a broker for a topic."""
+        server = self.stack.enter_context(ScriptedServer(handler))
+        self.brokers[topic] = server.address
+        return server
+
+
+def take(peer: Peer, command: Command) -> None:
+    """Store what comes."""
+    peer.answer(command, 0, SENT)
+
+
+def mute(_peer: Peer, _command: Command) -> None:
+    """Read, and say nothing."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """With topic `good`, whose broker takes everything."""
+    with ExitStack() as stack:
+        found = Cluster(stack)
+        found.name_server = stack.enter_context(ScriptedServer(found.route)).address
+        found.serve("good", take)
+        yield found
+
+
+def run(cluster: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **options: object) -> None:
+    """Tell a story of one producer; nothing of it is left when it is closed."""
+
+    async def told() -> None:
+        made = AsyncProducer(RUNTIME, cluster.name_server, **options)  # type: ignore[arg-type] # a test's own
+        async with asyncio.timeout(PATIENCE_S), made:
+            await story(made)
+        assert_nothing_left(made)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(told())
+
+
+def assert_nothing_left(producer: AsyncProducer) -> None:
+    """No call waits, no timer runs, nothing is to be written, no task of ours goes on."""
+    assert producer._instance._tasks == {}
+    for one in producer._instance._connections.values():
+        assert one._exchange.calls.pending == {}
+        assert not one._waiting
+
+
+async def outcome(sending: Awaitable[object]) -> object:
+    """What came of it."""
+    try:
+        return await sending
+    except LongpollError as error:
+        return error
+
+
+@pytest.mark.parametrize("where", ["broker", "name server", "connecting"])
+def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) -> None:
+    """40 sends wait for a server that says nothing, and one to another broker comes back at once."""
+    if where == "connecting":
+        listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+        cluster.stack.callback(listening.close)
+        # With its backlog full, a connection is neither taken nor refused.
+        for _number in range(2):
+            full = socket.socket()
+            full.setblocking(False)
+            full.connect_ex(listening.getsockname())
+            cluster.stack.callback(full.close)
+        cluster.brokers["bad"] = "{}:{}".format(*listening.getsockname())
+    elif where == "broker":
+        cluster.serve("bad", mute)
+
+    async def story(producer: AsyncProducer) -> None:
+        await producer.send("good", b"x")
+        cluster.is_mute = where == "name server"
+        waiting = [asyncio.create_task(outcome(producer.send("bad", b"x", timeout_s=0.6))) for _number in range(40)]
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        for _number in range(20):
+            await producer.send("good", b"x")
+        assert asyncio.get_running_loop().time() - began < 0.5
+        assert not any(task.done() for task in waiting)
+        ended = await asyncio.gather(*waiting)
+        assert {type(error) for error in ended} <= {AnswerTimeoutError, UnreachableError, ConnectionLostError}
+
+    run(cluster, story)
+
+
+def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
+    """After any number of the loop's turns: no call is left, and the next send is as good as any."""
+    story_turns: list[int] = []
+
+    async def story(_producer: AsyncProducer) -> None:
+        for turns in range(40):
+            async with AsyncProducer(RUNTIME, cluster.name_server) as fresh:
+                sending = asyncio.create_task(fresh.send("good", b"x"))
+                for _turn in range(turns):
+                    await asyncio.sleep(0.0002)
+                is_late = sending.done()
+                sending.cancel()
+                with suppress(asyncio.CancelledError):
+                    await sending
+                for one in fresh._instance._connections.values():
+                    pending = one._exchange.calls.pending.values()
+                    assert all(call.code == RequestCode.GET_ROUTEINFO_BY_TOPIC for call in pending)
+                assert isinstance(await fresh.send("good", b"y"), SendResult)
+                assert_nothing_left(fresh)
+            if is_late:
+                break
+            story_turns.append(turns)
+
+    run(cluster, story)
+    assert len(story_turns) > 2
+
+
+def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
+    """They wait for the same connection and the same route."""
+
+    async def story(producer: AsyncProducer) -> None:
+        sending = [asyncio.create_task(producer.send("good", b"x")) for _number in range(10)]
+        await asyncio.sleep(0)
+        sending[0].cancel()
+        ended = await asyncio.gather(*sending, return_exceptions=True)
+        assert isinstance(ended[0], asyncio.CancelledError)
+        assert all(isinstance(result, SendResult) for result in ended[1:])
+
+    run(cluster, story)
+
+
+def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
+    """Each with one error, waiting for an answer, a route or a connection alike; a later send is refused."""
+    cluster.serve("bad", mute)
+
+    async def story(producer: AsyncProducer) -> None:
+        told: list[SendResult | LongpollError] = []
+        await producer.send("good", b"x")
+        sending = [asyncio.create_task(outcome(producer.send("bad", b"x"))) for _number in range(5)]
+        sending.append(asyncio.create_task(outcome(producer.send("unknown", b"x"))))
+        producer.send_async("bad", b"x", told.append)
+        await asyncio.sleep(0.05)
+        await producer.close()
+        ended = await asyncio.gather(*sending)
+        assert all(isinstance(error, ClientError) for error in [*ended, *told]), [*ended, *told]
+        assert len(told) == 1
+        with pytest.raises(LifecycleError, match="closed"):
+            await producer.send("good", b"x")
+        with pytest.raises(LifecycleError, match="closed"):
+            producer.send_async("good", b"x", told.append)
+        await producer.close()
+
+    run(cluster, story)
+
+
+def test_a_lost_connection_is_made_again(cluster: Cluster) -> None:
+    """A send that was on its way is tried again on a new one."""
+    lost: list[Peer] = []
+
+    def lose_the_first(peer: Peer, command: Command) -> None:
+        if not lost:
+            lost.append(peer)
+            peer.close()
+        else:
+            take(peer, command)
+
+    cluster.serve("flaky", lose_the_first)
+
+    async def story(producer: AsyncProducer) -> None:
+        assert isinstance(await producer.send("flaky", b"x"), SendResult)
+
+    run(cluster, story)
+
+
+def test_a_half_open_connection_is_given_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call that ends in silence ends the connection, and what else waits on it; the next opens another."""
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
+    monkeypatch.setattr(tries, "ATTEMPT_COUNT", 1)
+    peers: list[Peer] = []
+
+    def only_the_second(peer: Peer, command: Command) -> None:
+        if peer not in peers:
+            peers.append(peer)
+        if peer is not peers[0]:
+            take(peer, command)
+
+    cluster.serve("half", only_the_second)
+
+    async def story(producer: AsyncProducer) -> None:
+        first = asyncio.create_task(outcome(producer.send("half", b"x", timeout_s=0.2)))
+        other = asyncio.create_task(outcome(producer.send("half", b"x", timeout_s=PATIENCE_S)))
+        assert isinstance(await first, AnswerTimeoutError)
+        lost = await other
+        assert isinstance(lost, ConnectionLostError)
+        assert "silent" in str(lost)
+        assert isinstance(await producer.send("half", b"x"), SendResult)
+
+    run(cluster, story)
+
+
+def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 sends of 1 MiB each wait before they are written, and end in time; others are served meanwhile."""
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
+    listening = cluster.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    cluster.brokers["full"] = "{}:{}".format(*listening.getsockname())
+
+    async def story(producer: AsyncProducer) -> None:
+        body = b"x" * (1 << 20)
+        sending = [asyncio.create_task(outcome(producer.send("full", body, timeout_s=0.5))) for _number in range(100)]
+        await asyncio.sleep(0.2)
+        (one,) = [one for one in producer._instance._connections.values() if one.address == cluster.brokers["full"]]
+        assert one._transport is not None
+        assert one._transport.get_write_buffer_size() + one._batch_size < 4 << 20
+        assert isinstance(await producer.send("good", b"x"), SendResult)
+        with pytest.raises(AnswerTimeoutError, match="does not read"):
+            await one.one_way(10)
+        monkeypatch.setattr(connection, "OUTPUT_BYTES_MAX", 1000)
+        with pytest.raises(LocalProtocolError, match="does not read"):
+            one.call_async(10, body=body, callback=print)
+        ended = await asyncio.gather(*sending)
+        assert {type(error) for error in ended} <= {AnswerTimeoutError, ConnectionLostError}
+
+    run(cluster, story, compression=None)
+
+
+def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
+    """Another one is told so at once, also when the first is closed; each may have its own."""
+    producer = AsyncProducer(RUNTIME, cluster.name_server)
+
+    async def first() -> None:
+        await producer.send("good", b"x")
+        await producer.close()
+
+    async def another() -> None:
+        with pytest.raises(LifecycleError, match="another event loop"):
+            await producer.send("good", b"x")
+
+    asyncio.run(first())
+    asyncio.run(another())
+
+    async def own(fresh: AsyncProducer) -> None:
+        await fresh.send_one_way("good", b"x")
+
+    for _number in range(2):
+        run(cluster, own)
+
+
+def test_callbacks_are_told_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """With the result or the error; a mistake of the caller's is raised, and one in a callback harms nobody."""
+    cluster.serve("bad", lambda peer, command: peer.answer(command, ResponseCode.MESSAGE_ILLEGAL))
+
+    async def story(producer: AsyncProducer) -> None:
+        told: list[SendResult | LongpollError] = []
+        done = asyncio.Event()
+
+        def tell(result: SendResult | LongpollError) -> None:
+            told.append(result)
+            if len(told) == 3:
+                done.set()
+            raise ValueError("mistake")
+
+        for topic in ("good", "bad", "good"):
+            producer.send_async(topic, b"x", tell)
+        with pytest.raises(ConfigError, match="not allowed"):
+            producer.send_async("a topic", b"x", tell)
+        await done.wait()
+        assert sorted(type(one).__name__ for one in told) == ["RefusedError", "SendResult", "SendResult"]
+
+    run(cluster, story)
+    assert caplog.text.count("the callback of a send failed") == 3
+
+
+def test_errors_and_options_are_the_plain_producer_s(cluster: Cluster) -> None:
+    """Queues by number and choice, batches, refusals after tries, a producer in the place of a runtime."""
+    asked: list[str] = []
+
+    def refuse(peer: Peer, command: Command) -> None:
+        assert command.ext_fields is not None
+        asked.append(command.ext_fields["e"])
+        peer.answer(command, ResponseCode.SYSTEM_ERROR)
+
+    cluster.serve("bad", refuse)
+
+    async def story(producer: AsyncProducer) -> None:
+        with pytest.raises(RefusedError):
+            await producer.send("bad", b"x", queue_id=3)
+        assert asked == ["3"] * 3
+        with pytest.raises(RefusedError):
+            await producer.send("bad", b"x", select=lambda queues: queues[1])
+        assert asked[3:] == ["1"] * 3
+        batch = await producer.send_batch("good", [OutgoingMessage(b"x"), OutgoingMessage(b"y", "t")])
+        assert len({result.msg_id for result in batch}) == 2
+
+    run(cluster, story)
+    with Producer(RUNTIME, cluster.name_server) as plain, pytest.raises(ConfigError, match="connections of its own"):
+        AsyncProducer(plain)  # type: ignore[arg-type] # as it was once
+
+
+def test_requests_are_signed(cluster: Cluster) -> None:
+    """Routes and sends alike, each with the signature of its own fields and body."""
+    server = cluster.serve("signed", take)
+
+    async def story(producer: AsyncProducer) -> None:
+        await producer.send("signed", b"body")
+        await producer.send_one_way("signed", b"other")
+
+    run(cluster, story, credentials=Credentials("me", "secret"))
+    assert server.received
+    for command in server.received:
+        fields = dict(command.ext_fields or {})
+        signature = fields.pop(SIGNATURE)
+        assert fields[ACCESS_KEY] == "me"
+        assert signature == sign(fields, command.body, "secret")
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%G%d"])
+def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
+    """Byte for byte, whatever the properties, also the second time."""
+    templates, plain = HeadTemplates(), Exchange("b:1")
+    parcels: list[Parcel] = [
+        single_parcel('g"%s', topic, OutgoingMessage(b"x" * 128), "id", 5),
+        single_parcel('g"%s', topic, OutgoingMessage(b"", 'a"b%', "\u00e9\u4e2d", {"p": "\\ %d \n"}, 3), "id-2", 6),
+        batch_parcel('g"%s', topic, [OutgoingMessage(b"x")] * 2, ["a", "b"], 7),
+    ]
+    for opaque, parcel in enumerate(parcels * 2):
+        header = parcel.header(opaque % 3)
+        expected = plain.written(parcel.code, opaque, header, parcel.body, one_way=False)
+        written = [templates.head(parcel, opaque % 3, opaque), parcel.body]
+        assert b"".join(written) == b"".join(expected)

@@ -1,0 +1,334 @@
+"""One connection to a broker or name server on an event loop: calls are awaited, writes of one turn go out together.
+
+A call that is cancelled leaves nothing behind, and an answer that comes for it is thrown away. A peer that does not
+read is waited for by its own callers alone.
+
+Leaves out which broker to ask (`instance`), and what answers mean (`link.exchange` matches them to calls).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from longpoll_client.credentials import Credentials
+from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
+from longpoll_client.link.calls import Answer, Callback
+from longpoll_client.link.exchange import (
+    CALL_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    OUTPUT_BYTES_MAX,
+    Exchange,
+    replied,
+)
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.headers import Header
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Runtime
+from longpoll_runtime.faults import FAULTS, KeepGoing
+
+log = logging.getLogger(__name__)
+
+WAITING_BYTES_MAX: Final = 1 * MIB
+"""With more bytes than this not yet taken by the operating system, a call waits before it is written."""
+BATCH_BYTES_MAX: Final = 64 * 1024
+"""What is written in one turn of the loop goes out together; with this much it does not wait for the turn's end."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long a close waits for a peer that does not read, or that does not end TLS."""
+
+Write: TypeAlias = Callable[[int], list[Buffer]]
+"""The bytes of a request with this opaque; may raise LocalProtocolError."""
+
+
+class AsyncConnection(asyncio.Protocol):
+    """A connection of one event loop; nothing of it may be used on another thread.
+
+    Invariant: `_batch` is flushed in this turn of the loop or the next; `_timer` fires at or before the first deadline.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        address: str,
+        on_request: Callable[[Command], bool] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Use `open`."""
+        self.address = address
+        self._loop = asyncio.get_running_loop()
+        self._now_ns = runtime.monotonic_ns
+        self._on_request = on_request
+        self._exchange = Exchange(address, credentials)
+        self._transport: asyncio.Transport | None = None
+        self._batch: list[Buffer] = []
+        self._batch_size = 0
+        self._is_flushing = False
+        self._is_paused = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    async def open(
+        cls,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        *,
+        on_request: Callable[[Command], bool] | None = None,
+        credentials: Credentials | None = None,
+    ) -> AsyncConnection:
+        """Connect, over TLS if the runtime has it; raises UnreachableError. `on_request` as for `RemotingClient`."""
+        address = f"{host}:{port}"
+        made = cls(runtime, address, on_request, credentials)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await made._loop.create_connection(lambda: made, host, port, ssl=runtime.client_tls)
+        except TimeoutError:
+            raise UnreachableError(f"cannot connect to {address}: timed out") from None
+        except OSError as error:
+            raise UnreachableError(f"cannot connect to {address}: {error.strerror or error}") from None
+        return made
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can still be made."""
+        return self._exchange.failure is None
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its requests are signed, so that they are written by `call` alone."""
+        return self._exchange.is_signed
+
+    async def call(
+        self, code: int, header: Header | None = None, body: Buffer = EMPTY, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Command:
+        """Ask and wait for the answer, whatever its code.
+
+        Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
+        """
+        return await self.ask(
+            code, lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False), timeout_s
+        )
+
+    async def ask(self, code: int, write: Write, timeout_s: float) -> Command:
+        """The same with a request that the caller writes."""
+        if self._is_paused:
+            timeout_s = await self._room(code, timeout_s)
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        opaque = self._begin(code, write, partial(_settle, future), timeout_s)
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            self._exchange.cancel(opaque)
+            raise
+        if isinstance(answer, ClientError):
+            raise answer
+        return answer
+
+    def call_async(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: Buffer = EMPTY,
+        *,
+        callback: Callback,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Ask; the callback gets the answer or the error, exactly once, in a later turn of the loop.
+
+        Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
+        """
+        self._begin(
+            code,
+            lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False),
+            callback,
+            timeout_s,
+        )
+
+    async def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
+        """Send without an answer; raises ConnectionLostError, LocalProtocolError, or AnswerTimeoutError for no room."""
+        if self._is_paused:
+            await self._room(code, CALL_TIMEOUT_S)
+        opaque = self._exchange.one_way_opaque(code)
+        self._write(self._exchange.written(code, opaque, header, body, one_way=True))
+
+    def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """Answer a request of the peer's; raises LocalProtocolError when too much waits to be sent."""
+        buffers = replied(request, code, remark, body)
+        if buffers and self.is_open:
+            self._write(buffers)
+
+    async def close(self) -> None:
+        """Close the connection; calls that wait get a ConnectionLostError. Returns when the socket is closed."""
+        if self.is_open:
+            self._flush()
+            self._lose(ConnectionLostError(f"the connection to {self.address} was closed by this client"))
+        if self._transport is not None:
+            self._transport.close()
+            try:
+                await asyncio.wait([self._ended], timeout=CLOSE_TIMEOUT_S)
+            finally:
+                self._transport.abort()
+            await asyncio.wait([self._ended])
+
+    # ------------------------------------------------------------ writing
+
+    def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
+        now_ns = self._now_ns()
+        opaque = self._exchange.begin(code, callback, now_ns, timeout_s)
+        try:
+            self._write(write(opaque))
+        except LocalProtocolError:
+            self._exchange.cancel(opaque)
+            raise
+        if self._timer is None or now_ns + timeout_s * 1e9 < self._timer_ns:
+            self._set_timer(now_ns)
+        return opaque
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        """Have it sent in this turn of the loop; raises LocalProtocolError when too much waits."""
+        assert self._transport is not None, "it is not connected"
+        size = sum(map(len, buffers))
+        if self._is_paused:
+            waiting = self._transport.get_write_buffer_size() + self._batch_size
+            if waiting + size > OUTPUT_BYTES_MAX:
+                raise LocalProtocolError(f"{self.address} does not read: {waiting} bytes wait to be sent already")
+        self._batch += buffers
+        self._batch_size += size
+        if self._batch_size > BATCH_BYTES_MAX:
+            self._flush()
+        elif not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if not self._batch or self._transport is None:
+            return
+        batch, self._batch, self._batch_size = self._batch, [], 0
+        self._transport.write(b"".join(batch))
+
+    async def _room(self, code: int, timeout_s: float) -> float:
+        """Wait until the peer reads; the time that is left. Raises AnswerTimeoutError and ConnectionLostError."""
+        deadline_ns = self._now_ns() + int(timeout_s * 1e9)
+        while self._is_paused:
+            self._exchange.check_open(code)
+            waiting = self._loop.create_future()
+            self._waiting.add(waiting)
+            left_s = (deadline_ns - self._now_ns()) / 1e9
+            try:
+                done, _pending = await asyncio.wait([waiting], timeout=max(0.0, left_s))
+            finally:
+                self._waiting.discard(waiting)
+            if not done:
+                raise AnswerTimeoutError(f"{self._exchange.name(code)}: {self.address} does not read")
+        return (deadline_ns - self._now_ns()) / 1e9
+
+    # ------------------------------------------------------------ asyncio's own calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: calls wait."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._is_paused = False
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and handle every whole command."""
+        exchange = self._exchange
+        if exchange.failure is not None:
+            return
+        exchange.receive(data, self._now_ns())
+        try:
+            while (command := exchange.next_command()) is not None:
+                if not command.is_response:
+                    self._requested(command)
+                elif (call := exchange.answered(command)) is not None:
+                    exchange.tell(call, command)
+        except ConnectionLostError as error:
+            self._give_up(error)
+        except FAULTS as error:
+            log.exception("what %s sent could not be served", self.address)
+            self._give_up(ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        if self.is_open:
+            why = f"the connection to {self.address} broke: {exc}" if exc else f"{self.address} closed the connection"
+            self._lose(ConnectionLostError(why))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # ------------------------------------------------------------ what ends
+
+    def _requested(self, command: Command) -> None:
+        is_known = False
+        with KeepGoing(log, f"a request of {self.address} could not be served"):
+            is_known = self._on_request is not None and self._on_request(command)
+        if not is_known:
+            self.reply(
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+
+    def _set_timer(self, now_ns: int) -> None:
+        """Have `_expire` called at the first deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ns = self._exchange.first_deadline_ns()
+        if deadline_ns is not None:
+            self._timer_ns = deadline_ns
+            self._timer = self._loop.call_later(max(0.0, (deadline_ns - now_ns) / 1e9), self._expire)
+
+    def _expire(self) -> None:
+        """End the calls whose deadline has come, and give the connection up if it is silent."""
+        now_ns = self._now_ns()
+        self._timer = None
+        expired = self._exchange.expire(now_ns)
+        for call, error in expired:
+            self._exchange.tell(call, error)
+        if self._exchange.failure is not None:
+            self._give_up(self._exchange.failure)
+        else:
+            self._set_timer(now_ns)
+
+    def _give_up(self, failure: ClientError) -> None:
+        self._lose(failure)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _lose(self, failure: ClientError) -> None:
+        """End every call, and let those who wait for room see it."""
+        for call, error in self._exchange.lose(failure):
+            self._exchange.tell(call, error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._batch, self._batch_size = [], 0
+        self.resume_writing()
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+    """Give an answer to the one who awaits it, unless that was cancelled in this very turn."""
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,200 @@
+"""All connections of one client on an event loop, and the routes it has learned from name servers.
+
+One task connects to an address and one asks for a topic's route, however many wait for it; who is cancelled or has no
+time left leaves, and the others go on. A route that is merely old is used while it is asked for again, as Java's
+client does; one that a failed send casts doubt on is waited for.
+
+Leaves out what is sent (`producer`, `member`). Source: `MQClientInstance.java`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from longpoll_client.aio.connection import AsyncConnection
+from longpoll_client.credentials import Credentials
+from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
+from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, Route, Routes, split_address, split_addresses
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetRouteInfoRequestHeader
+from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_runtime import Runtime
+
+T = TypeVar("T")
+
+
+class AsyncInstance:
+    """One client to the name servers and brokers, of the event loop that uses it first.
+
+    `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none. `on_request`
+    gets what a peer asks of us, with its host:port, as `RemotingClient` says.
+
+    Invariant: `_tasks` has every task that connects or asks for a route and has not ended; `close` ends them.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name_server: str,
+        *,
+        client_id: str | None = None,
+        on_request: Callable[[Command, str], bool] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.client_id = client_id or f"127.0.0.1@longpoll-{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
+        self.routes = Routes()
+        self._name_servers = split_addresses(name_server)
+        self._on_request = on_request
+        self._credentials = credentials
+        self._lifecycle = Lifecycle(runtime, "the client")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: dict[str, AsyncConnection] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
+
+    def check(self) -> None:
+        """Raise LifecycleError once it is closed, and on another event loop than the first."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise LifecycleError("the client belongs to another event loop: make one for each loop")
+            self._loop = loop
+        if self._lifecycle.is_closed:
+            self._lifecycle.check_open()
+
+    async def close(self) -> None:
+        """Close every connection; what waits gets an error, and what is asked afterwards is a LifecycleError."""
+        self._lifecycle.end()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        connections = list(self._connections.values())
+        self._connections.clear()
+        await asyncio.gather(*(connection.close() for connection in connections), *tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ connections
+
+    def opened(self, address: str) -> AsyncConnection | None:
+        """The open connection to host:port, if there is one."""
+        found = self._connections.get(address)
+        return found if found is not None and found.is_open else None
+
+    async def connection(self, address: str, timeout_s: float | None = None) -> AsyncConnection:
+        """An open connection to host:port, within this time; raises UnreachableError."""
+        self.check()
+        found = self.opened(address)
+        if found is not None:
+            return found
+        return await self._shared(
+            ("connect", address), lambda: self._connect(address), timeout_s, f"cannot connect to {address} in time"
+        )
+
+    async def _connect(self, address: str) -> AsyncConnection:
+        made = await AsyncConnection.open(
+            self.runtime,
+            *split_address(address),
+            on_request=lambda command: self._on_request is not None and self._on_request(command, address),
+            credentials=self._credentials,
+        )
+        if self._lifecycle.is_closed:
+            await made.close()
+            self._lifecycle.check_open()
+        self._connections[address] = made
+        return made
+
+    # ------------------------------------------------------------ routes
+
+    async def route(self, topic: str, timeout_s: float | None = None) -> Route:
+        """The topic's route; raises NoRouteError, UnreachableError or another ClientError."""
+        return await self._route(topic, timeout_s, borrows=False)
+
+    async def publish_route(self, topic: str, timeout_s: float | None = None) -> Route:
+        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it."""
+        return await self._route(topic, timeout_s, borrows=True)
+
+    def doubt_route(self, topic: str) -> None:
+        """Ask the name server again the next time, and go on by what is known if it has nothing better."""
+        self.routes.doubt(topic, self.runtime.monotonic_ns())
+
+    async def _route(self, topic: str, timeout_s: float | None, *, borrows: bool) -> Route:
+        self.check()
+        now_ns = self.runtime.monotonic_ns()
+        fresh = self.routes.fresh(topic, now_ns)
+        if fresh is not None:
+            return fresh
+        key = ("publish" if borrows else "route", topic)
+
+        def ask() -> Coroutine[Any, Any, Route]:
+            return self._ask_publish_route(topic) if borrows else self._ask_route(topic, topic, None)
+
+        usable = self.routes.usable(topic)
+        if usable is not None:
+            self._begin(key, ask)
+            return usable
+        return await self._shared(key, ask, timeout_s, f"no name server answers in time for topic {topic!r}")
+
+    async def _ask_publish_route(self, topic: str) -> Route:
+        try:
+            return await self._ask_route(topic, topic, None)
+        except NoRouteError:
+            return await self._ask_route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
+
+    async def _ask_route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
+        now_ns = self.runtime.monotonic_ns()
+        try:
+            answer = await self._ask_name_servers(asked_topic)
+            return self.routes.learn(topic, answer, queue_count_max, now_ns)
+        except ClientError as error:
+            return self.routes.fall_back(topic, error, self.runtime.monotonic_ns())
+
+    async def _ask_name_servers(self, topic: str) -> Command:
+        """The first answer of any name server; raises UnreachableError when none answers."""
+        failure: ClientError | None = None
+        for host, port in self._name_servers:
+            try:
+                connection = await self.connection(f"{host}:{port}")
+                return await connection.call(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic), timeout_s=CALL_TIMEOUT_S
+                )
+            except LifecycleError:
+                raise
+            except ClientError as error:
+                failure = error
+        assert failure is not None
+        raise UnreachableError(f"no name server answers: {failure}") from failure
+
+    # ------------------------------------------------------------ one task for all who wait
+
+    def _begin(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """The task of this name, begun if there is none."""
+        task: asyncio.Task[T] | None = self._tasks.get(key)
+        if task is None:
+            task = asyncio.create_task(work(), name=" ".join(key))
+            self._tasks[key] = task
+            task.add_done_callback(lambda ended: self._forget(key, ended))
+        return task
+
+    def _forget(self, key: tuple[str, str], ended: asyncio.Task[Any]) -> None:
+        if self._tasks.get(key) is ended:
+            del self._tasks[key]
+        if not ended.cancelled():
+            # Nobody may be left that wants it.
+            ended.exception()
+
+    async def _shared(
+        self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None, late: str
+    ) -> T:
+        """What a task comes to that others may wait for too; raises UnreachableError when there is no time left."""
+        task = self._begin(key, work)
+        done, _pending = await asyncio.wait([task], timeout=timeout_s)
+        if not done:
+            raise UnreachableError(late)
+        if task.cancelled():
+            self._lifecycle.check_open()
+            raise UnreachableError(late)
+        return task.result()
