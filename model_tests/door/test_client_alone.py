@@ -93,6 +93,8 @@ def test_it_is_of_the_same_version() -> None:
     assert alone["version"] == whole["version"] == longpoll.__version__
     assert {*alone["dependencies"]} <= {each.partition(";")[0].strip() for each in whole["dependencies"]}
     assert alone["requires-python"] == whole["requires-python"]
+    extras = alone["optional-dependencies"]
+    assert {name: whole["optional-dependencies"][name] for name in extras} == extras
 
 
 @pytest.mark.long
