@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -316,7 +317,7 @@ def test_planted_faults_are_found_from_outside(
 
     As late as the history itself came, as the machine was, nothing is a fault.
     """
-    monkeypatch.setattr("longpoll_judge.testing.plant.ALLOWANCE_MS", strict_latest_ms + 500)
+    monkeypatch.setattr("longpoll_judge.testing.plant.ALLOWANCE_MS", math.ceil(strict_latest_ms) + 500)
     fault = plant(strict_history, name, tmp_path / "planted")
     result = judged(tmp_path / "planted", late_ms=strict_latest_ms, wake_ms=strict_latest_ms)
     named = {finding.property for finding in result.findings}
