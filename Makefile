@@ -10,6 +10,8 @@ LOCKS := $(wildcard requirements/*.lock)
 # Many tests wait for something: half as many workers again as there are cores keep those busy.
 WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 PART ?= all
+# What is told of the project, and whether its tests see faults: looked at by `make check`.
+CHECKED := model_tests/tidy model_tests/docs model_tests/mutants
 # Compiled modules are kept even where the environment forbids it: else each of hundreds of processes compiles anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -23,8 +25,8 @@ $(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh
 run: setup  ## the main job: explore, prove, serve, drive, record, judge, report
 	@$(BIN)/longpoll verify
 
-test: setup  ## the test suite, under 5 minutes; what the source text must keep is in `make check`
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore model_tests/tidy
+test: setup  ## the test suite, under 5 minutes; that text, docs and tests are what they should be is in `make check`
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
 
 test-long: setup  ## everything that takes over 30 s, under 90 minutes
 	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m long --timeout 3600 --durations 10
@@ -39,7 +41,7 @@ bench: setup  ## measure, and print ratios against the peer: make bench PART=exp
 docs: setup  ## make the site of the docs in build/site, to be opened as files
 	@PYTHONPATH=spec:reference $(BIN)/python -m docs.site
 
-check: setup  ## format, lint, types, contracts, wheel, docs
+check: setup  ## format, lint, types, contracts, wheel, docs, and that the tests see planted faults
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -48,7 +50,7 @@ check: setup  ## format, lint, types, contracts, wheel, docs
 	@$(BIN)/python -m longpoll_spec.render.spec | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md is not what the law says: $(BIN)/python -m longpoll_spec.render.spec >docs/spec.md"; exit 1; }
 	@rm -rf build/wheel && mkdir -p build && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@$(BIN)/check-wheel-contents build/wheel
-	@$(BIN)/python -m pytest -q model_tests/tidy
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(CHECKED)
 
 format: setup  ## let the formatter decide
 	@$(BIN)/ruff format .

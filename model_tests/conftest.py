@@ -9,6 +9,7 @@ LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -41,6 +42,9 @@ settings.register_profile(
     stateful_step_count=80,
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
+
+# Thousands of tests stay in memory, which each whole round of the collector looks at: let there be fewer of them.
+gc.set_threshold(20_000, 20, 50)
 
 # Where a process has loaded readline, as pytest does, its children are told a width and a height that nobody asked for.
 for name in ("COLUMNS", "LINES"):

@@ -44,6 +44,7 @@ def test_no_first_conversion_ends_any_of_many_processes() -> None:
     assert {conversions().returncode for _ in range(COLD_PROCESSES)} == {0}
 
 
+@pytest.mark.long
 def test_planted_tables_made_at_first_use_end_it() -> None:
     """As msgspec makes them by itself: 8 of 8 processes when this was written, so one of three."""
     assert any(conversions("planted").returncode == -signal.SIGSEGV for _ in range(PROCESSES))

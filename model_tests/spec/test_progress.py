@@ -30,7 +30,7 @@ WORLDS: Final[dict[str, Bounds]] = {
         TWO_QUEUES,
     )
 }
-QUICK: Final = {("strict", "truncate"), ("strict", "two-tags"), ("strict-clone", "two-tags")}
+QUICK: Final = {("strict", "two-tags"), ("strict-clone", "two-tags")}
 
 
 @pytest.mark.parametrize("case", quick_if(product(OURS, WORLDS), lambda case: case in QUICK), ids="-".join)

@@ -70,7 +70,7 @@ def cut_places(directory: pathlib.Path) -> tuple[list[int], int, int]:
     return ends, ends[-4], int(last)
 
 
-@pytest.mark.parametrize("is_cut", [True, False])
+@pytest.mark.parametrize("is_cut", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool) -> None:
     """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept."""
     store = open_store(tmp_path / "store")

@@ -34,7 +34,7 @@ KINDS: Final[Mapping[Kind, str]] = {
 
 
 QUICK: Final = frozenset({"law", "units", "machines", "bytecodes", "steps", "pulls", "locksets", "simulated"})
-"""Methods that `make test` lets run on the code as it is."""
+"""Methods that `make check` or `make test` lets run on the code as it is."""
 PROMPT_S: Final = 10.0
 """Of one core: one of these finds each bug that is not open in less."""
 
