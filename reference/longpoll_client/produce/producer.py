@@ -23,6 +23,7 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
+from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
@@ -46,12 +47,16 @@ class Producer(Closeable):
         instance: ClientInstance | None = None,
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
+        avoids_slow_brokers: bool = False,
     ) -> None:
         """Make a producer; raises ConfigError for what cannot be.
 
         `instance`: connections that are there already, instead of new ones; closed with the producer. `compression`:
         by what a body is packed that has `compress_over_bytes` or more, None for by nothing; batches never are.
+        `avoids_slow_brokers`: sends stay away for seconds from brokers that were slow or failed, where there are others
+        (`sendLatencyFaultEnable`).
         """
+        self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._packing = Packing(compression, compress_over_bytes)
         self.group = group
         self._instance = instance or ClientInstance(runtime, name_server, credentials=credentials)
@@ -133,7 +138,7 @@ class Producer(Closeable):
         message = OutgoingMessage(body, tags, keys, properties or {})
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
         route = self._instance.publish_route(topic)
-        queue = pick(route, None, self._next_turn, None)
+        queue = pick(route, None, self._next_turn, None, slow=self._slow, now_ns=self._runtime.monotonic_ns())
         self._instance.client(route.addresses[queue.broker_name]).one_way(
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
@@ -141,7 +146,7 @@ class Producer(Closeable):
 
     def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
-        tries = Tries(parcel, select, self._runtime.monotonic_ns() + int(timeout_s * 1e9))
+        tries = Tries(parcel, select, self._runtime.monotonic_ns() + int(timeout_s * 1e9), self._slow)
         while True:
             route = self._instance.publish_route(parcel.topic)
             attempt = tries.begin(route, self._next_turn, self._runtime.monotonic_ns())

@@ -10,7 +10,7 @@ and what came of it. A loop of threads, one of callbacks and one of asyncio make
         if (results := tries.ended(outcome, now_ns)) is not None:
             return results
 
-Leaves out staying away from brokers that were slow (`sendLatencyFaultEnable`), and the bytes of requests (`outgoing`).
+Leaves out which brokers were slow (`slow_brokers`), and the bytes of requests (`outgoing`).
 
 Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMessageQueue`.
 """
@@ -32,6 +32,7 @@ from longpoll_client.errors import (
 )
 from longpoll_client.link.routes import Route
 from longpoll_client.produce.outgoing import Parcel
+from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, ResponseCode
 from longpoll_protocol.errors import HeaderError
@@ -46,10 +47,16 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
         ResponseCode.NO_PERMISSION,
+        ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which another queue is tried (`retryResponseCodes`): another broker may take the message."""
+"""Answers after which another queue is tried, at once: another broker may take the message.
+
+`retryResponseCodes` of 5.x, less two that no broker of the tree gives (204, 205); in 4.9.7 a busy broker (2) is not
+among them, and its sends fail.
+"""
 
 Select: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
@@ -98,9 +105,12 @@ class Tries:
     """None: the queues have their turns."""
     deadline_ns: int
     """By the owner's clock, for all tries together; the first is made whatever the time."""
+    slow: SlowBrokers | None = None
+    """What is known of brokers that were slow, and told of how each try ended; None where nobody stays away."""
     count: int = field(default=0, init=False)
     failure: ClientError | None = field(default=None, init=False)
     _queue: MessageQueue | None = field(default=None, init=False)
+    _begun_ns: int = field(default=0, init=False)
 
     def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
         """The next try, by the route as it is now; of another broker than the last one's where there is one.
@@ -108,14 +118,16 @@ class Tries:
         Raises NoRouteError when nothing can be written, and ConfigError for a queue that is none of those given.
         """
         avoided = self._queue.broker_name if self._queue is not None else None
-        queue = pick(route, self.select, turn, avoided)
+        queue = pick(route, self.select, turn, avoided, slow=self.slow, now_ns=now_ns)
         self.count += 1
         self._queue = queue
+        self._begun_ns = now_ns
         return Attempt(queue, route.addresses[queue.broker_name], (self.deadline_ns - now_ns) / 1e9)
 
     def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:
         """Where each message went; None when it is to be tried again. Raises what the send has failed with."""
         assert self._queue is not None, "it has not begun"
+        self._tell_slow(outcome, now_ns)
         try:
             if isinstance(outcome, ClientError):
                 raise outcome
@@ -125,6 +137,20 @@ class Tries:
             if not is_retried(error) or self.count >= ATTEMPT_COUNT or now_ns >= self.deadline_ns:
                 raise
         return None
+
+    def _tell_slow(self, outcome: Command | ClientError, now_ns: int) -> None:
+        """Say how the try ended to who stays away from slow brokers.
+
+        Unlike in Java a message that no broker takes says nothing against the one that refused it.
+        """
+        if self.slow is None or self._queue is None:
+            return
+        name = self._queue.broker_name
+        is_refusal = isinstance(outcome, Command) and outcome.code in RETRIED_CODES
+        if is_refusal or isinstance(outcome, ClientError):
+            self.slow.failed(name, now_ns, is_refusal=is_refusal)
+        else:
+            self.slow.served(name, now_ns - self._begun_ns, now_ns)
 
 
 def is_lost(error: ClientError) -> bool:
@@ -137,16 +163,26 @@ def is_retried(error: ClientError) -> bool:
     return is_lost(error) or (isinstance(error, RefusedError) and error.code in RETRIED_CODES)
 
 
-def pick(route: Route, select: Select | None, turn: Turn, avoided: str | None) -> MessageQueue:
+def pick(
+    route: Route,
+    select: Select | None,
+    turn: Turn,
+    avoided: str | None,
+    *,
+    slow: SlowBrokers | None = None,
+    now_ns: int = 0,
+) -> MessageQueue:
     """The queue that `select` picks, else the next in turn, of another broker than the avoided one if there is one.
 
-    Raises NoRouteError and ConfigError.
+    With `slow`, of a broker that was not slow if there is one. Raises NoRouteError and ConfigError.
     """
     if not route.writable:
         raise NoRouteError(f"topic {route.topic!r} cannot be written: its permission has no W")
     if select is None:
         queues: Sequence[MessageQueue] = route.writable
-        if avoided is not None:
+        if slow is not None:
+            queues = slow.preferred(queues, avoided, now_ns)
+        elif avoided is not None:
             queues = [queue for queue in queues if queue.broker_name != avoided] or queues
         return queues[turn() % len(queues)]
     queue = select(route.writable)
