@@ -35,7 +35,8 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             code = compile(snippet.replace("127.0.0.1:9876", name_server), str(PAGE), "exec")
             exec(code, {"wait_until_consumed": wait_until_consumed})  # noqa: S102 - our own page
     printed += capsys.readouterr().out
-    assert len(SNIPPETS) == 7
+    assert len(SNIPPETS) == 8
+    assert "ANYBODY THERE?" in printed
     assert "COMMIT" in printed
-    assert "['Greetings', 'Orders', 'Sold']" in printed
+    assert "['Greetings', 'Orders', 'Questions', 'Sold']" in printed
     assert "members=()" in printed

@@ -15,7 +15,7 @@ from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import ConsumeStatus, Later, Listener
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import LifecycleError, NotOursError
+from longpoll_client.errors import LifecycleError, NotOursError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.outgoing import OutgoingMessage
@@ -50,6 +50,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RemotingClient",
+    "ReplyTimeoutError",
     "SendResult",
     "StartAt",
     "TopicStatistics",

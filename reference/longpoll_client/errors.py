@@ -22,6 +22,10 @@ class AnswerTimeoutError(ClientError):
     """No answer came in time; whether the request was served is not known."""
 
 
+class ReplyTimeoutError(ClientError):
+    """A request was sent and no reply came in time; whether it was served is not known."""
+
+
 class LifecycleError(ClientError):
     """A client was asked for what it does only before its start, while it runs, or before it is closed."""
 

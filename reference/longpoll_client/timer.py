@@ -25,12 +25,12 @@ class Timer:
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
         self._changed = runtime.condition()
-        self._entries: list[tuple[int, int, Callable[[], None]]] = []
+        self._entries: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
         self._is_closed = False
         self._thread = runtime.spawn(name, self._run)
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def after(self, delay_s: float, action: Callable[[], object]) -> None:
         """Run the action once after the delay; after `close` it is never run."""
         with self._changed:
             self._count += 1
@@ -62,7 +62,7 @@ class Timer:
             with KeepGoing(log, "something that was due later failed"):
                 action()
 
-    def _take(self) -> Callable[[], None] | None:
+    def _take(self) -> Callable[[], object] | None:
         """Wait for the next action that is due; None once closed."""
         with self._changed:
             while not self._is_closed:

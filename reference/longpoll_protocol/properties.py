@@ -18,16 +18,21 @@ from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.tags import word_hash
 
 CLUSTER: Final = "CLUSTER"
+CORRELATION_ID: Final = "CORRELATION_ID"
 DELAY: Final = "DELAY"
 KEYS: Final = "KEYS"
+MESSAGE_TYPE: Final = "MSG_TYPE"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PREPARED: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 REAL_QUEUE_ID: Final = "REAL_QID"
 REAL_TOPIC: Final = "REAL_TOPIC"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 TAGS: Final = "TAGS"
+TTL: Final = "TTL"
 WAIT: Final = "WAIT"
 
 INNER_QUEUES: Final = "INNER_MULTI_DISPATCH"

@@ -99,6 +99,7 @@ def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], N
             shared.store,
             clients,
             shared.config.broker_name,
+            "{}:{}".format(*shared.address),
             runtime.lock(),
         ),
     )

@@ -39,7 +39,14 @@ _MARKED: Final = re.compile(r"@serves\(([^)]*)\)")
 _REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
 
 
-_PASSED_ON: Final = frozenset({"RESET_CONSUMER_CLIENT_OFFSET", "GET_CONSUMER_RUNNING_INFO", "CONSUME_MESSAGE_DIRECTLY"})
+_PASSED_ON: Final = frozenset(
+    {
+        "RESET_CONSUMER_CLIENT_OFFSET",
+        "GET_CONSUMER_RUNNING_INFO",
+        "CONSUME_MESSAGE_DIRECTLY",
+        "PUSH_REPLY_MESSAGE_TO_CLIENT",
+    }
+)
 """What `service.admin.client_calls` sends under the code that it was asked with, or under another one."""
 
 

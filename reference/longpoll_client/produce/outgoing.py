@@ -8,6 +8,7 @@ Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `Default
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -135,25 +136,30 @@ class Parcel:
 
 
 def single_parcel(
-    group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int, *, packing: Packing = UNPACKED
+    group: str,
+    topic: str,
+    message: OutgoingMessage,
+    msg_id: str,
+    born_ms: int,
+    *,
+    packing: Packing = UNPACKED,
+    marks: Mapping[str, str] = MappingProxyType({}),
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
 ) -> Parcel:
-    """One message; raises ConfigError."""
+    """One message; raises ConfigError. `marks` are properties of the client's own."""
     check_message(topic, message.body, message.properties)
-    text = message.property_text(msg_id)
+    text = evolve(message, properties={**message.properties, **marks}).property_text(msg_id)
     body, flag = packing.packed(message.body)
-    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, body, (msg_id,), born_ms, flag)
+    return Parcel(group, topic, code, text, body, (msg_id,), born_ms, flag)
 
 
 def prepared_parcel(
     group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int, *, packing: Packing = UNPACKED
 ) -> Parcel:
     """One message that waits for the end of its transaction; raises ConfigError."""
-    check_message(topic, message.body, message.properties)
     marks = {PREPARED: "true", PRODUCER_GROUP: group}
-    text = evolve(message, properties=dict(message.properties) | marks).property_text(msg_id)
-    body, flag = packing.packed(message.body)
-    flag |= MessageSysFlag.TRANSACTION_PREPARED.value
-    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, body, (msg_id,), born_ms, flag)
+    parcel = single_parcel(group, topic, message, msg_id, born_ms, packing=packing, marks=marks)
+    return evolve(parcel, sys_flag=parcel.sys_flag | MessageSysFlag.TRANSACTION_PREPARED.value)
 
 
 def batch_parcel(

@@ -13,6 +13,7 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -23,12 +24,15 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
+from longpoll_client.produce.requests import OnReply, Requests, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import ConfigError
 
 
 class Producer(Closeable):
@@ -59,7 +63,11 @@ class Producer(Closeable):
         self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._packing = Packing(compression, compress_over_bytes)
         self.group = group
-        self._instance = instance or ClientInstance(runtime, name_server, credentials=credentials)
+        self._requests: Requests | None = None
+        if instance is None:
+            instance = ClientInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+            self._requests = Requests(instance, group)
+        self._instance = instance
         self._runtime = runtime
         self._lock = runtime.lock()
         self._turn = 0
@@ -67,6 +75,8 @@ class Producer(Closeable):
 
     def close(self) -> None:
         """Close every connection."""
+        if self._requests is not None:
+            self._requests.close()
         self._instance.close()
 
     def send(
@@ -143,6 +153,86 @@ class Producer(Closeable):
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
         return msg_id
+
+    def request(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> ReceivedMessage:
+        """Send one message and wait for the reply of who consumes it, `timeout_s` in all.
+
+        Raises ReplyTimeoutError when none comes, else as `send`. A request that is tried again may be served twice.
+        """
+        answered = self._runtime.event()
+        outcomes: list[ReceivedMessage | ClientError] = []
+
+        def receive(outcome: ReceivedMessage | ClientError) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        message = OutgoingMessage(body, tags, keys, properties or {})
+        self.request_async(topic, message, receive, select=select, timeout_s=timeout_s)
+        answered.wait()
+        if isinstance(outcomes[0], ClientError):
+            raise outcomes[0]
+        return outcomes[0]
+
+    def request_async(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        on_reply: OnReply,
+        *,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Send one message and wait until its broker has it; `on_reply` gets the reply, or the ClientError instead.
+
+        That happens once, on a thread of the client's, unless this raises as `send` does.
+        """
+        if self._requests is None:
+            raise ConfigError("a producer with the connections of another client cannot wait for replies")
+        self._instance.publish_route(topic)
+        correlation_id, msg_id = self._ids.new(2)
+        marks = self._requests.expect(correlation_id, timeout_s, on_reply)
+        try:
+            parcel = single_parcel(
+                self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing, marks=marks
+            )
+            self._send(parcel, select, timeout_s)
+        except (ClientError, ConfigError):
+            if self._requests.forget(correlation_id):
+                raise
+
+    def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Reply to a message that was sent by `request`, also by Java's; returns when who asked has it.
+
+        Raises ConfigError when the message is no request, and a RefusedError (1) when who asked is gone.
+        """
+        topic, marks = reply_to(request)
+        (msg_id,) = self._ids.new(1)
+        parcel = single_parcel(
+            self.group,
+            topic,
+            OutgoingMessage(body),
+            msg_id,
+            self._runtime.unix_ms(),
+            packing=self._packing,
+            marks=marks,
+            code=RequestCode.SEND_REPLY_MESSAGE_V2,
+        )
+        self._send(parcel, None, timeout_s)
+
+    def _requested(self, command: Command, address: str) -> bool:
+        """What a broker asks of us, on a reader thread."""
+        is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        return is_reply and self._requests is not None and self._requests.requested(command, address)
 
     def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from attrs import define, field, frozen
 
@@ -26,19 +25,17 @@ from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, decode_messages
-from longpoll_client.offsets import ask
+from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.tries import Select, SendResult
 from longpoll_client.timer import Timer
-from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
-    UnregisterClientRequestHeader,
 )
 from longpoll_protocol.properties import PRODUCER_GROUP
 from longpoll_runtime import Runtime
@@ -46,9 +43,6 @@ from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT_S: Final = 30.0
-"""`heartbeatBrokerInterval`."""
 
 
 class TransactionState(enum.IntEnum):
@@ -75,11 +69,7 @@ class TransactionResult:
 
 @define(eq=False)
 class TransactionProducer(Closeable):
-    """A producer of one group whose members can all answer for each other's transactions; for many threads.
-
-    Invariant: `_greeted` are addresses that were told who we are since the last heartbeat; each change is one step, and
-    telling one of them twice does no harm.
-    """
+    """A producer of one group whose members can all answer for each other's transactions; for many threads."""
 
     runtime: Runtime
     name_server: str
@@ -93,7 +83,7 @@ class TransactionProducer(Closeable):
     _producer: Producer = field(init=False)
     _timer: Timer = field(init=False)
     _lifecycle: Lifecycle = field(init=False)
-    _greeted: set[str] = field(factory=set, init=False)
+    _greeter: Greeter = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._instance = ClientInstance(
@@ -107,6 +97,7 @@ class TransactionProducer(Closeable):
             compression=self.compression,
             compress_over_bytes=self.compress_over_bytes,
         )
+        self._greeter = Greeter(self._instance, self.group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._timer.after(HEARTBEAT_S, self._greet_again)
@@ -119,12 +110,7 @@ class TransactionProducer(Closeable):
         if not self._lifecycle.end():
             return
         self._timer.close()
-        header = UnregisterClientRequestHeader(client_id=self._instance.client_id, producer_group=self.group)
-        for address in sorted(self._greeted):
-            try:
-                ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
-            except LongpollError as error:
-                log.warning("leaving group %s: %s", self.group, error)
+        self._greeter.leave()
         self._producer.close()
 
     def send(
@@ -147,7 +133,7 @@ class TransactionProducer(Closeable):
         """
         message = OutgoingMessage(body, tags, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, select, timeout_s)
-        self._greet(self._instance.broker_address(sent.queue.broker_name))
+        self._greeter.greet(self._instance.broker_address(sent.queue.broker_name))
         state = TransactionState.UNKNOWN
         try:
             state = TransactionState(work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
@@ -218,21 +204,5 @@ class TransactionProducer(Closeable):
     # ------------------------------------------------------------ saying who we are
 
     def _greet_again(self) -> None:
-        self._greeted.clear()
-        for address in self._instance.broker_addresses():
-            self._greet(address)
+        self._greeter.greet_again()
         self._timer.after(HEARTBEAT_S, self._greet_again)
-
-    def _greet(self, address: str) -> None:
-        """Tell a broker once which group we are of, so that it can ask us; errors are logged and it is tried again."""
-        if address in self._greeted:
-            return
-        body = HeartbeatData(
-            client_id=self._instance.client_id, producer_data_set=[ProducerData(group_name=self.group)]
-        ).encode()
-        try:
-            ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
-        except ClientError as error:
-            log.warning("heartbeat of producer group %s: %s", self.group, error)
-            return
-        self._greeted.add(address)

@@ -63,6 +63,17 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader):
     bname: str | None = field(default=None, name="n")
 
 
+class ReplyMessageRequestHeader(SendMessageRequestHeader):
+    """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply for who has sent a request; the body is its body."""
+
+    born_host: str | None = None
+    """Host:port of who replied."""
+    store_host: str | None = None
+    """Host:port of the broker."""
+    store_timestamp: Int64
+    """When the broker had it, milliseconds since 1970."""
+
+
 class SendMessageResponseHeader(Header):
     """The reply to 10, 310 and 320; Java clients read it without looking whether it is there, so never leave it out."""
 

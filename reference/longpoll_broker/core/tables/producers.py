@@ -58,6 +58,10 @@ class Producers:
         """The group's connections."""
         return list(self._groups.get(group, ()))
 
+    def has(self, channel: Hashable) -> bool:
+        """Whether the connection has a producer of any group."""
+        return channel in self._groups_of
+
     def pick(self, group: str) -> Hashable | None:
         """One of the group's connections, each in its turn; None when there is none."""
         members = self._groups.get(group)

@@ -126,6 +126,8 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.SEND_MESSAGE: _send("topic", "properties"),
     RequestCode.SEND_MESSAGE_V2: _send("b", "i"),
     RequestCode.SEND_BATCH_MESSAGE: _send("b", "i"),
+    RequestCode.SEND_REPLY_MESSAGE: _send("topic", "properties"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
     RequestCode.PULL_MESSAGE: _TOPIC_AND_GROUP,
     RequestCode.LITE_PULL_MESSAGE: _TOPIC_AND_GROUP,
     RequestCode.QUERY_CONSUMER_OFFSET: _TOPIC_AND_GROUP,

@@ -1,9 +1,12 @@
-"""Passes requests of administrators on to members of groups: 307 and 309, and 222, which has members told 220.
+"""Passes requests on to clients: 307 and 309, 222, which has members told 220, and replies (324, 325), by 326.
 
-A member answers 307 and 309 to the broker, which answers who asked; one that does not in 10 s, or is gone, is told of
-with a code of its own. Leaves out 223, by which members would be asked for offsets that they may not have stored yet.
+A client answers 307, 309 and 326 to the broker, which answers who asked; one that does not in 10 s, or is gone, is told
+of with a code of its own. Replies are not stored, as with `storeReplyMessageEnable=false` of Java's.
 
-Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `consumeMessageDirectly`, `Broker2Client.java` 4.9.7.
+Leaves out 223, by which members would be asked for offsets that they may not have stored yet.
+
+Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `consumeMessageDirectly`, `Broker2Client.java`,
+`ReplyMessageProcessor.java` 4.9.7.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from longpoll_broker.core.tables.topics import Topics
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.send.send_processor import REGION_FIELDS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -30,9 +34,19 @@ from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
+    ReplyMessageRequestHeader,
     ResetOffsetRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
 )
 from longpoll_protocol.message import message_id_position
+from longpoll_protocol.properties import (
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    encode_properties,
+    read_properties,
+)
 from longpoll_protocol.queue_table import encode_by_queue
 from longpoll_runtime import Lock, Runtime
 
@@ -56,6 +70,42 @@ class _Waiting:
     """The member's group and client id, for texts."""
     deadline_ns: int
 
+    def passed_on(self, command: Command) -> Parts:
+        """What who asked is answered when the member has answered."""
+        # The body lies in the member's receive buffer, which is used again.
+        return answer(self.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
+
+    def gone(self) -> Parts:
+        """When the member has closed its connection."""
+        told = f"invoke consumer {self.member} Exception: it closed the connection"
+        return answer(self.asked, ResponseCode.SYSTEM_ERROR, told)
+
+    def late(self) -> Parts:
+        """When it has not answered in time."""
+        told = f"consumer {self.member} Timeout: no answer in {CALL_MS_MAX} ms"
+        return answer(self.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told)
+
+
+@frozen
+class _WaitingReply(_Waiting):
+    """Who has sent a reply, and waits until it was taken; `member` is the client id."""
+
+    queue_id: int
+
+    def passed_on(self, command: Command) -> Parts:
+        """Success as of a send; the reply has no place."""
+        if command.code != ResponseCode.SUCCESS:
+            return self.gone()
+        fields = SendMessageResponseHeader(msg_id="0", queue_id=self.queue_id, queue_offset=0).encode()
+        return answer(self.asked, ResponseCode.SUCCESS, None, fields | REGION_FIELDS)
+
+    def gone(self) -> Parts:
+        """It was not taken."""
+        told = f"push reply message to {self.member}fail."
+        return answer(self.asked, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+
+    late = gone
+
 
 @define(slots=True, eq=False)
 class ClientCalls(Serving):
@@ -67,6 +117,8 @@ class ClientCalls(Serving):
     store: MessageStore
     members: ClientProcessor
     broker_name: str
+    address: str
+    """Host:port of the broker."""
     lock: Lock
     _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
     """By the member's connection and the opaque of what it was asked."""
@@ -132,14 +184,57 @@ class ClientCalls(Serving):
             outbox.write(channel, encode(structs.replace(request, opaque=self._opaque())))
         return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
 
+    @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+    def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """324, 325: bring a reply to the producer that asked, by its client id; 1 when it is not there."""
+        is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
+        kind = SendMessageRequestHeader if is_long else SendMessageRequestHeaderV2
+        header = kind.decode(command.ext_fields)
+        if self.topics.get(header.topic) is None:
+            told = f"topic[{header.topic[:127]}] not exist, apply first please!"
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, told, REGION_FIELDS)
+        properties = read_properties(header.properties)
+        client_id = properties.get(REPLY_TO_CLIENT)
+        if client_id is None:
+            told = f"reply message properties[{REPLY_TO_CLIENT}] is null"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+        member = self.members.producer_with(client_id)
+        if member is None:
+            told = f"push reply message fail, channel of <{client_id[:255]}> not found."
+            return answer(command, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+        waiting = _WaitingReply(channel, command, client_id[:255], self._deadline_ns(), max(header.queue_id, 0))
+        return self._ask(member, self._pushed(channel, header, properties, command.body), waiting, outbox)
+
+    def _pushed(
+        self, channel: Channel, header: SendMessageRequestHeader, properties: dict[str, str], body: Buffer
+    ) -> Command:
+        """326: the reply as the producer that asked gets it."""
+        now_ms = self.runtime.unix_ms()
+        told = ReplyMessageRequestHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=encode_properties(properties | {PUSH_REPLY_TIME: str(now_ms)}),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+            born_host=channel.peer,
+            store_host=self.address,
+            store_timestamp=now_ms,
+        )
+        # The body lies in the asker's receive buffer, which is used again.
+        return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
+
     def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """A member answers: pass it on; an answer that nobody waits for is thrown away."""
         with self.lock:
             waiting = self._waiting.pop((channel, command.opaque), None)
         if waiting is not None:
-            # The body lies in the member's receive buffer, which is used again.
-            reply = answer(waiting.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
-            outbox.write(waiting.asker, reply)
+            outbox.write(waiting.asker, waiting.passed_on(command))
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
         """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
@@ -148,8 +243,7 @@ class ClientCalls(Serving):
             gone = [self._waiting.pop(key) for key in found]
         for waiting in gone:
             if waiting.asker is not channel:
-                told = f"invoke consumer {waiting.member} Exception: it closed the connection"
-                outbox.write(waiting.asker, answer(waiting.asked, ResponseCode.SYSTEM_ERROR, told))
+                outbox.write(waiting.asker, waiting.gone())
 
     def expire(self) -> None:
         """Tell those who have waited too long; called now and then."""
@@ -159,8 +253,7 @@ class ClientCalls(Serving):
             expired = [self._waiting.pop(key) for key in late]
         outbox = Outbox()
         for waiting in expired:
-            told = f"consumer {waiting.member} Timeout: no answer in {CALL_MS_MAX} ms"
-            outbox.write(waiting.asker, answer(waiting.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told))
+            outbox.write(waiting.asker, waiting.late())
         outbox.flush()
 
     def _call(
@@ -176,18 +269,24 @@ class ClientCalls(Serving):
             return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
         channel = found[0]
         assert isinstance(channel, Channel)
-        deadline_ns = self.runtime.monotonic_ns() + CALL_MS_MAX * 1_000_000
+        return self._ask(channel, asked, _Waiting(asker, command, name, self._deadline_ns()), outbox)
+
+    def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
+        """Ask a client by its connection; None when it is asked, else the refusal."""
         opaque = self._opaque()
         with self.lock:
             if len(self._waiting) >= CALL_COUNT_MAX:
                 told = f"{CALL_COUNT_MAX} requests wait for members already; ask again later"
-                return answer(command, ResponseCode.SYSTEM_BUSY, told)
-            if not command.is_one_way:
-                self._waiting[channel, opaque] = _Waiting(asker, command, name, deadline_ns)
+                return answer(waiting.asked, ResponseCode.SYSTEM_BUSY, told)
+            if not waiting.asked.is_one_way:
+                self._waiting[channel, opaque] = waiting
         outbox.write(channel, encode(structs.replace(asked, opaque=opaque)))
         if channel.closed or channel.broken:
             self.closed(channel, outbox)
         return None
+
+    def _deadline_ns(self) -> int:
+        return self.runtime.monotonic_ns() + CALL_MS_MAX * 1_000_000
 
     def _opaque(self) -> int:
         return next(self._opaques) & 0x7FFFFFFF

@@ -144,6 +144,12 @@ class ClientProcessor(Serving):
         assert channel is None or isinstance(channel, Channel)
         return channel
 
+    def producer_with(self, client_id: str) -> Channel | None:
+        """A connection of a producer that has this client id; None when it is not there."""
+        with self.lock:
+            found = [channel for channel, program in self.programs.items() if program.client_id == client_id]
+            return next((channel for channel in found if self.producers.has(channel)), None)
+
     def _register(self, channel: Channel, data: HeartbeatData, consumer: ConsumerData) -> bool:
         return self.clients.heartbeat(
             channel,

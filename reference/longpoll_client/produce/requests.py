@@ -1,0 +1,171 @@
+"""Messages that are answered: a request waits for a reply, which its broker brings to who asked.
+
+A request names who asks (`REPLY_TO_CLIENT`) and a number of its own (`CORRELATION_ID`). Its consumer sends a
+reply with both to the topic `CLUSTER_REPLY_TOPIC` (325), and that broker pushes it (326) to the connection by which who
+asked has greeted it; nothing is stored unless the broker was told to.
+
+Leaves out sending (`producer`), and matching a reply to a message that was sent before this process began.
+
+Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
+`ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from attrs import define, field
+
+from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
+from longpoll_client.instance import ClientInstance
+from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
+from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
+from longpoll_client.timer import Timer
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.compression import unpack
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import ReplyMessageRequestHeader
+from longpoll_protocol.names import REPLY_SUFFIX
+from longpoll_protocol.properties import (
+    CLUSTER,
+    CORRELATION_ID,
+    MESSAGE_TYPE,
+    REPLY_TO_CLIENT,
+    TTL,
+    UNIQUE_KEY,
+    read_properties,
+)
+from longpoll_runtime import Lock
+from longpoll_runtime.faults import KeepGoing
+from longpoll_spec.errors import ConfigError, LongpollError
+
+log = logging.getLogger(__name__)
+
+REPLY_TYPE = "reply"
+"""The value of `MSG_TYPE` in a reply."""
+NOT_STORED = -1
+"""Queue offset and physical offset of a reply: it comes without having been stored."""
+
+OnReply: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
+"""Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
+
+
+@define(slots=True, eq=False)
+class Requests:
+    """The requests of one producer that wait for replies.
+
+    Invariant: `_waiting`, `_timer` and `_is_closed` change under `_lock`; who takes a request out calls it back.
+    """
+
+    instance: ClientInstance
+    group: str
+    _greeter: Greeter = field(init=False)
+    _lock: Lock = field(init=False)
+    _waiting: dict[str, OnReply] = field(factory=dict, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+    _is_closed: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._greeter = Greeter(self.instance, self.group)
+        self._lock = self.instance.runtime.lock()
+
+    def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
+        """Wait for a reply from now on; the properties that its request has to have.
+
+        Every broker that is known is told before that we are here.
+        """
+        self._greeter.greet_all()
+        timeout_ms = int(timeout_s * 1000)
+        with self._lock:
+            if self._is_closed:
+                raise LifecycleError("the producer is closed: make a new one")
+            self._waiting[correlation_id] = on_reply
+            if self._timer is None:
+                self._timer = Timer(self.instance.runtime, f"requests-{self.group}")
+                self._timer.after(HEARTBEAT_S, self._greet_again)
+            timer = self._timer
+        late = ReplyTimeoutError(f"no reply within {timeout_s:g} s; whether the request was served is not known")
+        timer.after(timeout_s, partial(self._end, correlation_id, late))
+        return {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO_CLIENT: self.instance.client_id,
+            TTL: str(timeout_ms),
+        }
+
+    def forget(self, correlation_id: str) -> bool:
+        """Wait no longer; false if it has been called back."""
+        with self._lock:
+            return self._waiting.pop(correlation_id, None) is not None
+
+    def requested(self, command: Command, address: str) -> bool:
+        """326: a broker brings a reply, on its reader thread; one that nobody waits for any more is dropped."""
+        code, remark = ResponseCode.SUCCESS, None
+        try:
+            correlation_id, reply = read_reply(command)
+        except LongpollError as error:
+            log.warning("a reply that %s brings cannot be read: %s", address, error)
+            code, remark = ResponseCode.SYSTEM_ERROR, "process reply message fail"
+        else:
+            if not self._end(correlation_id, reply):
+                log.warning("a reply that %s brings is for no request that waits: %.64s", address, correlation_id)
+        self.instance.reply(address, command, code, remark)
+        return True
+
+    def close(self) -> None:
+        """Leave the group, if it was joined; requests that wait get a ConnectionLostError."""
+        with self._lock:
+            self._is_closed = True
+            timer, waiting = self._timer, list(self._waiting)
+        if timer is not None:
+            timer.close()
+            self._greeter.leave()
+        for correlation_id in waiting:
+            self._end(correlation_id, ConnectionLostError("the producer was closed before a reply came"))
+
+    def _end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
+        with self._lock:
+            on_reply = self._waiting.pop(correlation_id, None)
+        if on_reply is None:
+            return False
+        with KeepGoing(log, "the callback of a reply failed"):
+            on_reply(outcome)
+        return True
+
+    def _greet_again(self) -> None:
+        self._greeter.greet_again()
+        if self._timer is not None:
+            self._timer.after(HEARTBEAT_S, self._greet_again)
+
+
+def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
+    """A reply that a broker brings, and the request's number; raises LongpollError when it cannot be read."""
+    header = ReplyMessageRequestHeader.decode(command.ext_fields)
+    properties = read_properties(header.properties)
+    return properties.get(CORRELATION_ID, ""), ReceivedMessage(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        queue_offset=NOT_STORED,
+        body=unpack(header.sys_flag, command.body, UNPACKED_SIZE_MAX),
+        properties=properties,
+        msg_id=properties.get(UNIQUE_KEY, ""),
+        born_ms=header.born_timestamp,
+        born_host=header.born_host or "",
+        store_ms=header.store_timestamp,
+        store_host=header.store_host or "",
+        physical_offset=NOT_STORED,
+        sys_flag=header.sys_flag,
+        flag=header.flag,
+        reconsume_times=header.reconsume_times or 0,
+    )
+
+
+def reply_to(request: ReceivedMessage) -> tuple[str, Mapping[str, str]]:
+    """The topic and the properties of a reply to a message; raises ConfigError when it is no request."""
+    named = {name: request.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL, CLUSTER)}
+    cluster = named.pop(CLUSTER)
+    if cluster is None or named[CORRELATION_ID] is None or named[REPLY_TO_CLIENT] is None:
+        raise ConfigError(f"message {request.msg_id} is no request: nobody waits for a reply to it")
+    return cluster + REPLY_SUFFIX, {MESSAGE_TYPE: REPLY_TYPE} | {name: text for name, text in named.items() if text}
