@@ -60,6 +60,7 @@ SECTIONS: Final = (
             "commands/index",
             "api/index",
             "law",
+            "book/index",
             "spec",
             "clauses",
             "contract",

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Final
 
 from docs.site import clauses, commands, start
+from docs.site.book import book
 from docs.site.diagrams import drawn
 from docs.site.sections import API, FROM_OUTSIDE, SECTIONS, Section
 
@@ -41,7 +42,7 @@ def pages_of(target: Path) -> dict[str, str]:
     known = places()
     made = {place: _page(path, place, known, target) for path, place in known.items()}
     made |= {f"commands/{name}": text for name, text in commands.pages().items()}
-    made |= {"clauses.md": clauses.page()} | dict(_api()) | start.pages()
+    made |= {"clauses.md": clauses.page()} | dict(_api()) | start.pages() | book()
     made |= {f"{section.name}.md": _section_page(section, made) for section in SECTIONS}
     made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
     check_places(made)
@@ -172,11 +173,9 @@ def check_places(made: dict[str, str]) -> None:
     listed = (
         {page for section in SECTIONS for page in section.pages} | {section.name for section in SECTIONS} | {"index"}
     )
-    doors = {Path(page).parent.as_posix() for page in listed if Path(page).name in {"README", "index"}} - {"."}
+    doors = {Path(page).parent for page in listed if Path(page).name in {"README", "index"}} - {Path()}
     lost = [
-        place
-        for place in made
-        if place.removesuffix(".md") not in listed and Path(place).parent.as_posix() not in doors
+        place for place in made if place.removesuffix(".md") not in listed and doors.isdisjoint(Path(place).parents)
     ]
     if lost:
         raise TreeError(f"no place in docs/site/sections.py for {', '.join(sorted(lost))}")

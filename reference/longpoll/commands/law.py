@@ -31,10 +31,20 @@ from longpoll_spec.engines.exploration import Progress as Explored
 from longpoll_spec.engines.minimise import minimised, shortest_token
 from longpoll_spec.engines.survey import survey
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.errors import OutputError
+from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knobs
+from longpoll_spec.policy import (
+    PRESET_SENTENCES,
+    PRESETS,
+    Policy,
+    knob_sentences,
+    knob_values,
+    policy_named,
+    preset,
+    with_knobs,
+)
+from longpoll_spec.render.book.differences import Difference, difference
 from longpoll_spec.render.export import itf
 from longpoll_spec.render.pictures import html, machine, mermaid, text
 from longpoll_spec.render.story.story import story_of
@@ -287,16 +297,26 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
 
 
 @click.command()
+@click.argument("two", metavar="[POLICY POLICY]", nargs=-1)
 @json_option
 @user_mistakes
-def policies(*, as_json: bool) -> None:
-    """List the policies, and the knobs in which they differ.
+def policies(*, two: Sequence[str], as_json: bool) -> None:
+    """List the policies, and the knobs in which they differ; or tell two apart, action by action.
+
+    A POLICY is a preset, and +KNOB=VALUE for each knob that is set otherwise.
 
     \b
     Examples:
       longpoll policies
       longpoll policies --json
+      longpoll policies rocketmq-4.9 rocketmq-pr7359
+      longpoll policies strict strict+recheck_after_hold=none
     """
+    if len(two) not in {0, 2}:
+        raise UserError(f"name two policies to tell them apart, or none to list all, not {len(two)}")
+    if two:
+        _tell_apart(difference(*map(policy_named, two)), as_json=as_json)
+        return
     sentences, values = knob_sentences(), knob_values()
     settings = {name: attrs.asdict(policy) for name, policy in PRESETS.items()}
     if as_json:
@@ -315,6 +335,28 @@ def policies(*, as_json: bool) -> None:
     table("Knobs", ("knob", *settings), rows)
     choices = ((knob, " | ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
     table("What the knobs mean", ("knob", "values", "sentence"), choices)
+
+
+def _tell_apart(found: Difference, *, as_json: bool) -> None:
+    names = found.first.name, found.second.name
+    if as_json:
+        emit_json(
+            {
+                "policies": names,
+                "knobs": [{"name": knob, "values": values} for knob, *values in found.knobs],
+                "actions": [
+                    {"name": each.action, "aspect": each.aspect, "lines": each.pairs} for each in found.actions
+                ],
+            }
+        )
+        return
+    if not found.knobs:
+        say(f"{names[0]} and {names[1]} are the same policy")
+        return
+    table("Knobs", ("knob", *names), found.knobs)
+    for each in found.actions:
+        title = f"{each.action}, with {each.aspect}" if each.aspect else each.action
+        table(title, names, each.pairs)
 
 
 @click.command()

@@ -8,7 +8,7 @@ assumed. Leaves out the page around it (`spec`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -73,18 +73,24 @@ class Reader(Writer):
     def _folded(self, term: Term) -> str:
         """A junction, in which what is said of both requests is said once."""
         sign = self.notation.conjunction if term.op == "and" else self.notation.disjunction
-        parts, told = [], set[int]()
-        for part in term.args:
+        every = "every" if term.op == "and" else "some"
+        parts = [
+            f"{every} q: {self.of_any().text(part)}" if both else self.text(part)
+            for part, both in self.folded(term.args)
+        ]
+        return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
+
+    def folded(self, parts: Sequence[Term]) -> Iterator[tuple[Term, bool]]:
+        """The parts of a junction, each with whether it is said of both requests alike, and then said once."""
+        told = set[int]()
+        for part in parts:
             twin = self.swapped(part)
             if id(part) in told:
                 continue
-            if twin is not part and any(twin is other for other in term.args):
+            both = twin is not part and any(twin is other for other in parts)
+            if both:
                 told.add(id(twin))
-                every = "every" if term.op == "and" else "some"
-                parts.append(f"{every} q: {self.of_any().text(part)}")
-            else:
-                parts.append(self.text(part))
-        return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
+            yield part, both
 
 
 def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
@@ -94,14 +100,15 @@ def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
     """
     assert model.bounds.requests == len(ACTING), "the readable text is of two requests"
     terms = {variable.name: variable.term for variable in model.variables}
-    swap = {name: terms[_exchanged(name)] for name in terms if _exchanged(name) != name}
+    swap = {name: terms[twin_of(name)] for name in terms if twin_of(name) != name}
     words = {variable.name: variable.labels for variable in model.variables if variable.labels}
     made = Reader(NOTATION, words, swap=swap).naming(named)
     assert isinstance(made, Reader)
     return made
 
 
-def _exchanged(name: str) -> str:
+def twin_of(name: str) -> str:
+    """The other request's variable, where there are two; the same for a variable of none."""
     found = _SLOT.search(name)
     return name if found is None else f"{name[: found.start()]}_{1 - int(found[1])}"
 
@@ -111,16 +118,9 @@ def guard_lines(reader: Reader, guard: Bool) -> list[str]:
     if guard is TRUE:
         return ["always"]
     parts = guard.args if guard.op == "and" else (guard,)
-    lines, told = [], set[int]()
-    for part in parts:
-        twin = reader.swapped(part)
-        if id(part) in told:
-            continue
-        if twin is not part and any(twin is other for other in parts):
-            told.add(id(twin))
-            lines.append(f"every q: {reader.of_any().text(part)}")
-        else:
-            lines.append(reader.text(part))
+    lines = [
+        f"every q: {reader.of_any().text(part)}" if both else reader.text(part) for part, both in reader.folded(parts)
+    ]
     return [bare(line) for line in lines]
 
 
@@ -129,7 +129,7 @@ def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variabl
     changed = {name: term for name, term in action.effect.items() if not _is_itself(name, term)}
     lines: list[str] = []
     for name, term in changed.items():
-        twin = _exchanged(name)
+        twin = twin_of(name)
         alike = twin != name and twin in changed and reader.swapped(term) is changed[twin]
         if alike and name > twin:
             continue

@@ -63,15 +63,15 @@ def _groups(name: str, bounds: Bounds) -> Groups:
     groups: Groups = {}
     for policy in PRESETS.values():
         model = model_of(policy, bounds)
-        told = tuple(_told(model, action) for action in _kinds(model, name))
-        if told:
-            groups.setdefault(told, []).append(policy.name)
+        texts = tuple(action_told(model, action) for action in kinds_of_action(model, name))
+        if texts:
+            groups.setdefault(texts, []).append(policy.name)
     return groups
 
 
 def _action(name: str) -> Iterator[str]:
     plain = _groups(name, OPEN)
-    with_aspect = {aspect: _opened(bounds) for aspect, bounds in EXPLORATIONS.items()}
+    with_aspect = {aspect: opened(bounds) for aspect, bounds in EXPLORATIONS.items()}
     alone = {
         aspect: groups for aspect, bounds in with_aspect.items() if not plain and (groups := _groups(name, bounds))
     }
@@ -81,7 +81,7 @@ def _action(name: str) -> Iterator[str]:
     for sentence in dict.fromkeys(lines[0] for groups in everywhere for told in groups for lines in told):
         yield sentence
         yield ""
-    yield f"- in RocketMQ: {_places(name)}"
+    yield f"- in RocketMQ: {places_text(name)}"
     yield from (f"- a thread of {each}" for each in stops_of(name))
     exists = condition_of(lambda policy, bounds: bool(_instances(policy, bounds, name)))
     urgent = condition_of(lambda policy, bounds: any(each.urgent for each in _instances(policy, bounds, name)))
@@ -98,11 +98,13 @@ def _action(name: str) -> Iterator[str]:
     yield ""
 
 
-def _opened(bounds: Bounds) -> Bounds:
+def opened(bounds: Bounds) -> Bounds:
+    """The bounds with the requests and messages of the text: two, and any number."""
     return attrs.evolve(bounds, requests=OPEN.requests, messages=OPEN.messages)
 
 
-def _places(name: str) -> str:
+def places_text(name: str) -> str:
+    """Where an action lies in RocketMQ's source, over all policies and bounds that have it."""
     every = [model_of(*sample).named(name) for sample in samples()]
     places = dict.fromkeys(place_of(action) for actions in every for action in actions)
     return "; ".join(filter(None, places)) or "nobody does it"
@@ -118,20 +120,24 @@ def _block(words: str, told: tuple[Told, ...]) -> Iterator[str]:
 
 def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
     """The lines by which the text differs where an aspect is on, in our own policy."""
-    before, after = (
-        [line for action in _kinds(model_of(STRICT, each), name) for line in _told(model_of(STRICT, each), action)[1:]]
-        for each in (OPEN, bounds)
-    )
+    before, after = (action_lines(name, STRICT, each) for each in (OPEN, bounds))
     changed = [f"{line[0]}{line[2:]}" for line in ndiff(before, after) if line[0] in "+-"]
     if changed:
         yield from ("", f"With {aspect}, in `{STRICT.name}`:", "", "```diff", *changed, "```")
+
+
+@cache
+def action_lines(name: str, policy: Policy, bounds: Bounds) -> tuple[str, ...]:
+    """All kinds of an action in one policy, line by line; none where the policy lacks it."""
+    model = model_of(policy, bounds)
+    return tuple(line for action in kinds_of_action(model, name) for line in action_told(model, action)[1:])
 
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _kinds(model: Model, name: str) -> list[Action]:
+def kinds_of_action(model: Model, name: str) -> list[Action]:
     """One instance of each kind that an action has: of the first request, queue and tag, and of each notifier."""
     return [action for action in model.named(name) if not any(_is_another(actor) for actor in action.actors)]
 
@@ -141,7 +147,8 @@ def _is_another(actor: Actor) -> bool:
     return bool(re.fullmatch(r"[qt]?[1-9]\d*", str(actor)))
 
 
-def _told(model: Model, action: Action) -> Told:
+def action_told(model: Model, action: Action) -> Told:
+    """An action in the project's own words: its sentence, its head, and a line for each part of guard and effect."""
     reader = reader_of(model, [(term, name) for name, term in named_terms(model.state).items() if term is not TRUE])
     variables = {variable.name: variable for variable in model.variables}
     actors = ", ".join("r" if isinstance(actor, int) else actor for actor in action.actors)

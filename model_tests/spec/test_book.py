@@ -1,0 +1,119 @@
+"""The book of the law: formulas, who writes what, and two policies side by side, each held against the law itself."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from typing import Final
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.model import Model
+from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
+from longpoll_spec.render.book.chapters import Slipped, pages
+from longpoll_spec.render.book.differences import aligned, difference
+from longpoll_spec.render.book.formula import shown_name, step
+from longpoll_spec.render.book.touched import broken_by, touched, written_by
+from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
+from longpoll_spec.render.spec_actions import OPEN, action_lines, model_of, named_terms
+from longpoll_spec.terms import TRUE
+
+LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
+DASH: Final = "\u2032"
+KEPT: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9rZWVwzhApc3qbABISAgQGDA0BCA_s_R2J"
+
+
+def formula_of(model: Model, label: str) -> ET.Element:
+    """The formula of one action, as a tree: it is well-formed."""
+    action = next(each for each in model.actions if each.label == label)
+    return ET.fromstring(step(model, action))  # noqa: S314 - it is our own text
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_formula_says_what_the_text_says(name: str) -> None:
+    """A row for each line of the text, and each variable that is written with a dash."""
+    model = model_of(preset(name), OPEN)
+    reader = reader_of(model, [(term, each) for each, term in named_terms(model.state).items() if term is not TRUE])
+    variables = {variable.name: variable for variable in model.variables}
+    for action in model.actions:
+        tree = formula_of(model, action.label)
+        rows = tree.findall(".//mtr")
+        lines = [*guard_lines(reader, action.guard), *(effect_lines(reader, action, variables) or ["nothing"])]
+        assert len(rows) == len(lines), action.label
+        marked = [row[0] for row in tree.findall(".//mrow") if len(row) == 2 and row[1].text == DASH]
+        dashed = {"".join((each[0] if len(each) else each).itertext()) for each in marked}
+        assert dashed == {shown_name(each).removesuffix("[r]") for each in written_by(action)}, action.label
+
+
+def test_a_formula_has_the_signs_of_its_guard() -> None:
+    """That of a pull's look, word by word."""
+    tree = formula_of(model_of(preset("rocketmq-4.9"), OPEN), "pull_read(0)")
+
+    first, second, third = ("".join(row.itertext()).replace("\xa0", " ") for row in tree.findall(".//mtr")[:3])
+    assert (first, second) == ("whenphaser=pulling", f"thenphaser{DASH}=idle if morer")
+    assert third == f"phaser{DASH}=missed otherwise"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("token", [LOST, KEPT])
+def test_what_a_run_changes_is_said_to_be_written(token: str) -> None:
+    """Each step of a run changes only what the book says that its action writes."""
+    trace = replay(token)
+
+    for index, each in enumerate(trace.steps[1:], start=1):
+        assert each.action is not None
+        changed = {shown_name(variable.name) for variable, _, _ in trace.changes(index)}
+        assert changed <= touched()[each.action.name].writes, each.action.label
+    last = trace.steps[-1].action
+    assert last is not None
+    assert trace.model.policy.name in broken_by()[last.name][trace.property_name]
+
+
+def test_two_policies_differ_where_their_text_does() -> None:
+    """In these knobs, and in each action whose lines are not the same; nothing else is told."""
+    for one, other in combinations(PRESETS.values(), 2):
+        found = difference(one, other)
+        assert [knob for knob, _, _ in found.knobs] == [
+            knob for knob in knob_values() if getattr(one, knob) != getattr(other, knob)
+        ]
+        plain = {each.action for each in found.actions if not each.aspect}
+        assert plain == {name for name in touched() if action_lines(name, one, OPEN) != action_lines(name, other, OPEN)}
+    assert difference(preset("strict"), preset("strict")).actions == ()
+
+
+def test_lines_that_are_the_same_stand_beside_each_other() -> None:
+    """What only one has stands alone; no line is lost."""
+    pairs = list(aligned(["a", "b", "c"], ["a", "x", "y", "c"]))
+
+    assert pairs == [("a", "a"), ("b", "x"), ("", "y"), ("c", "c")]
+
+
+def test_a_knob_is_told_by_the_command() -> None:
+    """As a table and as data; one policy alone is a mistake, and the same twice is said to be so."""
+    told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none", "--json"])
+    data = json.loads(told.stdout)
+
+    assert data["knobs"] == [{"name": "recheck_after_hold", "values": ["after_insert", "none"]}]
+    hold = next(each for each in data["actions"] if each["name"] == "hold" and not each["aspect"])
+    assert ["       recheck_due[r] := running", ""] in hold["lines"]
+    assert data["policies"] == ["strict", policy_named("strict+recheck_after_hold=none").name]
+    one = CliRunner().invoke(main, ["policies", "strict"])
+    assert (one.exit_code, "name two policies" in one.output) == (2, True)
+    assert "are the same policy" in CliRunner().invoke(main, ["policies", "strict", "strict"]).output
+
+
+@pytest.mark.long
+def test_every_action_has_a_page_with_its_slips() -> None:
+    """Each with its places in Java, and a slip on the page of its own action alone."""
+    planted = Slipped("hold", "planted slip", "strict", "tiny", "no_lost_wakeup", 9, "the proof stands")
+    made = pages([planted])
+
+    assert {f"actions/{name}.md" for name in touched()} < set(made)
+    assert "4.9.7 and 5.5.0" in made["actions/hold.md"]
+    assert [place for place, text in made.items() if "planted slip" in text] == ["actions/hold.md"]
+    assert "| planted slip | `strict` | no_lost_wakeup, 9 steps (bounds `tiny`) |" in made["actions/hold.md"]
+    assert "differences/strict--rocketmq-4.9.md" in made

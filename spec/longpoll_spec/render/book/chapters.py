@@ -1,0 +1,409 @@
+"""The pages of the book as Markdown with MathML in it, for Sphinx and MyST.
+
+Leaves out what slips show (`Slipped` is given) and where the pages lie in a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from html import escape
+from itertools import combinations
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
+from longpoll_spec.model import ACTION_NAMES, Property
+from longpoll_spec.moves import Move, moves_of
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
+from longpoll_spec.render.book.differences import Difference, aligned, difference
+from longpoll_spec.render.book.formula import shown_name, statement, step
+from longpoll_spec.render.book.touched import broken_by, statements, touched
+from longpoll_spec.render.conditions import PLAIN, condition_of, samples
+from longpoll_spec.render.pictures.phases import phases
+from longpoll_spec.render.places import stops_of
+from longpoll_spec.render.spec_actions import (
+    OPEN,
+    action_lines,
+    action_told,
+    kinds_of_action,
+    model_of,
+    opened,
+    places_text,
+)
+from longpoll_spec.state import Variable, state_of
+
+SEVERAL: Final = {
+    "queues": "Several queues share one dispatcher and one scanner.",
+    "tags": "A message has a tag, and a pull wants one.",
+}
+"""The aspects that are switched on by number."""
+Lines = Iterator[str]
+
+
+@frozen
+class Slipped:
+    """One planted slip, and what became of it."""
+
+    action: str
+    what: str
+    policy: str
+    bounds: str
+    broken: str
+    """The property that a run breaks, or what differs else."""
+    steps: int | None
+    proof: str
+
+
+def pages(slips: Sequence[Slipped]) -> dict[str, str]:
+    """Place in the book -> text."""
+    made = {
+        "state.md": _state(),
+        "phases.md": _phases(),
+        "policies.md": _policies(),
+        "properties.md": _properties(),
+        "differences/index.md": _differences(),
+    }
+    made |= {f"actions/{name}.md": _action(name, slips) for name in _names()}
+    made |= {f"aspects/{name}.md": _aspect(name) for name in EXPLORATIONS if name in ASPECTS or name in SEVERAL}
+    made |= {f"differences/{_pair(*two)}.md": _sides(difference(*two)) for two in combinations(PRESETS.values(), 2)}
+    made["actions/index.md"] = _actions()
+    made["aspects/index.md"] = _aspects()
+    made["index.md"] = _index()
+    return {place: "\n".join(lines) + "\n" for place, lines in made.items()}
+
+
+def _names() -> list[str]:
+    """The actions that some preset has."""
+    return [name for name in ACTION_NAMES if name in touched()]
+
+
+def _index() -> Lines:
+    yield from ("# The law as a book", "")
+    yield (
+        "Made from the law's own text, as [the law in full](../spec.md) is, which has all of it on one page. "
+        "It says what may happen; [findings](../findings.md) tells what it found."
+    )
+    yield ""
+    chapters = {
+        "state": "What a state is: each variable, and who reads and writes it.",
+        "phases": "The phases of a request, as a picture.",
+        "actions/index": "What may happen: a page for each action.",
+        "aspects/index": "What a world may have besides: a page for each aspect.",
+        "properties": "What must hold, as formulas.",
+        "policies": "The knobs of every preset side by side.",
+        "differences/index": "Two policies side by side, action by action.",
+    }
+    yield from (f"- [{name.partition('/')[0].capitalize()}]({name}.md): {said}" for name, said in chapters.items())
+    yield ""
+    yield "A variable with a dash is its value after the step. `r` is the request that takes part, `q` any."
+    yield from _toctree(chapters)
+
+
+def _toctree(names: Iterable[str]) -> Lines:
+    yield from ("", "```{toctree}", ":hidden:", "", *names, "```")
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join('---' for _ in heads)} |"
+    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    yield ""
+
+
+def _raw(html: str) -> Lines:
+    yield from ("```{raw} html", f'<div class="lp-scroll" tabindex="0" role="region" aria-label="Formula">{html}</div>')
+    yield from ("```", "")
+
+
+def _links(names: Iterable[str], folder: str) -> str:
+    return ", ".join(f"[`{name}`]({folder}{name}.md)" for name in names) or "none"
+
+
+def _state() -> Lines:
+    yield from ("# State", "", "`[r]` marks one for each request.", "")
+    found: dict[str, Variable] = {}
+    for policy, bounds in samples():
+        for variable in state_of(policy, bounds).variables:
+            found.setdefault(shown_name(variable.name), variable)
+    for shown, variable in found.items():
+        known = touched()
+        exists = condition_of(lambda policy, bounds, shown=shown: shown in _variables(policy, bounds))  # type: ignore[misc]
+        yield from (f"## `{shown}`", "", variable.sentence, "")
+        yield f"- exists: {exists.text}"
+        yield f"- read by {_links((name for name in _names() if shown in known[name].reads), 'actions/')}"
+        yield f"- written by {_links((name for name in _names() if shown in known[name].writes), 'actions/')}"
+        yield ""
+
+
+@cache
+def _variables(policy: Policy, bounds: Bounds) -> frozenset[str]:
+    return frozenset({shown_name(variable.name) for variable in state_of(policy, bounds).variables})
+
+
+def _phases() -> Lines:
+    yield from ("# The phases of a request", "", "Who moves a request from which phase to which, found in the effects.")
+    pictures: dict[tuple[Move, ...], list[str]] = {}
+    for name, policy in PRESETS.items():
+        pictures.setdefault(moves_of(model_of(policy)), []).append(name)
+    for moves, names in pictures.items():
+        yield from ("", f"## {', '.join(names)}", "")
+        yield from _raw(phases(moves, f"The phases of a request in {', '.join(names)}"))
+
+
+def _actions() -> Lines:
+    yield from (
+        "# Actions",
+        "",
+        "An action may happen where its guard holds, and then all of its effect happens at once.",
+    )
+    yield ""
+    rows = ((f"[`{name}`]({name}.md)", _sentences(name)[0], _presets(name)) for name in _names())
+    yield from _table(("action", "what it does", "in"), rows)
+    yield from _toctree(_names())
+
+
+def _worlds(name: str) -> Iterator[tuple[str, Bounds]]:
+    """Where an action is told: without aspects; where it exists with one only, with that."""
+    if any(action_lines(name, policy, OPEN) for policy in PRESETS.values()):
+        yield "", OPEN
+        return
+    for aspect, bounds in EXPLORATIONS.items():
+        if any(action_lines(name, policy, opened(bounds)) for policy in PRESETS.values()):
+            yield aspect, opened(bounds)
+
+
+def _sentences(name: str) -> list[str]:
+    found = [
+        action.sentence
+        for _, bounds in _worlds(name)
+        for policy in PRESETS.values()
+        for action in kinds_of_action(model_of(policy, bounds), name)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _presets(name: str) -> str:
+    found = [
+        each for _, bounds in _worlds(name) for each, policy in PRESETS.items() if action_lines(name, policy, bounds)
+    ]
+    return ", ".join(dict.fromkeys(found)) if len(set(found)) < len(PRESETS) else "every preset"
+
+
+def _action(name: str, slips: Sequence[Slipped]) -> Lines:
+    yield from (f"# {name}", "")
+    for sentence in _sentences(name):
+        yield from (sentence, "")
+    yield f"- in RocketMQ: {places_text(name)}"
+    yield from (f"- a thread of {each}" for each in stops_of(name))
+    exists = condition_of(lambda policy, bounds: bool(model_of(policy, bounds).named(name)))
+    yield f"- exists: {exists.text}"
+    yield f"- reads: {_marked(touched()[name].reads)}"
+    yield f"- writes: {_marked(touched()[name].writes)}"
+    yield ""
+    for aspect, bounds in _worlds(name):
+        yield from _texts(name, aspect, bounds)
+    yield from _by_aspects(name)
+    yield from _could_break(name)
+    yield from _slipped(name, slips)
+
+
+def _marked(names: Iterable[str]) -> str:
+    return ", ".join(f"`{each}`" for each in sorted(names)) or "nothing"
+
+
+def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
+    """Guard and effect, once for all presets that have the same."""
+    groups: dict[tuple[str, ...], list[Policy]] = {}
+    for policy in PRESETS.values():
+        lines = action_lines(name, policy, bounds)
+        if lines:
+            groups.setdefault(lines, []).append(policy)
+    for policies in groups.values():
+        model = model_of(policies[0], bounds)
+        whose = ", ".join(policy.name for policy in policies) if len(groups) > 1 else "every preset that has it"
+        yield from (f"## In {whose}{f', with {aspect}' if aspect else ''}", "")
+        for action in kinds_of_action(model, name):
+            head, *rest = action_told(model, action)[1:]
+            yield from (f"### {head}" if len(kinds_of_action(model, name)) > 1 else "", "")
+            yield from _raw(step(model, action))
+            yield from ("```text", head, *rest, "```", "")
+        if name == "tick" and any(policy.tick == "maximal_progress" for policy in policies):
+            yield from ("Under maximal progress it waits besides until no urgent action can happen.", "")
+
+
+def _by_aspects(name: str) -> Lines:
+    """Where an aspect gives the action another text in `strict`."""
+    strict = PRESETS["strict"]
+    before = action_lines(name, strict, OPEN)
+    found = [
+        each for each, size in EXPLORATIONS.items() if action_lines(name, strict, opened(size)) not in ((), before)
+    ]
+    if before and found:
+        yield from ("## With an aspect", "")
+        listed = ", ".join(f"[{each}](../aspects/{each}.md)" for each in found)
+        yield from (f"In `strict` its text is another one with {listed}.", "")
+
+
+def _could_break(name: str) -> Lines:
+    found = broken_by().get(name, {})
+    yield from ("## Properties that it could break", "")
+    yield (
+        "It writes what they read, or they speak of this step; whether it ever does is what exploring and proofs say. "
+        "Those that hold by construction are left out."
+    )
+    yield ""
+    for each, presets in found.items():
+        where = "every preset" if len(presets) == len(PRESETS) else ", ".join(presets)
+        yield f"- [`{each}`](../properties.md#{each}) ({where})"
+    yield from ("" if found else "None.", "")
+
+
+def _slipped(name: str, slips: Sequence[Slipped]) -> Lines:
+    own = [slip for slip in slips if slip.action == name]
+    yield from ("## Slips", "")
+    if not own:
+        yield from ("None of this action is pinned.", "")
+        return
+    yield from ("What becomes of a small mistake in its text ([the zoo](../../zoo.md) tells how they are found).", "")
+    rows = (
+        (
+            slip.what,
+            f"`{slip.policy}`",
+            f"{slip.broken}{f', {slip.steps} steps' if slip.steps is not None else ''}"
+            + (f" (bounds `{slip.bounds}`)" if slip.bounds else ""),
+            slip.proof,
+        )
+        for slip in own
+    )
+    yield from _table(("slip", "policy", "exploring says", "the proof says"), rows)
+
+
+def _aspects() -> Lines:
+    names = [name for name in EXPLORATIONS if name in ASPECTS or name in SEVERAL]
+    yield from ("# Aspects", "", "Each is explored by itself, and all of them together are proved.", "")
+    said = {**ASPECTS, **SEVERAL}
+    yield from _table(
+        ("aspect", "what is in the world with it"), ((f"[{name}]({name}.md)", said[name]) for name in names)
+    )
+    yield from _toctree(names)
+
+
+def _aspect(name: str) -> Lines:
+    bounds = opened(EXPLORATIONS[name])
+    said = {**ASPECTS, **SEVERAL}
+    yield from (f"# {name}", "", said[name], "")
+    plain: dict[str, Variable] = {}
+    after: dict[str, Variable] = {}
+    for policy in PRESETS.values():
+        plain |= {shown_name(each.name): each for each in state_of(policy, OPEN).variables}
+        after |= {shown_name(each.name): each for each in state_of(policy, bounds).variables}
+    new = [(f"`{shown}`", variable.sentence) for shown, variable in after.items() if shown not in plain]
+    if new:
+        yield from ("## Variables", "")
+        yield from _table(("variable", "what it is"), new)
+    alone = [each for each in _names() if ("", OPEN) not in list(_worlds(each)) and name in dict(_worlds(each))]
+    if alone:
+        yield from ("## Actions that exist only so", "", f"{_links(alone, '../actions/')}", "")
+    yield from _own_properties(name)
+    strict = PRESETS["strict"]
+    yield from ("## What changes in strict", "")
+    changed = False
+    for each in _names():
+        before, text = action_lines(each, strict, OPEN), action_lines(each, strict, bounds)
+        if before and text and before != text:
+            changed = True
+            yield from (f"### {each}", "")
+            yield from _two(tuple(aligned(before, text)), ("without", f"with {name}"))
+    yield from ("" if changed else "No other action's text.", "")
+
+
+def _own_properties(name: str) -> Lines:
+    without = {each.name for policy in PRESETS.values() for each in statements(policy, PLAIN)}
+    own: dict[str, Property] = {}
+    for policy in PRESETS.values():
+        for each in statements(policy, EXPLORATIONS[name]):
+            if each.name not in without:
+                own.setdefault(each.name, each)
+    if own:
+        yield from ("## Properties that are stated only so", "")
+        yield from _table(("property", "sentence"), ((f"`{each.name}`", each.sentence) for each in own.values()))
+
+
+def _properties() -> Lines:
+    yield from ("# Properties", "", "As formulas of `strict`, or of the first preset in which they are stated.", "")
+    told: set[str] = set()
+    for policy in PRESETS.values():
+        for size in (PLAIN, *EXPLORATIONS.values()):
+            for each in statements(policy, size):
+                if each.name not in told and each.kind != "sometimes":
+                    told.add(each.name)
+                    yield from _property(policy, size, each)
+
+
+def _property(policy: Policy, size: Bounds, each: Property) -> Lines:
+    model = model_of(policy, opened(size))
+    yield from (f"## {each.name}", "", each.sentence, "")
+    where = f"`{policy.name}`{'' if size is PLAIN else f' with {size.name}'}"
+    if each.by_construction:
+        yield from (f"In {where} it holds by construction.", "")
+        return
+    if each.closing:
+        steps = ", ".join(f"`{label}`" for label, _ in each.closing[:6])
+        more = len(each.closing) - 6
+        yield from (
+            f"In {where} it speaks of {steps}{f' and {more} more' if more > 0 else ''}: none breaks it, where",
+            "",
+        )
+        first = each.closing[0]
+        yield from (f"`{first[0]}` would break it if", "")
+        yield from _raw(statement(model, first[1]))
+    if not each.closing or each.here.op != "true":
+        yield from (f"In {where}, in every state:", "")
+        yield from _raw(statement(model, each.here))
+
+
+def _policies() -> Lines:
+    yield from ("# Policies", "", "A policy is a value for each knob; a preset is a policy with a name.", "")
+    yield from _table(("preset", "what it is"), ((f"`{name}`", text) for name, text in PRESET_SENTENCES.items()))
+    values, said = knob_values(), knob_sentences()
+    rows = ([f"`{knob}`", *(str(getattr(each, knob)).lower() for each in PRESETS.values())] for knob in values)
+    yield from _table(("knob", *PRESETS), rows)
+    yield from _table(
+        ("knob", "values", "what it says"),
+        ((f"`{knob}`", ", ".join(str(each).lower() for each in values[knob]), said[knob]) for knob in values),
+    )
+
+
+def _pair(first: Policy, second: Policy) -> str:
+    return f"{first.name}--{second.name}"
+
+
+def _differences() -> Lines:
+    yield from ("# Differences", "", "Any two policies, with knobs set otherwise or not, are told apart by the command")
+    yield from ("", "```text", "longpoll policies strict rocketmq-4.9+recheck_after_hold=after_insert", "```", "")
+    yield from ("The presets, two by two:", "")
+    pairs = list(combinations(PRESETS.values(), 2))
+    yield from (f"- [{one.name} and {other.name}]({_pair(one, other)}.md)" for one, other in pairs)
+    yield from _toctree(_pair(*two) for two in pairs)
+
+
+def _sides(found: Difference) -> Lines:
+    one, other = found.first.name, found.second.name
+    yield from (f"# {one} and {other}", "")
+    yield from _table(("knob", one, other), ((f"`{knob}`", left, right) for knob, left, right in found.knobs))
+    for each in found.actions:
+        yield from (f"## {each.action}{f', with {each.aspect}' if each.aspect else ''}", "")
+        yield from _two(each.pairs, (one, other))
+
+
+def _two(pairs: Iterable[tuple[str, str]], heads: tuple[str, str]) -> Lines:
+    """Two texts side by side; lines that differ are marked."""
+    rows = "".join(
+        f"<tr{'' if left == right else ' class=lp-other'}>"
+        f"<td><code>{escape(left)}</code></td><td><code>{escape(right)}</code></td></tr>"
+        for left, right in pairs
+    )
+    head = "".join(f"<th scope=col>{escape(each)}</th>" for each in heads)
+    yield from _raw(f'<table class="lp-sides"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>')

@@ -1,0 +1,77 @@
+"""Two policies side by side: the knobs in which they differ, and each action whose text is not the same.
+
+Leaves out what follows for the properties, which exploring and proving say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import EXPLORATIONS, Bounds
+from longpoll_spec.model import ACTION_NAMES
+from longpoll_spec.policy import Policy, knob_values
+from longpoll_spec.render.spec_actions import OPEN, action_lines, opened
+
+PLAIN: Final = ""
+"""The world without aspects."""
+Pair = tuple[str, str]
+"""A line of the one and of the other; empty where it has none there."""
+
+
+@frozen
+class Changed:
+    """One action whose text differs."""
+
+    action: str
+    aspect: str
+    """With which it differs so; `PLAIN` where it does without any."""
+    pairs: tuple[Pair, ...]
+
+
+@frozen
+class Difference:
+    """All that two policies differ in."""
+
+    first: Policy
+    second: Policy
+    knobs: tuple[tuple[str, str, str], ...]
+    """(knob, the first's value, the second's)."""
+    actions: tuple[Changed, ...]
+
+
+def difference(first: Policy, second: Policy) -> Difference:
+    """What the second has otherwise than the first."""
+    values = ((knob, *(str(getattr(each, knob)).lower() for each in (first, second))) for knob in knob_values())
+    knobs = tuple((knob, one, other) for knob, one, other in values if one != other)
+    return Difference(first, second, knobs, tuple(_changed(first, second)))
+
+
+def _changed(first: Policy, second: Policy) -> Iterator[Changed]:
+    """Each action's differences without aspects, and then those that an aspect adds."""
+    for name in ACTION_NAMES:
+        told: set[Pair] = set()
+        for aspect, bounds in {PLAIN: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():
+            pairs = _pairs(name, first, second, bounds)
+            new = {(one, other) for one, other in pairs if one != other} - told
+            if new:
+                told |= new
+                yield Changed(name, aspect, tuple(pairs))
+
+
+def _pairs(name: str, first: Policy, second: Policy, bounds: Bounds) -> list[Pair]:
+    return list(aligned(action_lines(name, first, bounds), action_lines(name, second, bounds)))
+
+
+def aligned(first: Sequence[str], second: Sequence[str]) -> Iterator[Pair]:
+    """The lines of two texts, those that are the same beside each other."""
+    for kind, start, end, other_start, other_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        left, right = list(first[start:end]), list(second[other_start:other_end])
+        if kind != "equal":
+            length = max(len(left), len(right))
+            left += [""] * (length - len(left))
+            right += [""] * (length - len(right))
+        yield from zip(left, right, strict=True)
