@@ -12,8 +12,7 @@ from docs.site.sections import SECTIONS
 
 from longpoll.commands.export import export
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.render.pictures import svg
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.pictures import lanes
 
 POLICY: Final = "rocketmq-4.9"
 EXPLORER: Final = "explorer/longpoll_rocketmq_4_9_tiny.html"
@@ -28,6 +27,11 @@ FRAME: Final = (
 def pages() -> dict[str, str]:
     """Place -> text, of the start page and of the one with the explorer alone."""
     return {"index.md": _index(), "try-it.md": _try_it()}
+
+
+def picture(token: str, *, moving: bool = False) -> str:
+    """The run of a token as lanes."""
+    return f'<figure class="lp-picture" tabindex="0">{lanes.render(replay(token), moving=moving)}</figure>'
 
 
 def _raw(html: str) -> list[str]:
@@ -48,7 +52,7 @@ def _index() -> str:
             "comes. A message that comes between the look and the hold wakes nobody:"
         ),
         "",
-        *_raw(f"<figure>{svg.render(story_of(replay(LOST)))}</figure>"),
+        *_raw(picture(LOST, moving=True)),
         (
             "Find it by your own clicks: every button is a step that some thread of RocketMQ 4.9 may take now. "
             f'<a href="{EXPLORER}">In a window of its own</a> · [what the page can do](explorer.md) · '

@@ -24,6 +24,9 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 OWN: Final = DOCS / "site"
 _FENCED: Final = re.compile(r"^(```+)(\w*)[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
+PICTURED: Final = DOCS / "findings.md"
+"""The page on which each run is drawn below the commands that explain it."""
+EXPLAINED: Final = re.compile(r"^longpoll explain (\S+)$", re.MULTILINE)
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -68,6 +71,8 @@ def _page(path: Path, place: str, known: dict[Path, str], target: Path) -> str:
     for block in _FENCED.finditer(text):
         parts.append(linked(text[at : block.start()], path, place, known, target))
         parts.append(_block(block))
+        if path == PICTURED:
+            parts += [f"\n\n```{{raw}} html\n{start.picture(token)}\n```\n" for token in EXPLAINED.findall(block[0])]
         at = block.end()
     return "".join([*parts, linked(text[at:], path, place, known, target)])
 

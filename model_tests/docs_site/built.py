@@ -74,12 +74,16 @@ def fetched_elsewhere(site: Path) -> list[str]:
     ]
 
 
-def build_or_skip(directory: Path) -> tuple[Path, str]:
-    """The site in this directory, and what Sphinx said; skips where there is no Sphinx."""
+def build_or_skip(factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The site, made once for all tests of a process, and what Sphinx said; skips where there is no Sphinx."""
     if importlib.util.find_spec("sphinx") is None:
         pytest.skip("NO SITE: Sphinx is not installed, see requirements/docs.lock")
     from docs.site.build import build  # noqa: PLC0415 - only where it can be used
 
-    ran = build(directory / "site", directory / "source")
-    assert ran.returncode == 0, ran.stdout
-    return directory / "site", ran.stdout
+    directory = factory.getbasetemp() / "docs_site"
+    said = directory / "said.txt"
+    if not said.exists():
+        ran = build(directory / "site", directory / "source")
+        assert ran.returncode == 0, ran.stdout
+        said.write_text(ran.stdout)
+    return directory / "site", said.read_text()

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("site")]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The site, and what was said."""
-    return build_or_skip(tmp_path_factory.mktemp("docs"))
+    return build_or_skip(tmp_path_factory)
 
 
 def test_nothing_is_warned_of(made: tuple[Path, str]) -> None:

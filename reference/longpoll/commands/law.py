@@ -46,10 +46,10 @@ from longpoll_spec.policy import (
 )
 from longpoll_spec.render.book.differences import Difference, difference
 from longpoll_spec.render.export import itf
-from longpoll_spec.render.pictures import html, machine, mermaid, text
+from longpoll_spec.render.pictures import html, lanes, machine, mermaid, text
 from longpoll_spec.render.story.story import story_of
 
-FORMATS: Final = ("text", "mermaid", "html", "itf", "json")
+FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
 
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
       longpoll explain TOKEN
       longpoll explain TOKEN --shortest
       longpoll explain TOKEN --format mermaid
+      longpoll explain TOKEN --format svg --output race.svg
       longpoll explain TOKEN --format html --output race.html
       longpoll explain TOKEN --format itf --output race.itf.json
       longpoll explain TOKEN --json
@@ -292,6 +293,8 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
         _write(msgspec.json.encode(itf.render(trace, token)).decode() + "\n", output)
     elif form == "html":
         _write(html.render(story, token), output)
+    elif form == "svg":
+        _write(lanes.render(trace) + "\n", output)
     else:
         _write(mermaid.render(story) if form == "mermaid" else text.render(story), output)
 

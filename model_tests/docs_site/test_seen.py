@@ -1,0 +1,120 @@
+"""The site in a real browser, narrow and wide, light and dark: nothing is cut off, and no network is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.docs_site.built import build_or_skip
+from model_tests.judge.browser import Browser, open_browser
+
+pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
+PAGES: Final = (
+    "index.html",
+    "try-it.html",
+    "findings.html",
+    "architecture.html",
+    "protocol.html",
+    "lessons/1-lost-by-hold.html",
+    "commands/check.html",
+    "api/longpoll.html",
+    "clauses.html",
+    "book/phases.html",
+    "book/state.html",
+    "book/actions/hold.html",
+    "book/differences/strict--rocketmq-4.9.html",
+)
+SCREENS: Final = [(width, dark) for width in (390, 1_400) for dark in (False, True)]
+CUT_OFF: Final = """
+(() => {
+  const bad = [];
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  if (wide > 0) bad.push(`the page is ${wide} px too wide`);
+  for (const svg of document.querySelectorAll("svg[viewBox].lp-lanes, svg.lp-graph, svg.lp-sequence, svg.lp-chart")) {
+    const sheet = svg.viewBox.baseVal;
+    for (const text of svg.querySelectorAll("text")) {
+      const box = text.getBBox(), where = text.getCTM().multiply(svg.getCTM().inverse());
+      const x = box.x + where.e / (where.a || 1);
+      if (x < sheet.x - 1 || x + box.width > sheet.x + sheet.width + 1) bad.push(`${text.textContent} is cut off`);
+    }
+  }
+  const main = document.querySelector("article") || document.body;
+  for (const element of main.querySelectorAll("p, li, h1, h2, h3, td, pre, figure, table")) {
+    const box = element.getBoundingClientRect();
+    if (!box.width) continue;
+    let scrolls = false;
+    for (let up = element; up && up !== document.body; up = up.parentElement) {
+      if (["auto", "scroll"].includes(getComputedStyle(up).overflowX)) scrolls = true;
+    }
+    if (!scrolls && box.right > innerWidth + 1) bad.push(`${element.tagName} ${element.textContent.slice(0, 40)}`);
+  }
+  return bad;
+})()
+"""
+"""What is cut off or runs over the edge, but in an area that scrolls."""
+LIGHTNESS: Final = """
+(() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
+  return (r + g + b) / 3; })()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site."""
+    return build_or_skip(tmp_path_factory)[0]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests."""
+    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path, width: int, dark: bool) -> None:
+    """On each kind of page; the page is dark where the reader's system is."""
+    for page in PAGES:
+        browser.show(site / page, width=width, dark=dark)
+        assert browser.run(CUT_OFF) == [], page
+        assert [each for each in browser.addresses if not each.startswith(("file:", "data:", "blob:"))] == [], page
+        assert (browser.run(LIGHTNESS) < 128) == dark, page
+        assert browser.picture().startswith(b"\x89PNG"), page
+
+
+def test_a_page_that_is_too_wide_is_seen(browser: Browser, site: Path) -> None:
+    """A planted word without spaces, and a text of a picture that is longer than its sheet."""
+    browser.show(site / "findings.html", width=390, dark=False)
+    assert browser.run(CUT_OFF) == []
+
+    browser.run("document.querySelector('.lp-lanes text').textContent = 'wide'.repeat(400)")
+    assert any("is cut off" in each for each in browser.run(CUT_OFF))
+    browser.run("document.querySelector('article p').style.width = '2000px'")
+    assert any("too wide" in each or each.startswith("P ") for each in browser.run(CUT_OFF))
+
+
+def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> None:
+    """From a folder: the finding is among the results."""
+    browser.show(site / "search.html", width=1_400, dark=False)
+    browser.call("Page.navigate", url=(site / "search.html").as_uri() + "?q=commit_never_regresses")
+
+    found = browser.run(
+        "new Promise(done => { const look = () => {"
+        " const links = [...document.querySelectorAll('#search-results a')].map(each => each.getAttribute('href'));"
+        " if (links.some(each => each.startsWith('findings.html'))) done(true); else requestAnimationFrame(look); };"
+        " addEventListener('load', look); if (document.readyState === 'complete') look(); })"
+    )
+    assert found
+
+
+def test_a_step_is_taken_on_the_start_page(browser: Browser, site: Path) -> None:
+    """The explorer in the page answers a click, and its run is told."""
+    browser.show(site / "index.html", width=1_400, dark=False)
+    frame = browser.run("document.querySelector('iframe.lp-explorer').getAttribute('src')")
+    browser.show(site / frame, width=1_400, dark=False)
+    browser.run("document.querySelector('#enabled button').click()")
+
+    assert browser.run("location.hash.slice(1)").startswith("lp1.")
+    assert browser.run("document.querySelectorAll('#story li').length") == 1

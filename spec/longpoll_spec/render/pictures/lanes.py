@@ -1,0 +1,253 @@
+"""A run as lanes in SVG: a lane for each thread, each request's phase and each queue's visible end; a column a step.
+
+Columns are equally wide, and time passes in those of a tick alone, which are marked. Steps are numbered, and told in
+words below. No text runs over its place: each is measured (`letters`). With `moving` one step comes after the other,
+but for a reader who asked for less motion. Leaves out interaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.model import Trace
+from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+from longpoll_spec.render.story.story import Scene, Story, story_of
+
+SIZE: Final = 13.0
+SMALL: Final = 11.0
+COLUMN: Final = 52.0
+ROW: Final = 40.0
+BAR: Final = 22.0
+PAD: Final = 12.0
+LINE: Final = 18.0
+RADIUS: Final = 10.0
+WIDTH_LEAST: Final = 560.0
+STEP_S: Final = 1.2
+"""Seconds between two steps of a moving picture."""
+REST: Final = 4
+"""Steps' time for which the whole picture then stands."""
+_LIGHT: Final = (
+    "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--lane:#f3f6f8;--step:#1f5fa8;--on:#fff;--bad:#b3261e;--bar:#dbe7f4"
+)
+_DARK: Final = (
+    "--ink:#e3e8ec;--dim:#a9b5be;--line:#3c4852;--lane:#1b2229;--step:#7db4f0;--on:#14191e;--bad:#ff8a80;--bar:#24384d"
+)
+STYLE: Final = f"""
+.lp-lanes{{{_LIGHT};font-family:{FONT};max-width:none}}
+@media (prefers-color-scheme:dark){{.lp-lanes{{{_DARK}}}}}
+body[data-theme="light"] .lp-lanes{{{_LIGHT}}}body[data-theme="dark"] .lp-lanes{{{_DARK}}}
+.lp-lanes text{{fill:var(--ink);font-size:{SIZE}px}}
+.lp-lanes .java,.lp-lanes .inside,.lp-lanes .tick{{font-size:{SMALL}px}}
+.lp-lanes .java,.lp-lanes .tick{{fill:var(--dim)}}.lp-lanes .middle{{text-anchor:middle}}
+.lp-lanes .lane{{fill:var(--lane)}}.lp-lanes .bar{{fill:var(--bar);stroke:var(--line)}}
+.lp-lanes .time{{stroke:var(--dim);stroke-dasharray:3 4}}.lp-lanes .arrow{{stroke:var(--step);stroke-width:1.6}}
+.lp-lanes .dot{{fill:var(--step)}}.lp-lanes .end{{fill:var(--lane);stroke:var(--step);stroke-width:1.6}}
+.lp-lanes .number{{fill:var(--on);font-weight:700;text-anchor:middle;font-size:{SMALL}px}}
+.lp-lanes .bad{{fill:var(--bad)}}.lp-lanes text.bad{{fill:var(--bad)}}
+"""
+
+
+@frozen
+class _Bar:
+    """How long a value stands: from before one step to before another."""
+
+    start: int
+    end: int
+    word: str
+
+
+@frozen
+class _Sheet:
+    """The measures of one picture."""
+
+    trace: Trace
+    story: Story
+
+    @property
+    def bars(self) -> list[tuple[str, list[_Bar]]]:
+        """A lane for each request's phase and each queue's visible end, with what stands there when."""
+        shown = []
+        for place, variable in enumerate(self.trace.model.variables):
+            if variable.name.startswith("phase_"):
+                name = f"request {variable.name.removeprefix('phase_')}"
+            elif variable.name.startswith("visible_end"):
+                name = f"visible end {variable.name.removeprefix('visible_end').strip('_')}".strip()
+            else:
+                continue
+            words = [variable.show(step.state[place]).replace("_", " ") for step in self.trace.steps]
+            if len(set(words)) > 1:
+                shown.append((name, _bars(words)))
+        return shown
+
+    @property
+    def label(self) -> float:
+        """How wide the names of the lanes are."""
+        names = [width_of(each.name, SIZE) for each in self.story.participants]
+        java = [width_of(each.java, SMALL) for each in self.story.participants]
+        return max([*names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
+
+    @property
+    def right(self) -> float:
+        """Where the lanes end."""
+        return self.label + COLUMN * len(self.trace.steps)
+
+    @property
+    def width(self) -> float:
+        return max(self.right + PAD, WIDTH_LEAST)
+
+    @property
+    def lanes(self) -> int:
+        return len(self.story.participants) + len(self.bars)
+
+    @property
+    def bottom(self) -> float:
+        return PAD + ROW * self.lanes
+
+    def x(self, step: int) -> float:
+        """The middle of a step's column; step 0 is the first state."""
+        return self.label + COLUMN * (step + 0.5)
+
+    def y(self, lane: int) -> float:
+        """The middle of a lane."""
+        return PAD + ROW * (lane + 0.5)
+
+    def lane_of(self, key: str) -> int:
+        """The lane of a participant."""
+        return [each.key for each in self.story.participants].index(key)
+
+
+def _bars(words: Sequence[str]) -> list[_Bar]:
+    bars, at = [], 0
+    for word, group in groupby(words):
+        length = len(list(group))
+        bars.append(_Bar(at, at + length, word))
+        at += length
+    return bars
+
+
+def render(trace: Trace, *, moving: bool = False) -> str:
+    """The run as one `<svg>` element."""
+    sheet = _Sheet(trace, story_of(trace))
+    legend = list(_legend(sheet, moving=moving))
+    height = sheet.bottom + 2 * LINE + sum(lines for lines, _ in legend) * LINE + PAD
+    parts = [*_lanes(sheet), *_values(sheet), *_ticks(sheet)]
+    parts += [_moved(each.number, "".join(_step(sheet, each)), moving=moving) for each in sheet.story.scenes]
+    y = sheet.bottom + 2 * LINE
+    for lines, drawn in legend:
+        parts.append(f'<g transform="translate(0 {y:.1f})">{drawn}</g>')
+        y += lines * LINE
+    style = STYLE + (_motion(len(sheet.story.scenes)) if moving else "")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-lanes" role="img" '
+        f'viewBox="0 0 {sheet.width:.0f} {height:.0f}" width="{sheet.width:.0f}" height="{height:.0f}">'
+        f"<title>{escape(sheet.story.title)}</title><style>{style}</style>{''.join(parts)}</svg>"
+    )
+
+
+def _lanes(sheet: _Sheet) -> Iterator[str]:
+    names = [(each.name, each.java) for each in sheet.story.participants] + [(name, "") for name, _ in sheet.bars]
+    for lane, (name, java) in enumerate(names):
+        y = sheet.y(lane)
+        yield (
+            f'<rect class="lane" x="{sheet.label:.1f}" y="{y - ROW / 2 + 2:.1f}" '
+            f'width="{sheet.right - sheet.label:.1f}" height="{ROW - 4}" rx="4"/>'
+        )
+        yield _text("name", PAD / 2, y + (-1 if java else 5), name)
+        if java:
+            yield _text("java", PAD / 2, y + 13, java)
+
+
+def _values(sheet: _Sheet) -> Iterator[str]:
+    first = len(sheet.story.participants)
+    for lane, (_, bars) in enumerate(sheet.bars, start=first):
+        for bar in bars:
+            x, width = sheet.label + COLUMN * bar.start, COLUMN * (bar.end - bar.start)
+            y = sheet.y(lane)
+            yield (
+                f'<rect class="bar" x="{x + 1:.1f}" y="{y - BAR / 2:.1f}" width="{width - 2:.1f}" height="{BAR}">'
+                f"<title>{escape(bar.word)}</title></rect>"
+            )
+            shown = _fitting(bar.word, width - 6)
+            if shown:
+                yield _text("inside middle", x + width / 2, y + 4, shown)
+
+
+def _fitting(word: str, width: float) -> str:
+    """The word, or what of it fits with an ellipsis; nothing where that is a letter or less."""
+    if width_of(word, SMALL) <= width:
+        return word
+    for length in range(len(word) - 1, 1, -1):
+        if width_of(f"{word[:length]}…", SMALL) <= width:
+            return f"{word[:length]}…"
+    return ""
+
+
+def _ticks(sheet: _Sheet) -> Iterator[str]:
+    y = sheet.bottom + LINE
+    for scene in sheet.story.scenes:
+        if not scene.source:
+            x = sheet.x(scene.number)
+            yield f'<line class="time" x1="{x:.1f}" y1="{PAD:.1f}" x2="{x:.1f}" y2="{sheet.bottom:.1f}"/>'
+            yield _text("tick middle", x, y, "tick")
+
+
+def _step(sheet: _Sheet, scene: Scene) -> Iterator[str]:
+    x = sheet.x(scene.number)
+    last = scene.number == len(sheet.story.scenes) and bool(sheet.story.wrong)
+    if not scene.source:
+        yield f'<circle class="{_kind(last)}" cx="{x:.1f}" cy="{PAD + 4:.1f}" r="{RADIUS}"/>'
+        yield _text("number", x, PAD + 8, str(scene.number))
+        return
+    y, target = sheet.y(sheet.lane_of(scene.source)), sheet.y(sheet.lane_of(scene.target))
+    if y != target:
+        yield f'<line class="arrow" x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{target:.1f}"/>'
+        yield f'<circle class="end" cx="{x:.1f}" cy="{target:.1f}" r="5"/>'
+    yield f'<circle class="{_kind(last)}" cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}"/>'
+    yield _text("number", x, y + 4, str(scene.number))
+
+
+def _kind(last: bool) -> str:
+    return "dot bad" if last else "dot"
+
+
+def _legend(sheet: _Sheet, *, moving: bool) -> Iterator[tuple[int, str]]:
+    """How many lines each step's words take, and the words."""
+    room = sheet.width - 34 - PAD
+    names = {each.key: each.name for each in sheet.story.participants}
+    for scene in sheet.story.scenes:
+        words = f"{names[scene.source]} {scene.sentence}" if scene.source else scene.sentence
+        lines = wrapped(words, room, SIZE)
+        drawn = _text("name", 6, 0, f"{scene.number}.") + _block("name", lines)
+        yield len(lines), _moved(scene.number, drawn, moving=moving)
+    if sheet.story.wrong:
+        lines = wrapped(sheet.story.wrong[0], room, SIZE)
+        yield len(lines), _moved(len(sheet.story.scenes), _block("bad", lines), moving=moving)
+
+
+def _block(kind: str, lines: Sequence[str]) -> str:
+    return "".join(_text(kind, 34, LINE * number, line) for number, line in enumerate(lines))
+
+
+def _moved(number: int, drawn: str, *, moving: bool) -> str:
+    return f'<g class="lp-step lp-step-{number}">{drawn}</g>' if moving else drawn
+
+
+def _motion(steps: int) -> str:
+    """The rules by which step after step is seen; those who asked for less motion see all at once."""
+    whole = (steps + REST) * STEP_S
+    rules = [
+        f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.08}}{share + 2:.2f}%,100%{{opacity:1}}}}"
+        f".lp-step-{step}{{animation:lp-step-{step} {whole:.1f}s linear infinite}}"
+        for step in range(1, steps + 1)
+        for share in [100 * (step - 1) / (steps + REST)]
+    ]
+    return "@media (prefers-reduced-motion:no-preference){" + "".join(rules) + "}"
+
+
+def _text(kind: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
