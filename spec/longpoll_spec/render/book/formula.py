@@ -185,5 +185,5 @@ def math(rows: Sequence[Row]) -> str:
 
 
 def shown_name(variable: str) -> str:
-    """A variable as the book's pages call it, whosever request or queue it is about."""
+    """A variable as the book's pages call it: the same for every request and every queue."""
     return f"{stem(variable)}[r]" if stem(variable) != variable else re.sub(r"_q\d+$", "", variable)
