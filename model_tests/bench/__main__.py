@@ -21,6 +21,7 @@ PARTS: Final = {
     "oracle": ("oracle_bench",),
     "attacks": ("attacks_bench",),
     "java": ("java_steps_bench",),
+    "client": ("client_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

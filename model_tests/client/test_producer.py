@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,7 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
-from longpoll_client.errors import NoRouteError, RefusedError, UnreachableError
+from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.link import routes
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
@@ -172,6 +173,44 @@ def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
                 producer.send("T", b"x")
 
 
+def test_callbacks_are_told_once_whatever_fails() -> None:
+    """With the result after another broker was tried, with the error, and by a close; a mistake is raised at once."""
+    fleet = Fleet(bad="a", code=ResponseCode.SYSTEM_ERROR)
+    told: list[object] = []
+    done = threading.Event()
+
+    def tell(outcome: object) -> None:
+        told.append(outcome)
+        if len(told) == 9:
+            done.set()
+        raise ValueError("mistake")
+
+    with ExitStack() as stack:
+        for name in "ab":
+            server = stack.enter_context(
+                ScriptedServer(lambda peer, command, name=name: fleet.broker(name, peer, command))  # type: ignore[misc] # bound early
+            )
+            fleet.addresses[name] = server.address
+        names = stack.enter_context(ScriptedServer(fleet.name_server))
+        with Producer(RUNTIME, names.address) as producer:
+            for _number in range(8):
+                producer.send_async("T", b"x", tell)
+            producer.send_async("T", b"x", tell, select=lambda queues: queues[0])
+            with pytest.raises(ConfigError, match="not allowed"):
+                producer.send_async("a topic", b"x", tell)
+            assert done.wait(PATIENCE_S)
+            mute = stack.enter_context(ScriptedServer(lambda _peer, _command: None))
+            fleet.addresses = {"a": mute.address}
+            producer._instance.forget_route("T")
+            producer.send_async("T", b"x", tell)
+        with pytest.raises(LifecycleError):
+            producer.send_async("T", b"x", tell)
+    kinds = [type(one).__name__ for one in told]
+    assert sorted(kinds[:9]) == ["RefusedError"] + ["SendResult"] * 8
+    assert len(kinds) == 10
+    assert isinstance(told[9], ClientError)
+
+
 def test_a_lost_name_server_leaves_what_is_known(
     name_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,9 +271,9 @@ def test_asyncio_sends_and_polls_and_loses_nothing_when_cancelled(name_server: s
     async def story(topic: str) -> list[bytes]:
         seen: list[bytes] = []
         config = ConsumerConfig("G", start_at=StartAt.FIRST)
-        consumer = PullConsumer(RUNTIME, name_server, config)
+        consumer = AsyncPullConsumer(RUNTIME, name_server, config)
         consumer.subscribe(topic)
-        async with AsyncProducer(RUNTIME, name_server) as producer, AsyncPullConsumer(consumer) as polling:
+        async with AsyncProducer(RUNTIME, name_server) as producer, consumer as polling:
             waiting = asyncio.create_task(polling.poll(PATIENCE_S, 1))
             await asyncio.wait([waiting], timeout=0.05)
             waiting.cancel()

@@ -7,7 +7,7 @@ Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalanceP
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -80,7 +80,7 @@ class RemoteOffsets:
         A broker of 4.x says 0 of a group that has not begun in a young queue, so there an offset of 0 counts as none.
         """
         known = self._stored.get(queue)
-        if known is None and start_at is not StartAt.STORED and not _is_retry(queue):
+        if known is None and start_at is not StartAt.STORED and not is_retry(queue):
             offset = self.stored(queue) or self._begin_at(queue, start_at, timestamp_ms)
         else:
             offset = self._continue(queue, known)
@@ -109,11 +109,8 @@ class RemoteOffsets:
 
     def stored(self, queue: MessageQueue) -> int | None:
         """Where the group stopped, by its broker; None when it has not begun. Raises a ClientError."""
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
-        )
         try:
-            return ask_offset(self._client(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
+            return ask_offset(self._client(queue), *query_request(self._group, queue))
         except RefusedError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
@@ -126,7 +123,7 @@ class RemoteOffsets:
             return stored
         if known is not None:
             return known
-        if _is_retry(queue):
+        if is_retry(queue):
             # What was sent back must come again, wherever the group begins in the topics of its own choice.
             return 0
         return self._begin_at(queue, StartAt.LAST, 0)
@@ -138,10 +135,7 @@ class RemoteOffsets:
         return offset
 
     def _tell(self, queue: MessageQueue, offset: int) -> None:
-        header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-        )
-        ask(self._client(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        ask(self._client(queue), *store_request(self._group, queue, offset))
 
     def _client(self, queue: MessageQueue) -> RemotingClient:
         return self._instance.client(self._instance.broker_address(queue.broker_name))
@@ -221,19 +215,43 @@ class LocalOffsets:
         }
 
 
-def _is_retry(queue: MessageQueue) -> bool:
+def is_retry(queue: MessageQueue) -> bool:
+    """Whether it has what was sent back: that must come again, wherever a group begins in topics of its own choice."""
     return queue.topic.startswith(RETRY_PREFIX)
 
 
-def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
-    """The offset that a queue without history begins at: its first, by time, or else its end."""
+Request: TypeAlias = tuple[RequestCode, Header]
+"""What is asked of a queue's broker."""
+
+
+def query_request(group: str, queue: MessageQueue) -> Request:
+    """Where a group stands in a queue."""
+    header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+    return RequestCode.QUERY_CONSUMER_OFFSET, header
+
+
+def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
+    """Keep where a group stands."""
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    return RequestCode.UPDATE_CONSUMER_OFFSET, header
+
+
+def start_request(queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> Request:
+    """Which offset a queue without history begins at: its first, by time, or else its end."""
     topic, queue_id = queue.topic, queue.queue_id
     if start_at is StartAt.FIRST:
-        return ask_offset(client, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id))
+        return RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
     if start_at is StartAt.TIMESTAMP:
         wanted = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=timestamp_ms)
-        return ask_offset(client, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wanted)
-    return ask_offset(client, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id))
+        return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wanted
+    return RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
+
+
+def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+    """The offset that `start_request` asks for; raises a ClientError or HeaderError."""
+    return ask_offset(client, *start_request(queue, start_at, timestamp_ms))
 
 
 def ask_offset(client: RemotingClient, code: RequestCode, header: Header) -> int:
@@ -243,7 +261,11 @@ def ask_offset(client: RemotingClient, code: RequestCode, header: Header) -> int
 
 def ask(client: RemotingClient, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
     """Call, and take no answer but success; raises RefusedError or another ClientError."""
-    answer = client.call(code, header, body)
+    return succeeded(code, client.address, client.call(code, header, body))
+
+
+def succeeded(code: RequestCode, address: str, answer: Command) -> Command:
+    """The answer, if it is success; raises RefusedError."""
     if answer.code != ResponseCode.SUCCESS:
-        raise RefusedError(f"{code.name} to {client.address}", answer.code, answer.remark)
+        raise RefusedError(f"{code.name} to {address}", answer.code, answer.remark)
     return answer

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import count
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.credentials import Credentials
@@ -26,6 +26,8 @@ from longpoll_client.produce.outgoing import (
     single_parcel,
 )
 from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.sending import Told
+from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.compression import Compression
@@ -33,13 +35,10 @@ from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
-
-Told: TypeAlias = Callable[[SendResult | LongpollError], object]
-"""Is called once, on the loop, with where a message went, or why it did not."""
 
 
 class AsyncProducer:
@@ -59,6 +58,7 @@ class AsyncProducer:
         credentials: Credentials | None = None,
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
+        avoids_slow_brokers: bool = False,
     ) -> None:
         """As `Producer`; raises ConfigError for what cannot be. Connections are made by the first send."""
         if isinstance(runtime, Producer):
@@ -68,6 +68,7 @@ class AsyncProducer:
         self.group = group
         self._runtime = runtime
         self._instance = AsyncInstance(runtime, name_server, credentials=credentials)
+        self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._packing = Packing(compression, compress_over_bytes)
         self._ids = MessageIds(runtime)
         self._turns = count()
@@ -170,6 +171,8 @@ class AsyncProducer:
             (outcome,) = await sending
         except LongpollError as error:
             outcome = error
+        except FAULTS as error:
+            outcome = ClientError(f"the message could not be sent: {error!r}")
         with KeepGoing(log, "the callback of a send failed"):
             told(outcome)
 
@@ -181,7 +184,7 @@ class AsyncProducer:
         """Try up to three queues; raises the last one's error."""
         self._instance.check()
         now_ns = self._runtime.monotonic_ns()
-        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9))
+        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9), self._slow)
         while True:
             route = self._instance.routes.fresh(parcel.topic, now_ns)
             if route is None:

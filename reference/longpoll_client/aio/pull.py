@@ -1,65 +1,123 @@
-"""The same client for asyncio: every call that would wait, waits on a thread, and the loop goes on.
+"""Hands messages to the task that awaits `poll`, of queues that are shared with the group's other members.
 
-A producer or consumer of the plain API is wrapped, so both may be used side by side. Leaves out listeners: a push
-consumer has threads of its own, and a coroutine polls instead.
+At-least-once, as on threads. Leaves out coroutines that are given messages (`push`).
+
+Source: `DefaultLitePullConsumerImpl.java`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from longpoll_client.aio.member import AsyncConsumer, AsyncMember
 from longpoll_client.consume.delivery import PullConsumer
+from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.consume.puller import Batch
+from longpoll_client.credentials import Credentials
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import ConsumerConfig
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import ConfigError
 
-POLL_S: Final = 1.0
-"""How long one poll of an iteration lasts: what a cancelled iteration's thread may still take to end."""
+POLL_S: Final = 3600.0
+"""How long one poll of an iteration lasts; it may be cancelled at any time."""
 
 
-class AsyncPullConsumer:
-    """A pull consumer whose polls are awaited; for one task.
+class AsyncPullConsumer(AsyncConsumer):
+    """Gives messages to the task that awaits `poll`; for one task. `async with` starts and closes it.
 
-    A poll that is cancelled loses nothing: what it found is what the next one returns.
+    Messages that `poll` returned are consumed when it is called again, or with `commit`. A poll that is cancelled has
+    taken nothing.
 
-    Invariant: `_polling` is the poll whose result nobody has had yet.
+    Invariant: `_given` was returned and is not consumed, `_rest` came with it and is not yet returned.
     """
 
-    def __init__(self, consumer: PullConsumer) -> None:
-        self._consumer = consumer
-        self._polling: asyncio.Task[list[ReceivedMessage]] | None = None
-
-    async def __aenter__(self) -> Self:
-        """Join the group; raises as `PullConsumer.start`."""
-        await asyncio.to_thread(self._consumer.start)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    def __init__(
+        self,
+        runtime: Runtime,
+        name_server: str = "",
+        config: ConsumerConfig | None = None,
+        *,
+        on_share: OnShare | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        if self._polling is not None:
-            await asyncio.wait([self._polling])
-        await asyncio.to_thread(self._consumer.close)
+        """Raises ConfigError."""
+        if isinstance(runtime, PullConsumer) or config is None:
+            raise ConfigError(
+                "AsyncPullConsumer has connections of its own: write AsyncPullConsumer(runtime, name_server, config)"
+            )
+        self._member = AsyncMember(
+            runtime, name_server, config, self._deliver, on_share=on_share, credentials=credentials
+        )
+        self._batches: deque[Batch] = deque()
+        self._came = asyncio.Event()
+        self._given: Batch | None = None
+        self._rest: Batch | None = None
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Every message, one by one; each is consumed when the next one is asked for."""
+        """Every message, one by one, until it is closed; each is consumed when the next one is asked for."""
         return self._messages()
 
+    async def start(self) -> None:
+        """Join the group and begin to pull; raises as `PullConsumer.start`."""
+        await self._member.start()
+
     async def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
-        """As `PullConsumer.poll`; a poll that was cancelled before goes on with its own arguments."""
-        if self._polling is None:
-            self._polling = asyncio.create_task(asyncio.to_thread(self._consumer.poll, timeout_s, count_max))
-        # Unlike awaiting the task itself, this leaves it alone when we are cancelled.
-        await asyncio.wait([self._polling])
-        done, self._polling = self._polling, None
-        return done.result()
+        """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
+
+        Raises LifecycleError before the start and after the close.
+        """
+        await self.commit()
+        batch, self._rest = self._rest, None
+        if batch is None or batch.puller.is_dropped:
+            batch = await self._next_batch(timeout_s)
+        if batch is None:
+            return []
+        given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
+        self._rest = Batch(batch.puller, rest) if rest else None
+        self._given = Batch(batch.puller, given)
+        return list(given)
 
     async def commit(self) -> None:
-        """As `PullConsumer.commit`."""
-        await asyncio.to_thread(self._consumer.commit)
+        """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.
+
+        Raises LifecycleError before the start and after the close.
+        """
+        self._member.lifecycle.check_running("poll and commit")
+        given, self._given = self._given, None
+        if given is not None:
+            given.puller.done(given.messages)
+            self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
+
+    async def close(self) -> None:
+        """Leave the group, the first time; messages returned and not committed will come again. A poll ends."""
+        if self._member.lifecycle.end():
+            self._came.set()
+            await self._member.close()
+
+    def _deliver(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._came.set()
+
+    async def _next_batch(self, timeout_s: float) -> Batch | None:
+        """The first batch whose queue is ours; None when none comes in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._member.lifecycle.is_closed:
+                    while self._batches:
+                        batch = self._batches.popleft()
+                        if not batch.puller.is_dropped:
+                            return batch
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            return None
+        return None
 
     async def _messages(self) -> AsyncIterator[ReceivedMessage]:
-        while True:
+        while not self._member.lifecycle.is_closed:
             for message in await self.poll(POLL_S, 1):
                 yield message

@@ -17,9 +17,8 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 from attrs import frozen
 
-from longpoll_client.consume.puller import Puller
+from longpoll_client.consume.puller import Puller, Reach
 from longpoll_client.consume.statistics import TopicStatistics
-from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
 from longpoll_client.settings import ConsumerConfig
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
@@ -73,7 +72,7 @@ class Asked:
 
     def __init__(
         self,
-        instance: ClientInstance,
+        instance: Reach,
         state: Callable[[], MemberState],
         direct: Direct | None,
         rebalance: Callable[[], None],

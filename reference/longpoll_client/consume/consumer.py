@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from longpoll_client.consume.asked import Asked, Direct, MemberState
-from longpoll_client.consume.membership import Membership
+from longpoll_client.consume.membership import Membership, back_header
 from longpoll_client.consume.own_queues import OnShare, OwnQueues
 from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
@@ -27,13 +27,12 @@ from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask, find_start
-from longpoll_client.settings import DEAD_LEVEL, RECONSUME_COUNT_MAX, ConsumerConfig, StartAt, Unreadable
+from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
@@ -320,15 +319,7 @@ class GroupMember:
         self._send_back(message.physical_offset, message.msg_id, queue, delay_level)
 
     def _send_back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> None:
-        most = self.config.reconsume_count_max
-        header = ConsumerSendMsgBackRequestHeader(
-            offset=physical_offset,
-            group=self.config.group,
-            delay_level=delay_level,
-            origin_msg_id=msg_id,
-            origin_topic=queue.topic,
-            max_reconsume_times=RECONSUME_COUNT_MAX if most is None else most,
-        )
+        header = back_header(self.config, physical_offset, msg_id, queue, delay_level)
         ask(
             self._instance.client(self._instance.broker_address(queue.broker_name)),
             RequestCode.CONSUMER_SEND_MSG_BACK,

@@ -16,7 +16,7 @@ from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.routes import Route
 from longpoll_client.offsets import ask
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
 from longpoll_protocol.bodies import (
     CheckClientData,
     ConsumeFromWhere,
@@ -30,7 +30,11 @@ from longpoll_protocol.bodies import (
     SubscriptionData,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from longpoll_protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    UnregisterClientRequestHeader,
+)
 from longpoll_protocol.tags import java_hash
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -116,14 +120,7 @@ class Membership:
         """
         if self.assigned is not None:
             return
-        group = ConsumerData(
-            group_name=self.config.group,
-            consume_type=self._consume_type,
-            message_model=self.config.message_model,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-            subscription_data_set=list(self.subscriptions.values()),
-        )
-        body = HeartbeatData(client_id=self._instance.client_id, consumer_data_set=[group]).encode()
+        body = heartbeat_body(self._instance.client_id, self.config, self._consume_type, self.subscriptions)
         addresses = sorted({address for route in routes for address in route.addresses.values()}) or self._told
         self._told = addresses
         failures: list[ClientError] = []
@@ -217,6 +214,35 @@ def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
     for queue in sorted(queues):
         found.setdefault(queue.broker_name, []).append(queue)
     return found
+
+
+def heartbeat_body(
+    client_id: str, config: ConsumerConfig, consume_type: ConsumeType, subscriptions: Mapping[str, SubscriptionData]
+) -> bytes:
+    """What a member says of itself (34)."""
+    group = ConsumerData(
+        group_name=config.group,
+        consume_type=consume_type,
+        message_model=config.message_model,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        subscription_data_set=list(subscriptions.values()),
+    )
+    return HeartbeatData(client_id=client_id, consumer_data_set=[group]).encode()
+
+
+def back_header(
+    config: ConsumerConfig, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int
+) -> ConsumerSendMsgBackRequestHeader:
+    """Have the broker give a message to the group again later (36), or make it a dead letter."""
+    most = config.reconsume_count_max
+    return ConsumerSendMsgBackRequestHeader(
+        offset=physical_offset,
+        group=config.group,
+        delay_level=delay_level,
+        origin_msg_id=msg_id,
+        origin_topic=queue.topic,
+        max_reconsume_times=RECONSUME_COUNT_MAX if most is None else most,
+    )
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:

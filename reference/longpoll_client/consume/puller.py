@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import frozen
 
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
-from longpoll_client.instance import ClientInstance
-from longpoll_client.link.calls import Answer
+from longpoll_client.link.calls import Answer, Callback
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
-from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,47 @@ class Batch:
     """At least one."""
 
 
+class Asks(Protocol):
+    """A connection to a broker: `RemotingClient`, or one of an event loop."""
+
+    def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
+        """Ask; the callback gets the answer or the error, once. Raises a LongpollError when nothing is sent."""
+        ...
+
+
+class Reach(Protocol):
+    """How brokers are reached: `ClientInstance` on threads, `aio.group.LoopReach` on an event loop."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The clock, and locks."""
+        ...
+
+    def client(self, address: str, /) -> Asks:
+        """The connection to host:port; raises a ClientError."""
+        ...
+
+    def broker_address(self, broker_name: str, /) -> str:
+        """Host:port of a broker; raises NoRouteError."""
+        ...
+
+    def reply(
+        self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY, /
+    ) -> None:
+        """Answer what the peer at host:port asked, if there is a connection to it."""
+        ...
+
+
+class Waits(Protocol):
+    """Does something later: `Timer` on a thread, or an event loop."""
+
+    def after(self, delay_s: float, action: Callable[[], None], /) -> None:
+        """Do it after the delay, unless it is closed by then."""
+        ...
+
+
 class Puller:
-    """One queue's loop.
+    """One queue's loop, the same on threads and on an event loop.
 
     Invariant, under `_lock`: at most one pull is on its way whose answer counts (`_is_pulling`), and it was asked in
     this `_turn`; once `_is_dropped`, nothing here changes. `_deferred` has something only while `_is_paused`.
@@ -76,8 +115,8 @@ class Puller:
     def __init__(
         self,
         *,
-        instance: ClientInstance,
-        timer: Timer,
+        instance: Reach,
+        timer: Waits,
         statistics: Statistics,
         settings: PullSettings,
         queue: MessageQueue,

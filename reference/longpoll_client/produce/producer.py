@@ -25,6 +25,7 @@ from longpoll_client.produce.outgoing import (
     single_parcel,
 )
 from longpoll_client.produce.requests import OnReply, Requests, reply_to
+from longpoll_client.produce.sending import ManySends, Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.codes import RequestCode
@@ -72,12 +73,14 @@ class Producer(Closeable):
         self._lock = runtime.lock()
         self._turn = 0
         self._ids = MessageIds(runtime)
+        self._many = ManySends(runtime, self._instance, self._next_turn, self._slow)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; what `send_async` has on its way fails, and its callers are told."""
         if self._requests is not None:
             self._requests.close()
         self._instance.close()
+        self._many.close()
 
     def send(
         self,
@@ -105,6 +108,31 @@ class Producer(Closeable):
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
         (result,) = self._send(parcel, selector(topic, queue_id, select), timeout_s)
         return result
+
+    def send_async(
+        self,
+        topic: str,
+        body: bytes,
+        told: Told,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        queue_id: int | None = None,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Send as `send` does without waiting for the broker: `told` is called once, with the result or the error.
+
+        It is called on another thread and must not wait. The first send of a topic, or to a broker, waits for the route
+        and the connection here. What fails before anything is sent is raised here, and `told` is not called; also
+        LocalProtocolError, while 65,535 sends to one broker are on their way.
+        """
+        message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
+        (msg_id,) = self._ids.new(1)
+        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
+        self._many.begin(parcel, selector(topic, queue_id, select), timeout_s, told)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
