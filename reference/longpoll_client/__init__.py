@@ -23,7 +23,13 @@ from longpoll_client.produce.outgoing import OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_client.produce.tries import SendResult
-from longpoll_client.rebalance import allocate_averagely, allocate_by_circle
+from longpoll_client.rebalance import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_consistent_hash,
+    allocate_by_machine_room,
+    allocate_near,
+)
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumerConfig, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
@@ -64,4 +70,7 @@ __all__ = [
     "UnreadableMessage",
     "allocate_averagely",
     "allocate_by_circle",
+    "allocate_by_consistent_hash",
+    "allocate_by_machine_room",
+    "allocate_near",
 ]

@@ -20,6 +20,7 @@ from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
 
 GROUP_SIZE_MAX: Final = 255
+CLIENT_ID_SIZE_MAX: Final = 255
 RECONSUME_COUNT_MAX: Final = 16
 """How often a message is given again before it is a dead letter, if the config does not say (`maxReconsumeTimes`)."""
 
@@ -64,6 +65,8 @@ class ConsumerConfig:
     """CLUSTERING: members share the messages; BROADCASTING: every member gets each of them."""
     allocate: Allocate = field(default=allocate_averagely)
     """How members share the queues; every member of a group must have the same."""
+    client_id: str | None = field(default=None)
+    """This member's name in its group, and nobody else's, such as `room@host#pid`; None makes one."""
     offsets_file: str | None = field(default=None)
     """With BROADCASTING: the absolute path of the file in which this member keeps its offsets; None forgets them."""
     batch_count_max: int = field(default=32)
@@ -108,6 +111,8 @@ class ConsumerConfig:
         for name in ("batch_count_max", "cached_count_max", "cached_size_max", "thread_count", "consume_count_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.client_id is not None and not 0 < len(self.client_id) <= CLIENT_ID_SIZE_MAX:
+            raise ConfigError(f"client_id {self.client_id[:40]!r} is not allowed: 1 to {CLIENT_ID_SIZE_MAX} characters")
         if self.offsets_file is not None and not self.offsets_file.startswith("/"):
             raise ConfigError(f"offsets_file {self.offsets_file!r} is no absolute path")
 

@@ -82,6 +82,7 @@ class GroupMember:
         self._instance = ClientInstance(
             runtime,
             name_server,
+            client_id=config.client_id,
             on_request=self._requested,
             credentials=credentials,
         )
