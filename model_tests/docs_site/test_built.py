@@ -11,7 +11,7 @@ from docs.site import tree
 from docs.site.start import EXPLORER
 from model_tests.docs_site.built import build_or_skip, fetched_elsewhere, lost_links, read
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("site")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 
 
 @pytest.fixture(scope="module")
