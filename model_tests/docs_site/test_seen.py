@@ -41,11 +41,13 @@ CUT_OFF: Final = """
     }
   }
   const main = document.querySelector("article") || document.body;
+  const over = main.scrollWidth - main.clientWidth - 8; // headings of the theme stand out by these
+  if (over > 1) bad.push(`the text is ${over} px too wide`);
   for (const element of main.querySelectorAll("p, li, h1, h2, h3, td, pre, figure, table")) {
     const box = element.getBoundingClientRect();
     if (!box.width) continue;
     let scrolls = false;
-    for (let up = element; up && up !== document.body; up = up.parentElement) {
+    for (let up = element; up && up !== main; up = up.parentElement) {
       if (["auto", "scroll"].includes(getComputedStyle(up).overflowX)) scrolls = true;
     }
     if (!scrolls && box.right > innerWidth + 1) bad.push(`${element.tagName} ${element.textContent.slice(0, 40)}`);
