@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import zipfile
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
     program(tmp_path, "java", "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is no folder", "lib")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
     (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "says no version")
@@ -128,9 +130,29 @@ def test_a_broker_that_never_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
+def test_a_token_of_another_law() -> None:
+    """One of another format, and one whose law has changed since, are told apart from a damaged one."""
+    assert_mistake(
+        ran("replay", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
+    )
+    changed = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3uWAAIEAQgGRmMZTQ"
+    assert_mistake(ran("replay", changed, "--on", "java-4.9.7"), "another version of the law", "longpoll check")
+
+
+def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Somebody else listens on it: that is not taken for the broker, and what Java says of it is in the sentence."""
+    program(tmp_path, "java", "sleep 0.2; echo Address already in use; exit 255")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])
+        with Stage() as stage, pytest.raises(JavaUnavailableError, match="ended with 255: Address already in use"):
+            JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
+
+
 def test_what_does_not_go_together() -> None:
     """Options of a law's token with one of a simulated run, a policy with Java, a run that Java has no steps for."""
     assert_mistake(ran("replay", "sim1.abc", "--on", "java-4.9.7"), "--on and --jars go with a token of the law")
+    assert_mistake(ran("replay", TOKEN, "--with-7359"), "--with-7359 goes with --on or --jars")
     assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7", "--policy", "strict"), "--policy goes with the reference")
     assert_mistake(ran("replay", "lp1.nonsense", "--on", "java-4.9.7"), "token")
     assert ran("replay", TOKEN, "--on", "java-3.2.6").exit_code == 2

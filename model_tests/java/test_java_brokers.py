@@ -22,7 +22,7 @@ from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars, resolved
 from longpoll_java.play import Played, play
 from longpoll_java.promises import shown_by
-from longpoll_java.rules import rules_of
+from longpoll_java.rules import SCAN_MS, rules_of
 from longpoll_java.schedule import schedule_of, with_after
 from longpoll_java.stage import Arrival, Stage
 from longpoll_spec.engines.tokens import replay
@@ -33,6 +33,9 @@ from longpoll_spec.render.places import gates_of, presets_of
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 VERSIONS = ("4.9.7", "5.5.0")
 TRIES = 20
+AS_SHIPPED = 2
+"""Of these, with the scan each 5 s."""
+QUICK_SCAN_MS = 1_000
 
 
 def jars_of(version: str) -> Jars:
@@ -61,12 +64,12 @@ def trace_for(version: str, policy: str, name: str) -> Trace:
     return Trace(changed.model, changed.steps, name)
 
 
-def played(broker: JavaBroker, policy: str, name: str) -> Played:
+def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -> Played:
     """What a broker does with a finding's run."""
     version = broker.jars.version
     trace = trace_for(version, policy, name)
     gates = gates_of(version, lmq=policy == "rocketmq-lmq")
-    return play(broker, with_after(schedule_of(trace, gates), shown_by(trace)))
+    return play(broker, with_after(schedule_of(trace, gates, scan_ms), shown_by(trace)))
 
 
 def assert_shown(done: Played) -> None:
@@ -243,6 +246,27 @@ def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> Non
         assert judged(steps)[0] == "invalid"
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_random_gates_show_more_of_the_graph(version: str, tmp_path: Path) -> None:
+    """With threads delayed at the places, and a scan each two seconds, the steps are the law's, and of more kinds."""
+    jars_of(version)
+    plain, delayed = tmp_path / "plain", tmp_path / "delayed"
+    recorded(version, plain, 500, 4, 1)
+    recorded(version, delayed, 500, 4, 4, "--delayed-percent", "10", "--scan-ms", "2000", "--seed", "7")
+    assert judged(delayed)[0] == "valid"
+    few, many = (kinds_seen(directory) for directory in (plain, delayed))
+    assert many > few + 20, (few, many)
+
+
+def kinds_seen(directory: Path) -> int:
+    """How many classes of transitions a history has, none of them beyond the law's graph."""
+    done = CliRunner().invoke(main, ["coverage", str(directory), "--json"])
+    (law,) = json.loads(done.stdout)["laws"]
+    assert law["run"] >= law["steps"]
+    assert not law["beyond"]
+    return sum(1 for words in law["transitions"].values() for times in words.values() if times)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
@@ -257,10 +281,10 @@ def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
     assert judged(steps)[0] == "invalid"
 
 
-def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: int) -> dict[str, Any]:
+def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: int, *more: str) -> dict[str, Any]:
     """What `observe --inside` says of a load."""
     words = ["observe", "--inside", f"java-{version}", "--messages", messages, "--queues", queues, "--json"]
-    words += ["--rest-s", rest_s]
+    words += ["--rest-s", rest_s, *more]
     done = CliRunner().invoke(main, [*map(str, words), "--record", str(directory)])
     assert done.exit_code == 0, done.output
     told: dict[str, Any] = json.loads(done.stdout)
@@ -280,32 +304,51 @@ def with_knob(directory: Path, policy: str) -> None:
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "policy": policy}))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", SHOWN_4)
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_finding_every_time(version: str, name: str) -> None:
-    """Twenty of twenty, each on a broker that is kept."""
-    if version.startswith("5") and name not in SHOWN_5:
-        pytest.skip("not by this token on 5.5.0")
+@pytest.fixture(scope="module")
+def scanning(request: pytest.FixtureRequest) -> Iterator[tuple[JavaBroker, int]]:
+    """A broker of a version that scans each so many milliseconds, kept for all, and that period."""
+    version, scan_ms = request.param
     jars = jars_of(version)
-    left = TRIES
-    while left:
-        with Stage() as stage, JavaBroker(jars, stage) as running:
-            while left and running.is_running:
-                assert_shown(played(running, "rocketmq-4.9", name))
-                left -= 1
-                if name == "answered_on_stop":
-                    break
+    with Stage() as stage, started(jars, stage, lmq=False, slave=False, scan_ms=scan_ms) as running:
+        yield running, scan_ms
+
+
+EVERY_TIME = [(version, scan_ms) for version in VERSIONS for scan_ms in (SCAN_MS, QUICK_SCAN_MS)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in SHOWN_4 if name != "answered_on_stop"])
+@pytest.mark.parametrize(
+    "scanning", EVERY_TIME, indirect=True, ids=lambda each: "-".join(map(str, each)), scope="module"
+)
+def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -> None:
+    """Twenty of twenty: two with the scan as it is shipped, and eighteen where a rule has it come each second."""
+    running, scan_ms = scanning
+    if running.jars.version.startswith("5") and name not in SHOWN_5:
+        pytest.skip("not by this token on 5.5.0")
+    for _ in range(AS_SHIPPED if scan_ms == SCAN_MS else TRIES - AS_SHIPPED):
+        assert_shown(played(running, "rocketmq-4.9", name, scan_ms))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_orphan_every_time(version: str) -> None:
+def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
+    """Finding (p), twenty times, each on a broker of its own."""
+    jars = jars_of(version)
+    for _ in range(TRIES):
+        with Stage() as stage, JavaBroker(jars, stage) as running:
+            assert_shown(played(running, "rocketmq-4.9", "answered_on_stop"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scan_ms", [SCAN_MS, QUICK_SCAN_MS])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
     """Finding (j), on the hold service for light message queues."""
     jars = jars_of(version)
-    with Stage() as stage, JavaBroker(jars, stage, lmq=True) as running:
-        for _ in range(TRIES):
-            assert_shown(played(running, "rocketmq-lmq", "no_orphan"))
+    with Stage() as stage, started(jars, stage, lmq=True, slave=False, scan_ms=scan_ms) as running:
+        for _ in range(AS_SHIPPED if scan_ms == SCAN_MS else TRIES - AS_SHIPPED):
+            assert_shown(played(running, "rocketmq-lmq", "no_orphan", scan_ms))
 
 
 @pytest.mark.long

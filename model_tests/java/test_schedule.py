@@ -22,7 +22,7 @@ from longpoll_spec.model import Model, Trace, TraceStep
 from longpoll_spec.render.places import STEPS, gates_of
 
 GATES = gates_of("4.9.7")
-BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns"}
+BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}
 """Actions that are sent, or waited for."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -45,6 +46,48 @@ def judged(directory: Path) -> tuple[str, int]:
     done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
     told = json.loads(done.stdout)
     return told["verdict"], told["judged"]["follows_the_law"]
+
+
+def covered(*directories: Path) -> dict[str, Any]:
+    """What `longpoll coverage` says of the one law of some histories."""
+    done = CliRunner().invoke(main, ["coverage", *map(str, directories), "--json"])
+    assert done.exit_code == 0, done.output
+    (law,) = json.loads(done.stdout)["laws"]
+    return dict(law)
+
+
+def test_which_transitions_were_seen(tmp_path: Path) -> None:
+    """Each step of the trace in its class, once; the ticks that the scan needs are there, and nothing besides."""
+    law = covered(history(tmp_path, LOST_BY_HOLD))
+    seen = {name: {word: times for word, times in words.items() if times} for name, words in law["transitions"].items()}
+    assert (law["policy"], law["sources"], law["steps"], law["beyond"]) == ("rocketmq-4.9", 1, 11, {})
+    assert seen["notify_start"] == {"dispatcher due -> walking; scanner idle; idle; missed": 1}
+    assert seen["scan_each"] == {"dispatcher idle; scanner walking; *taken_by_scanner -> queued; idle": 1}
+    assert (
+        sum(times for words in seen.values() for times in words.values())
+        == law["run"]
+        == 11 + sum(seen["tick"].values())
+    )
+    assert sum(seen["tick"].values()) == 2
+    assert not seen["stop"]
+
+
+def test_a_history_without_steps_is_no_history_of_steps(tmp_path: Path) -> None:
+    """One that declares no law is refused, in one sentence."""
+    directory = history(tmp_path, LOST_BY_HOLD)
+    meta = json.loads((directory / "meta.json").read_text())
+    (directory / "meta.json").write_text(json.dumps({key: value for key, value in meta.items() if key != "law"}))
+    done = CliRunner().invoke(main, ["coverage", str(directory)])
+    assert done.exit_code == 2
+    assert "no history of steps" in done.stderr
+
+
+def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
+    """Each traced place has its own draw, another seed another one, and without delays there is none."""
+    one, other = (tracing_of("4.9.7", delayed_percent=10, seed=seed) for seed in (1, 2))
+    assert one != other
+    assert one.count("incrementCounter(") == one.count("delay(drawn % 100 < 10 ? 1 + drawn % 8 : 0)") == len(TRACED)
+    assert "delay" not in tracing_of("4.9.7")
 
 
 def test_a_trace_as_steps(tmp_path: Path) -> None:

@@ -22,13 +22,15 @@ from typing import Final, Self
 from longpoll_java.check import refused_rule
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.rules import PORT_PROPERTY, rules_of
+from longpoll_java.rules import PORT_PROPERTY, SCAN_MS, rules_of, scanning_each
 from longpoll_java.stage import Stage
 from longpoll_spec.render.places import RECHECK, gates_of
 
 PORTS: Final = range(12_000, 32_000)
 """Below those that the system gives to connections, above those of brokers by default."""
 START_S: Final = 90.0
+BOOTED: Final = "boot success"
+"""What `BrokerStartup` says once everything is started."""
 LOOK_S: Final = 0.05
 TRIES: Final = 200
 OPENED: Final = (
@@ -192,7 +194,8 @@ class JavaBroker:
 
     def _await_start(self) -> None:
         end_s = time.monotonic() + START_S
-        while not _listens(self.address):
+        # A port that somebody else has taken since it was looked for listens as well.
+        while not (BOOTED in self.said() and _listens(self.address)):
             self.stage.until(lambda: False, LOOK_S)
             if not self.is_running:
                 raise JavaUnavailableError(
@@ -212,15 +215,18 @@ def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
 
 
 @contextmanager
-def started(jars: Jars, stage: Stage, *, lmq: bool, slave: bool, rechecks: bool = False) -> Iterator[JavaBroker]:
+def started(
+    jars: Jars, stage: Stage, *, lmq: bool, slave: bool, rechecks: bool = False, scan_ms: int = SCAN_MS
+) -> Iterator[JavaBroker]:
     """A broker that is ended at the end; a slave together with its master, whose threads stop nowhere.
 
-    With `rechecks` a rule does what pull request #7359 proposed.
+    With `rechecks` a rule does what pull request #7359 proposed; one has the scan come each `scan_ms`.
     """
     gates = (*gates_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
+    script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")
     with ExitStack() as both:
         master = both.enter_context(JavaBroker(jars, stage, script="")) if slave else None
-        yield both.enter_context(JavaBroker(jars, stage, lmq=lmq, script=rules_of(gates), master=master))
+        yield both.enter_context(JavaBroker(jars, stage, lmq=lmq, script=script, master=master))
 
 
 def _listens(address: tuple[str, int]) -> bool:

@@ -120,6 +120,8 @@ def in_folder(folder: Path) -> Jars:
     Raises JavaUnavailableError.
     """
     _need("java", "install a Java runtime (11 or later)")
+    if not folder.is_dir():
+        raise JavaUnavailableError(f"{folder} is no folder; name the folder `lib` of a RocketMQ distribution")
     jars = sorted(folder.glob("*.jar"))
     brokers = [jar for jar in jars if jar.name.startswith("rocketmq-broker-")]
     if len(brokers) != 1:

@@ -14,6 +14,8 @@ from typing import Final
 
 from longpoll_spec.render.places import Gate
 
+SCAN_MS: Final = 5_000
+"""The period of `PullRequestHoldService.run`, which no setting changes."""
 PORT_PROPERTY: Final = "longpoll.gate"
 GO: Final = "G"
 THROW: Final = "T"
@@ -23,6 +25,20 @@ _THREAD: Final = 'Thread.currentThread().getName().replace(" ", "_")'
 def rules_of(gates: Iterable[Gate]) -> str:
     """The script for Byteman's agent."""
     return "".join(f"{_rule(gate)}\n" for gate in gates)
+
+
+def scanning_each(period_ms: int) -> str:
+    """A rule that has the scan come each `period_ms` instead of each 5 s, which the source has as a constant."""
+    lines = [
+        "RULE period",
+        "CLASS org.apache.rocketmq.common.ServiceThread",
+        "METHOD waitForRunning(long)",
+        "AT ENTRY",
+        f'IF $1 == {SCAN_MS} AND Thread.currentThread().getName().endsWith("PullRequestHoldService")',
+        f"DO $1 = {period_ms}",
+        "ENDRULE",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _rule(gate: Gate) -> str:

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from longpoll_java.errors import NotOnJavaError
+from longpoll_java.rules import SCAN_MS
 from longpoll_spec.model import Action, Model, Trace
 from longpoll_spec.render.places import Gate
 
@@ -24,8 +25,6 @@ Kind: TypeAlias = Literal[
 ]  # fmt: skip
 """What a move does; `docs/java.md` has a sentence for each."""
 
-SCAN_MS: Final = 5_000
-"""The period of `PullRequestHoldService.run`, which no setting changes."""
 HOLD_MS: Final = 15_000
 """How long a pull asks to be held where its deadline plays no part: what Java's push consumer asks for."""
 DISPATCHER: Final = "dispatcher"
@@ -103,19 +102,20 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
     "flush": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
     "crash_and_recover": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
     "role_change": "replay starts no controller, which is who makes a slave master",
-    "offset_reset": "replay does not reset offsets yet",
 }
 """Action -> why no schedule of replay has it."""
 
 
-def schedule_of(trace: Trace, gates: Sequence[Gate]) -> Schedule:
-    """The moves that make a broker with these gates follow a run. Raises NotOnJavaError."""
+def schedule_of(trace: Trace, gates: Sequence[Gate], scan_ms: int = SCAN_MS) -> Schedule:
+    """The moves that make a broker with these gates follow a run; it scans each `scan_ms`. Raises NotOnJavaError."""
     _refuse(trace, {gate.name for gate in gates})
     model = trace.model
     labels = [step.action.name for step in trace.steps if step.action is not None]
-    by_time = "tick" in labels or trace.property_name in TIMED
+    first_pull = labels.index("next_pull") if "next_pull" in labels else len(labels)
+    # Ticks before anybody pulls bring the scan alone: a deadline is far then, for a slow machine would be late for it.
+    by_time = "tick" in labels[first_pull:] or trace.property_name in TIMED
     bounds = model.bounds
-    tick_ms = SCAN_MS // bounds.scan_ticks
+    tick_ms = scan_ms // bounds.scan_ticks
     maker = _Maker(trace, frozenset(gate.name for gate in gates))
     return Schedule(
         trace.property_name,
@@ -451,6 +451,10 @@ class _Maker:
         yield Move("commit", slot=request, number=offset)
         yield Move("offset", slot=request, number=offset)
 
+    def offset_reset(self, action: Action) -> Iterator[Move]:
+        """As `mqadmin resetOffsetByTime` does where no consumer is to be told: it commits the older offset."""
+        yield from self.offset_commit(action)
+
     def channel_closes(self, action: Action) -> Iterator[Move]:
         yield Move("close", slot=int(action.actors[0]))
 
@@ -488,6 +492,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Maker, Action], Iterator[Move]]]] = {
     "executor_rejects": _Maker.executor_rejects,
     "notifier_throws": _Maker.notifier_throws,
     "offset_commit": _Maker.offset_commit,
+    "offset_reset": _Maker.offset_reset,
     "channel_closes": _Maker.channel_closes,
     "tick": _Maker.tick,
     "stop": _Maker.stop,

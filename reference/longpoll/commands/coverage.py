@@ -1,4 +1,4 @@
-"""`longpoll coverage`: what a list of tokens exercises of the law, and what it does not.
+"""`longpoll coverage`: what a list of tokens, or a history of steps, exercises of the law, and what it does not.
 
 Leaves out the counting (`longpoll_spec.engines.coverage`).
 """
@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from longpoll.output import emit_json, json_option, out, table, user_mistakes
-from longpoll_spec.engines.coverage import Coverage, coverage_of
+from longpoll.output import emit_json, json_option, out, say, table, user_mistakes
+from longpoll_judge.read.source import find
+from longpoll_judge.rules.conformance import fitting_runs
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.coverage import SMALL, Coverage, Transitions, coverage_of
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.errors import TokenError
+from longpoll_spec.errors import TokenError, UserError
+from longpoll_spec.policy import Policy
 from longpoll_spec.render.notation import sizes_of
 
 TOKEN: Final = re.compile(r"\blp\d+\.[\w-]+")
@@ -26,11 +31,15 @@ SHOWN_MAX: Final = 12
 
 
 @click.command()
-@click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
+@click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...|DIR...")
 @json_option
 @user_mistakes
 def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
     """Tell which actions, places, moves of requests and `sometimes` properties the runs of some tokens exercise.
+
+    Of a DIR with a history of steps (`longpoll observe --inside`) it tells which of the transitions of the law's graph
+    were seen, action by action, and how often: one is of an action, and of where the walkers and the two requests of a
+    queue stand before and after it. Steps that may have come in several orders are taken in one that the law allows.
 
     A TOKEN of - stands for every token in what is read from stdin, such as the output of `longpoll check`. Runs of
     different laws (policies, knobs, aspects) are counted apart.
@@ -40,7 +49,11 @@ def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
       longpoll coverage TOKEN
       longpoll coverage TOKEN TOKEN --json
       longpoll check --policy rocketmq-4.9 --json | longpoll coverage -
+      longpoll coverage /tmp/steps --json
     """
+    if all(Path(word).is_dir() for word in tokens):
+        _of_history(tokens, as_json=as_json)
+        return
     found = coverage_of(replay(token) for token in _named(tokens))
     if as_json:
         emit_json({"laws": [_shown(each) for each in found]})
@@ -50,6 +63,54 @@ def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
             f"{each.policy}, {sizes_of(each.bounds)}: {each.runs} run{'s' if each.runs != 1 else ''}",
         )
         table("Exercised", ("part", "seen", "of", "not seen"), (_row(part.name, each) for part in each.parts))
+
+
+def _of_history(directories: Sequence[str], *, as_json: bool) -> None:
+    """What recorded steps exercise, of each law that a source declares."""
+    laws: dict[tuple[Policy, Bounds], Transitions] = {}
+    placed: dict[tuple[Policy, Bounds], list[int]] = {}
+    for model, count, steps in fitting_runs(find(directories)):
+        key = (model.policy, model.bounds)
+        if key not in laws:
+            laws[key], placed[key] = Transitions(model), [0, 0, 0]
+        made = laws[key].see(steps)
+        placed[key] = [one + more for one, more in zip(placed[key], (1, count, made), strict=True)]
+    if not laws:
+        raise UserError(f"{', '.join(directories)}: no history of steps; `longpoll observe --inside` writes one")
+    if as_json:
+        emit_json({"laws": [_transitions_shown(each, placed[key]) for key, each in laws.items()]})
+        return
+    for key, each in laws.items():
+        sources, count, _ = placed[key]
+        out.print(f"{key[0].name}, {count:,} steps of {sources} queues beside the graph of {sizes_of(SMALL)}")
+        rows = [_transitions_row(name, known) for name, known in each.of.items()]
+        rows.append(
+            ("all", f"{sum(map(_times, each.of.values())):,}", sum(r[2] for r in rows), sum(r[3] for r in rows), "")
+        )
+        table("Transitions", ("action", "times", "seen", "of", "not seen, for instance"), rows)
+        for name, words in each.beyond.items():
+            for word, times in words.items():
+                say(f"  beyond that graph: {name}: {word} ({times:,} times)")
+
+
+def _transitions_row(name: str, known: Mapping[str, int]) -> tuple[str, str, int, int, str]:
+    missing = [word for word, times in known.items() if not times]
+    return name, f"{_times(known):,}", len(known) - len(missing), len(known), next(iter(missing), "")
+
+
+def _times(known: Mapping[str, int]) -> int:
+    return sum(known.values())
+
+
+def _transitions_shown(of: Transitions, placed: Sequence[int]) -> dict[str, Any]:
+    return {
+        "policy": of.model.policy.name,
+        "sources": placed[0],
+        "steps": placed[1],
+        "run": placed[2],
+        "transitions": of.of,
+        "beyond": of.beyond,
+    }
 
 
 def _named(tokens: Iterable[str]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_
 from longpoll_java.inside.record import Size
 from longpoll_java.inside.record import record as record_inside
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
+from longpoll_java.rules import SCAN_MS
 from longpoll_observe import Observer
 from longpoll_runtime.logs import logging_to
 from longpoll_runtime.real import RealRuntime
@@ -30,6 +31,8 @@ MESSAGES: Final = 10_000
 QUEUES: Final = 16
 REST_S: Final = 21.0
 """Four periods of the scan: those who wait are walked, and their deadlines pass."""
+SCAN_MS_MIN: Final = 500
+"""A round of the scan has to be short beside its period, by which the law counts the ticks to a deadline."""
 MESSAGES_MAX: Final = 10_000_000
 QUEUES_MAX: Final = 1_000
 
@@ -71,7 +74,21 @@ QUEUES_MAX: Final = 1_000
     help="Of --inside: seconds in the middle in which nothing is sent, so that scans come to those who wait. "
     f"[default: {REST_S:g}]",
 )
-@click.option("--seed", type=click.IntRange(0), help="Of --inside: what the sends' pauses are drawn from. [default: 0]")
+@click.option(
+    "--delayed-percent",
+    type=click.IntRange(0, 100),
+    help="Of --inside: of a hundred times that a thread comes to a place, how often it waits there. [default: 0]",
+)
+@click.option(
+    "--scan-ms",
+    type=click.IntRange(SCAN_MS_MIN, SCAN_MS),
+    help=f"Of --inside: how often a rule has the scan come, with holds of three times that. [default: {SCAN_MS}]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    help="Of --inside: what the sends' pauses and the delays are drawn from. [default: 0]",
+)
 @click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
@@ -87,6 +104,8 @@ def observe(
     messages: int | None,
     queues: int | None,
     rest_s: float | None,
+    delayed_percent: int | None,
+    scan_ms: int | None,
     seed: int | None,
     record: Path,
     as_json: bool,
@@ -111,15 +130,22 @@ def observe(
       tcpdump -i any -w port.pcap tcp port 10911     on the broker's machine, and then
       longpoll observe --capture port.pcap --broker 10.0.0.5:10911 --record /tmp/history
       longpoll observe --inside java-4.9.7 --messages 100000 --record /tmp/steps
+      longpoll observe --inside java-5.5.0 --delayed-percent 5 --scan-ms 1000 --seed 7 --record /tmp/delayed
+      longpoll coverage /tmp/delayed                 which of the law's transitions were seen
     """
     if inside is not None or jars is not None:
         if brokers or captures or name_server is not None or name_server_listen is not None:
             raise click.UsageError("--inside starts a broker itself: leave out --broker, --name-server and --capture")
-        size = Size(queues or QUEUES, messages or MESSAGES, seed or 0, REST_S if rest_s is None else rest_s)
+        rest_s = REST_S if rest_s is None else rest_s
+        often = (delayed_percent or 0, scan_ms or SCAN_MS)
+        size = Size(queues or QUEUES, messages or MESSAGES, seed or 0, rest_s, *often)
         _record_inside(chosen(inside, jars), record, size, as_json=as_json)
         return
-    if not (messages is None and queues is None and rest_s is None and seed is None):
-        said = "--messages, --queues, --rest-s and --seed are of --inside, which names the Java broker to start"
+    if any(each is not None for each in (messages, queues, rest_s, delayed_percent, scan_ms, seed)):
+        said = (
+            "--messages, --queues, --rest-s, --delayed-percent, --scan-ms and --seed are of --inside, which names the "
+            "Java broker to start"
+        )
         raise click.UsageError(said)
     runtime = RealRuntime()
     if captures:

@@ -22,7 +22,8 @@ from longpoll_protocol.frames.connection import Connection, Signal
 
 CONSUMERS: Final = 2
 """Of each queue: as many as the law's smallest world of a race has."""
-HOLD_MS: Final = 15_000
+HELD_SCANS: Final = 3
+"""How many periods of the scan a pull is held for: 15 s, as Java's push consumer asks for."""
 LINES: Final = 4
 """Connections that the consumers share; the senders have one of their own."""
 PAUSE_S: Final = 0.004
@@ -86,6 +87,7 @@ class Load:
     seed: int
     rest_s: float
     """How long nothing is sent once half of the messages are: scans then come to those who wait, and to deadlines."""
+    hold_ms: int
     on_progress: Callable[[int], None]
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector)
     _lines: list[_Line] = field(factory=list)
@@ -205,7 +207,7 @@ class Load:
         fields = {
             "consumerGroup": f"load-{slot}", "topic": self.topic, "queueId": str(queue), "queueOffset": str(offset),
             "maxMsgNums": "32", "sysFlag": SUSPEND_SUBSCRIPTION, "commitOffset": "0",
-            "suspendTimeoutMillis": str(HOLD_MS), "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "suspendTimeoutMillis": str(self.hold_ms), "subscription": "*", "subVersion": "0", "expressionType": "TAG",
         }  # fmt: skip
         frame = b"".join(map(bytes, encode(Command(RequestCode.PULL_MESSAGE, opaque, 0, fields))))
         self._pulls[opaque] = PullSeen(queue, slot, offset, time.monotonic_ns())

@@ -15,10 +15,11 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_java.broker import JavaBroker
-from longpoll_java.inside.load import Load, Seen
+from longpoll_java.inside.load import HELD_SCANS, Load, Seen
 from longpoll_java.inside.steps import lines_of, steps_of, write_history
 from longpoll_java.inside.tracing import FILE_PROPERTY, OPTIONS, tracing_of
 from longpoll_java.jars import Jars
+from longpoll_java.rules import SCAN_MS, scanning_each
 from longpoll_java.stage import Stage
 from longpoll_spec.render.places import presets_of
 
@@ -51,6 +52,10 @@ class Size:
     """What the pauses between the sends are drawn from."""
     rest_s: float
     """How long nothing is sent once half of the messages are, seconds."""
+    delayed_percent: int = 0
+    """Of a hundred times that a thread comes to a place, how often it waits there some milliseconds."""
+    scan_ms: int = SCAN_MS
+    """How often the scan comes; pulls are held for three times that."""
 
 
 def record(jars: Jars, directory: Path, size: Size, on_progress: Callable[[int], None]) -> Recorded:
@@ -67,10 +72,15 @@ def record(jars: Jars, directory: Path, size: Size, on_progress: Callable[[int],
     with tempfile.TemporaryDirectory(prefix="longpoll-inside-") as folder:
         trace = Path(folder) / "trace.txt"
         options = (*OPTIONS, f"-D{FILE_PROPERTY}={trace}")
-        seen, seconds = loaded(jars, tracing_of(jars.version), options, size, on_progress)
+        seen, seconds = loaded(jars, _script(jars.version, size), options, size, on_progress)
         policy = presets_of(jars.version)[0]
         count = write_history(directory, steps_of(lines_of(trace, TOPIC), seen), TOPIC, policy)
     return Recorded(policy, count, size.messages, len(seen.pulls), seconds, send_us(seen))
+
+
+def _script(version: str, size: Size) -> str:
+    traced = tracing_of(version, delayed_percent=size.delayed_percent, seed=size.seed)
+    return traced + (scanning_each(size.scan_ms) if size.scan_ms != SCAN_MS else "")
 
 
 def loaded(
@@ -79,7 +89,9 @@ def loaded(
     """What a load saw of a broker under these rules, and how many seconds it took."""
     with Stage() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
         begun_s = time.monotonic()
-        seen = Load(broker.address, TOPIC, size.queues, size.messages, size.seed, size.rest_s, on_progress).run()
+        hold_ms = HELD_SCANS * size.scan_ms
+        load = Load(broker.address, TOPIC, size.queues, size.messages, size.seed, size.rest_s, hold_ms, on_progress)
+        seen = load.run()
         return seen, time.monotonic() - begun_s
 
 

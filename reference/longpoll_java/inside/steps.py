@@ -15,13 +15,12 @@ from typing import Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_java.inside.load import CONSUMERS, HOLD_MS, Seen
-from longpoll_java.schedule import SCAN_MS
+from longpoll_java.inside.load import CONSUMERS, HELD_SCANS, Seen
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
 
 UNKNOWN: Final = "-"
 SCAN_TICKS: Final = 2
-HOLD_TICKS: Final = SCAN_TICKS * HOLD_MS // SCAN_MS
+HOLD_TICKS: Final = SCAN_TICKS * HELD_SCANS
 """A pull's deadline in ticks: as many as pass in the periods of the scan that it is held for."""
 PART: Final = "part-0.ndjson"
 WORDS: Final = 7

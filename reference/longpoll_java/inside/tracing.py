@@ -11,11 +11,15 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Final
 
 from longpoll_spec.render.places import Gate, gates_of
 
+DELAYED_MS_MAX: Final = 8
+"""Longest that a thread waits at a place, where delays are drawn: two pauses between the sends of a queue."""
+_PRIME: Final = 10_007
 FILE_PROPERTY: Final = "longpoll.steps"
 TRACED: Final = ("dispatch", "notify", "taken", "each", "keep", "done", "read", "hold", "held", "served")
 OPTIONS: Final = ("-Dorg.jboss.byteman.compile.to.bytecode",)
@@ -34,14 +38,25 @@ _THREAD: Final = (
 )
 
 
-def tracing_of(version: str) -> str:
-    """The script for a version."""
+def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
+    """The script for a version. Of a hundred arrivals at a place some are delayed, drawn from the seed."""
     gates = {gate.name: gate for gate in gates_of(version)}
-    return _BEGIN + "".join(_rules(gates[name] for name in TRACED))
+    return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
 
 
-def _rules(gates: Iterable[Gate]) -> Iterable[str]:
+def _delay(gate: Gate, percent: int, seed: int) -> tuple[str, str]:
+    """What counts a place's arrivals, and what waits at the n-th of them: as long as place, n and seed say."""
+    if not percent:
+        return "", ""
+    start = zlib.crc32(f"{gate.name} {seed}".encode()) % _PRIME
+    drawn = f"((number % {_PRIME}) * 7919 + {start}) % {_PRIME}"
+    count = f'number:int = incrementCounter("{gate.name}");\n     drawn:int = {drawn};\n     '
+    return count, f"; delay(drawn % 100 < {percent} ? 1 + drawn % {DELAYED_MS_MAX} : 0)"
+
+
+def _rules(gates: Iterable[Gate], percent: int, seed: int) -> Iterable[str]:
     for gate in gates:
+        count, delay = _delay(gate, percent, seed)
         told = [gate.told.get(name, '"-"') for name in ("topic", "queue", "request", "suspends")]
         words = ' + " " + '.join([f'"{gate.name}"', _THREAD, "at", *told])
         held = (
@@ -49,5 +64,5 @@ def _rules(gates: Iterable[Gate]) -> Iterable[str]:
         )
         yield (
             f"RULE {gate.name}\nCLASS {gate.class_name}\nMETHOD {gate.method}\n{gate.place}\n"
-            f'BIND {held}at:long = System.nanoTime()\nIF TRUE\nDO traceln("steps", {words})\nENDRULE\n'
+            f'BIND {held}{count}at:long = System.nanoTime()\nIF TRUE\nDO traceln("steps", {words}){delay}\nENDRULE\n'
         )

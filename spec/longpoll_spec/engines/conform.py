@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.python.compile import Packed, StepFunction, step_of
 from longpoll_spec.errors import EngineLimitError
-from longpoll_spec.model import Action, Model, Order, SeenStep, order_of
+from longpoll_spec.model import Action, Model, Order, SeenStep, TraceStep, order_of
 from longpoll_spec.terms import Bool
 
 POSSIBLE_MAX: Final = 100_000
@@ -162,12 +162,16 @@ class Checker:
         return reached
 
     def _successors(self, order: Order, here: Possibility) -> Iterator[Possibility]:
+        return (_placed(here, number, after) for number, _label, after in self.taken(order, here))
+
+    def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, str, Packed]]:
+        """What may come next: which step, as which action, and the state after it."""
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:
                 after = self.step_function(label)(here.state)
                 if after is not None and not self.contradictions(step, after):
-                    yield _placed(here, number, after)
+                    yield number, label, after
 
     def refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
         """Why none of the steps that may come next by their moments can come."""
@@ -193,6 +197,56 @@ class Checker:
         if label not in self._functions:
             self._functions[label] = step_of(self.model, self._actions[label])
         return self._functions[label]
+
+
+_Way: TypeAlias = "tuple[_Way, str, Packed] | None"
+"""A run backwards: what came before, the label of its last action, and the state after it."""
+
+
+def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
+    """One run of the law, with what was hidden, that fits what was seen; of several the one found first.
+
+    It ends where the law has no step that fits, and where more is possible at once than is followed.
+    """
+    order = order_of(steps)
+    level: dict[Possibility, _Way] = {Possibility(0, 0, checker.model.initial): None}
+    for _ in order.steps:
+        came = _with_ways(checker, level)
+        if any(here.count >= len(order.open_at) for here in level) or len(came) > checker.possible_max:
+            break
+        following: dict[Possibility, _Way] = {}
+        for here, way in came.items():
+            for number, label, after in checker.taken(order, here):
+                following.setdefault(_placed(here, number, after), (way, label, after))
+        if not following:
+            break
+        level = following
+    return _forwards(checker.model, next(iter(level.values())))
+
+
+def _with_ways(checker: Checker, level: Mapping[Possibility, _Way]) -> dict[Possibility, _Way]:
+    """What may be after any number of hidden actions, each with one way to it."""
+    came = dict(level)
+    pending = list(level)
+    while pending and len(came) <= checker.possible_max:
+        here = pending.pop()
+        for label in checker.unseen:
+            after = checker.step_function(label)(here.state)
+            if after is not None:
+                moved = Possibility(here.count, here.ahead, after)
+                if moved not in came:
+                    came[moved] = (came[here], label, after)
+                    pending.append(moved)
+    return came
+
+
+def _forwards(model: Model, way: _Way) -> list[TraceStep]:
+    actions = {action.label: action for action in model.actions}
+    steps = []
+    while way is not None:
+        way, label, state = way
+        steps.append(TraceStep(actions[label], state))
+    return [TraceStep(None, model.initial), *reversed(steps)]
 
 
 @define

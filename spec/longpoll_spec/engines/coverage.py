@@ -7,21 +7,25 @@
 | moves     | (phase, action, phase after): an action that finds a request in a phase and moves it to another     |
 | sometimes | a property that must be reached                                                                     |
 
+Of runs that were recorded the same is said of transitions (`Transitions`): of the law's graph under small bounds each
+class of steps that do the same to the places of the walkers and of the requests, whichever request is which.
+
 What there is to exercise is read off the law's text (`moves`), so that runs of two laws are never added up: each law
 has a coverage of its own. Leaves out whether the runs show what they claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from attrs import frozen
+import attrs
+from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Question, question
-from longpoll_spec.law import properties_of
-from longpoll_spec.model import Model, Trace
+from longpoll_spec.engines.python.compile import Packed, Question, question, successors
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Action, Model, Trace, TraceStep
 from longpoll_spec.moves import Move, moves_of, places_of
 from longpoll_spec.policy import Policy
 
@@ -67,6 +71,78 @@ def coverage_of(traces: Iterable[Trace]) -> list[Coverage]:
         known[key] = domain
         laws.setdefault((trace.model.policy.name, domain.all), ([], domain))[0].append(trace)
     return [_coverage(runs, domain, known) for runs, domain in laws.values()]
+
+
+SMALL: Final = Bounds("small", requests=2, messages=2, hold_ticks=1, scan_ticks=2)
+"""Where the law's graph is looked at whole: two requests race, and a second message comes."""
+
+
+@define
+class Transitions:
+    """The classes of a law's transitions, and which of them runs were seen to make.
+
+    One is of an action, where the walkers stand before and after it, and the requests; an asterisk marks the request
+    that acts.
+    """
+
+    model: Model
+    of: dict[str, dict[str, int]] = field(init=False)
+    """Action -> class -> how often it was seen."""
+    beyond: dict[str, dict[str, int]] = field(factory=dict)
+    """The same of classes that the small graph does not have."""
+
+    def __attrs_post_init__(self) -> None:
+        """Go through the graph under small bounds, of the world of the model: its policy, aspects, queues and tags."""
+        here = self.model.bounds
+        bounds = attrs.evolve(SMALL, aspects=here.aspects, queues=here.queues, tags=here.tags)
+        small = law_of(self.model.policy, bounds)
+        self.of = {name: {} for name in dict.fromkeys(action.name for action in small.actions)}
+        law, known, pending = successors(small), {small.initial}, [small.initial]
+        words = _classes(small)
+        while pending:
+            before = pending.pop()
+            for index, after in law(before):
+                action = small.actions[index]
+                self.of[action.name].setdefault(words(action, before, after), 0)
+                if after not in known:
+                    known.add(after)
+                    pending.append(after)
+
+    def see(self, steps: Iterable[TraceStep]) -> int:
+        """Count the transitions of one more run, and say how many steps it has."""
+        words, before, count = _classes(self.model), self.model.initial, 0
+        for step in steps:
+            if step.action is not None:
+                name, word = step.action.name, words(step.action, before, step.state)
+                known = self.of.get(name, {})
+                seen = known if word in known else self.beyond.setdefault(name, {})
+                seen[word] = seen.get(word, 0) + 1
+                count += 1
+            before = step.state
+        return count
+
+
+def _classes(model: Model) -> Callable[[Action, Packed, Packed], str]:
+    """What says the class of a transition of a model. It is asked of every step, and remembers what it said."""
+    labelled = [(place, each) for place, each in enumerate(model.variables) if each.labels]
+    of_request = {f"phase_{each.index}": each.index for each in model.state.requests}
+    places = [place for place, _ in labelled]
+    said: dict[tuple[str, Packed, Packed], str] = {}
+
+    def word(action: Action, before: Packed, after: Packed) -> str:
+        key = (action.label, tuple(before[place] for place in places), tuple(after[place] for place in places))
+        if key not in said:
+            walkers, requests = [], []
+            for (_, variable), one, other in zip(labelled, key[1], key[2], strict=True):
+                change = variable.labels[one] + (f" -> {variable.labels[other]}" if one != other else "")
+                if variable.name in of_request:
+                    requests.append(f"{'*' if of_request[variable.name] in action.actors else ''}{change}")
+                else:
+                    walkers.append(f"{variable.name} {change}")
+            said[key] = "; ".join([*walkers, *sorted(requests)])
+        return said[key]
+
+    return word
 
 
 @frozen
