@@ -35,7 +35,7 @@ test-long: setup  ## everything that takes over 30 s, under 90 minutes
 test-peers: setup  ## real RocketMQ clients and brokers
 	@$(BIN)/python -m pytest -m "peers and not long" --timeout 600
 
-bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|schedules|oracle|attacks|java
+bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|schedules|oracle|attacks|java|client
 	@$(BIN)/python -m model_tests.bench "$(PART)"
 
 docs: setup  ## make the site of the docs in build/site, to be opened as files

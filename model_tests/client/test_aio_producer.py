@@ -184,7 +184,11 @@ def test_a_cancelled_call_waits_for_no_answer(cluster: Cluster) -> None:
 
     async def story(producer: AsyncProducer) -> None:
         heard, loop = asyncio.Event(), asyncio.get_running_loop()
-        cluster.serve("mute", lambda _peer, _command: loop.call_soon_threadsafe(heard.set))
+
+        def hear(_peer: Peer, _command: Command) -> None:
+            loop.call_soon_threadsafe(heard.set)
+
+        cluster.serve("mute", hear)
         sending = asyncio.create_task(producer.send("mute", b"x"))
         await heard.wait()
         sending.cancel()
