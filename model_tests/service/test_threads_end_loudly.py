@@ -23,6 +23,7 @@ THREADS: Final[dict[str, Sequence[str]]] = {
     "io-0": ("serve", *ANYWHERE),
     "schedule": ("serve", *ANYWHERE),
     "flusher": ("serve", *ANYWHERE),
+    "table-saver": ("serve", *ANYWHERE),
     "committer": ("serve", *ANYWHERE, "--config", "{directory}/broker.conf"),
     "commit-watcher": ("serve", *ANYWHERE, "--config", "{directory}/broker.conf"),
     "dispatcher": POLLING,

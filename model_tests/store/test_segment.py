@@ -6,9 +6,10 @@ import errno
 import pathlib
 
 import pytest
+from attrs import evolve
 
 from longpoll_broker.store.segment import Segment, SegmentList
-from longpoll_broker.testing.stores import message, open_store
+from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
@@ -42,7 +43,8 @@ def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     def stand_still(*_: object) -> None:
         raise AssertionError("who waits for a sync keeps every other queue waiting")
 
-    store = open_store(directory)
+    # A log of one file: where the next is made before the one before is durable, a sync is waited for.
+    store = open_store(directory, evolve(SMALL, commit_log_file_size=1 << 20))
     with monkeypatch.context() as patch:
         patch.setattr(RealFiles, "sync_directory", stand_still)
         patch.setattr(RealFiles, "write_atomic", stand_still)

@@ -248,6 +248,9 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: pathlib.Path, disk
     segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
     segments.append(0)
     segments.append(10)
+    # The first one's name and length, before the second can be found without it.
+    assert (disk.synced, disk.directories) == ([("0" * 20, 0, 1)], [f"{tmp_path}/T/0"])
+    disk.directories.clear()
     segments.flush(0, 20)
     assert disk.directories == [f"{tmp_path}/T/0", f"{tmp_path}/T", str(tmp_path)]
     disk.directories.clear()
@@ -314,11 +317,11 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: pathlib.Path, disk: Disk) 
     segments.truncate(45)
     assert disk.removed == names(60, 50)
     assert disk.closed == names(60, 50)
-    assert disk.directories == [f"{tmp_path}/log"]
+    assert disk.directories == [f"{tmp_path}/log"] * 2
     assert [bytes(each.view) for each in segments.segments] == [b"x" * SIZE, b"x" * SIZE, b"xxxxx" + bytes(5)]
     assert [each.reserved_end for each in segments.segments] == [SIZE, SIZE, 0]
     segments.truncate(45)
-    assert disk.directories == [f"{tmp_path}/log"], "nothing went, so no name has to be made durable"
+    assert disk.directories == [f"{tmp_path}/log"] * 2, "nothing went, so no name has to be made durable"
     segments.truncate(40)
     assert left(tmp_path) == names(20, 30)
     assert [(bytes(each.view), each.reserved_end) for each in segments.segments] == [(b"x" * SIZE, SIZE)] * 2
@@ -346,3 +349,27 @@ def test_the_oldest_files_go_first(tmp_path: pathlib.Path, disk: Disk, monkeypat
     assert [each.start for each in segments.segments] == [20, 30]
     segments.remove()
     assert (left(tmp_path), segments.segments) == ([], ())
+
+
+@pytest.mark.parametrize(("lengthen", "expected"), [(False, []), (True, [("0" * 20, 0, 1)])])
+def test_a_durable_file_is_not_made_so_again(
+    tmp_path: pathlib.Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
+) -> None:
+    """Neither after a flush nor after a clean start; after a crash its name may be nowhere but in memory."""
+    segments = filled(tmp_path / "log", 0)
+    segments.flush(0, 1)
+    segments = SegmentList(RealFiles(), f"{tmp_path}/log", SIZE, lengthen=lengthen)
+    disk.synced.clear()
+    segments.append(10)
+    segments.flush(10, 20)
+    segments.append(20)
+    assert disk.synced == [*expected, ("0" * 18 + "10", 0, 10)]
+
+
+def test_old_files_go_one_after_the_other(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """Each is gone for good before the next, so that no power cut leaves a gap; after the last the owner syncs."""
+    segments = filled(tmp_path / "log", 0, 10, 20)
+    disk.directories.clear()
+    segments.remove()
+    assert disk.removed == names(0, 10, 20)
+    assert disk.directories == [f"{tmp_path}/log"] * 2

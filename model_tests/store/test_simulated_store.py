@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from longpoll_broker.store import recovery
+from longpoll_broker.store import recovery, segment
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.recovery import Recovered
+from longpoll_broker.store.segment import Segment
 from longpoll_broker.testing.simulated.store import SimulatedStore
 from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
 
@@ -109,8 +110,17 @@ def early_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageStore, "flush", lambda self: max(flush(self), self.log_end + 200))
 
 
+def unordered(patch: pytest.MonkeyPatch) -> None:
+    """A file is taken for durable as soon as it is made, so the next one is made while a power cut may take it."""
+
+    class Taken(Segment):
+        is_durable = property(lambda _: True, lambda _self, _value: None)
+
+    patch.setattr(segment, "Segment", Taken)
+
+
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
-    lost_sync, lost_names, swapped, one_queue_only, nothing_cleared, no_note, early_mark,
+    lost_sync, lost_names, swapped, one_queue_only, nothing_cleared, no_note, early_mark, unordered,
 ]  # fmt: skip
 
 

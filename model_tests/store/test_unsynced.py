@@ -9,13 +9,14 @@ import errno
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.simulated.store import DIRECTORY, StoreRuntime
 from longpoll_broker.testing.stores import SMALL, message, put_and_dispatch, read_all
@@ -30,13 +31,15 @@ FULL = 0.9
 class World:
     """A disk, its present files, and the store that is open there; `fails` names the calls that fail once."""
 
-    def __init__(self, disk: Disk | None = None, config: StoreConfig = SMALL) -> None:
+    def __init__(
+        self, disk: Disk | None = None, config: StoreConfig = SMALL, fails: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self.config = config
         self.disk = disk or Disk()
         if disk is None:
             self.disk.make_directory("/data")
             self.disk.root.sync(self.disk.number)
-        self.fails: list[tuple[str, str]] = []
+        self.fails = list(fails)
         self.runtime = StoreRuntime()
         self.files = SimulatedFiles(self.disk, before=self._before, used_ratio=lambda: FULL)
         self.runtime.simulated = self.files
@@ -75,6 +78,46 @@ def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> No
     world = world.killed()
     assert world.store.flush() == world.store.log_end > 0
     assert {tuple(each.bodies()) for each in world.cuts()} == {(b"kept",)}
+
+
+def bodies_after_a_failed_removal() -> tuple[list[list[bytes]], ...]:
+    """What the topic has whose files could not be removed: while it is so, made again, and after each kind of end."""
+    world = World()
+    put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
+    world.failing("remove", "consumequeue", lambda: world.store.delete_topic("T"))
+    # Tried again by whoever needs the name, and refused where it fails again; after a start too.
+    world.failing("remove", "consumequeue", lambda: world.store.put(message()))
+    while_left = [world.bodies()]
+    world.store.close()
+    reopened = World(world.disk, fails=[("remove", "consumequeue")])
+    while_left.append(reopened.bodies())
+    put_and_dispatch(reopened.store, [message(body=b"new0")])
+    made_again = [reopened.bodies()]
+    reopened.store.flush()
+    made_again += [each.bodies() for each in (reopened.killed(), *reopened.cuts())]
+    return while_left, made_again
+
+
+def test_a_topic_gets_nothing_of_a_deleted_one_whose_files_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue's file that cannot be removed is no later topic's; one that takes it over, planted, is seen."""
+    while_left, made_again = bodies_after_a_failed_removal()
+    assert while_left == [[], []]
+    assert {tuple(bodies) for bodies in made_again} == {(b"new0",)}
+    monkeypatch.setattr(QueueTable, "remove_left", lambda *_: None)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        bodies_after_a_failed_removal()
+
+
+def test_a_second_deletion_removes_what_the_first_could_not() -> None:
+    """And says so only when it has; what is left is known after further deletions and starts."""
+    world = World()
+    put_and_dispatch(world.store, [message(body=b"old0"), message("U")])
+    world.failing("remove", "consumequeue/T", lambda: world.store.delete_topic("T"))
+    world.failing("remove", "consumequeue/T", lambda: world.store.delete_topic("T"))
+    world.store.delete_topic("U")
+    assert [name for name in world.files.list(f"{DIRECTORY}/consumequeue/T/0") if name] != []
+    world.store.delete_topic("T")
+    assert world.files.list(f"{DIRECTORY}/consumequeue/T/0") == []
 
 
 @pytest.mark.parametrize("file_size", [2048, 16_384])

@@ -3,9 +3,10 @@
     with Broker.start(RealRuntime(), directory) as broker:
         broker.address, broker.name_server_address
 
-Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`; under
-`notify=dispatcher_poll` also `dispatcher`, the pull pool and `pull-watcher`, under `expiry=scan` also `scanner`; under
-`SYNC_FLUSH` also `committer` and `commit-watcher`; while recording `history-writer`. `docs/broker.md` draws them.
+Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`,
+`table-saver`; under `notify=dispatcher_poll` also `dispatcher`, the pull pool and `pull-watcher`, under `expiry=scan`
+also `scanner`; under `SYNC_FLUSH` also `committer` and `commit-watcher`; while recording `history-writer`.
+`docs/broker.md` draws them.
 
 Leaves out what any of the parts does, and how they are put together (`assembly`). Source: `BrokerController.java`,
 `NamesrvController.java`.
@@ -33,6 +34,7 @@ from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
 from longpoll_broker.service.io.transport import IoLoop, Totals
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
+from longpoll_broker.service.upkeep.table_saves import TableSaves
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_runtime import Address, Listener, Runtime
 from longpoll_runtime.closeable import Stoppable
@@ -69,11 +71,14 @@ class Broker(Stoppable):
         self.pulling = pulling_of(shared)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
-        self.administering = administering = administering_of(shared, topic_deleted=self.pulling.topic_deleted)
+        saves = TableSaves(shared.runtime, config_files)
+        self.administering = administering = administering_of(
+            shared, topic_deleted=self.pulling.topic_deleted, when_saved=saves.answer_when_saved
+        )
         self.sending = sending_of(shared, flushed=dispatch.pass_ended, producer_of=administering.clients.producer_of)
         self.keeping = keeping_of(
             shared,
-            config_files,
+            saves,
             show_waiting=dispatch.show_waiting,
             check_transactions=self.sending.checks.run_if_due,
             sample_rates=administering.tables.sample,
@@ -171,6 +176,7 @@ class Broker(Stoppable):
         self.keeping.schedule.stop()
         self.pulling.stop_notifying()
         self.sending.stop()
+        self.keeping.saves.stop()
         outbox = Outbox()
         self.hold_service.stop(outbox)
         outbox.flush()

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.service.admin.admin_processor import AdminProcessor
+from longpoll_broker.service.admin.admin_processor import AdminProcessor, WhenSaved
 from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
@@ -52,7 +52,9 @@ class Administering:
         return {code: processor for service in services for code, processor in service.processors.items()}
 
 
-def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], None]) -> Administering:
+def administering_of(
+    shared: Shared, *, topic_deleted: Callable[[str, Outbox], None], when_saved: WhenSaved
+) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
@@ -65,7 +67,7 @@ def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], N
     )
     return Administering(
         clients,
-        AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, traits),
+        AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock()),
         QueryProcessor(shared.store),
         StatisticsProcessor(shared.statistics, shared.config.cluster_name),

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.service.upkeep.flush_service import FlushService
 from longpoll_broker.service.upkeep.retention import Retention
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
+from longpoll_broker.service.upkeep.table_saves import TableSaves
 
 
 @frozen(eq=False)
@@ -19,18 +19,20 @@ class Keeping:
 
     flush: FlushService
     schedule: ScheduleService
+    saves: TableSaves
     is_slave: bool
 
     def start(self) -> None:
         """Start the threads."""
         self.flush.start()
+        self.saves.start()
         if not self.is_slave:
             self.schedule.start()
 
 
 def keeping_of(
     shared: Shared,
-    config_files: ConfigFiles,
+    saves: TableSaves,
     *,
     show_waiting: Callable[[], None],
     check_transactions: Callable[[], None],
@@ -49,7 +51,8 @@ def keeping_of(
         "expired files": retention.run_if_due,
     }
     return Keeping(
-        FlushService(runtime, store, config_files, store_config.flush_interval_ms, each_round=rounds),
+        FlushService(runtime, store, saves.config_files, store_config.flush_interval_ms, each_round=rounds),
         ScheduleService(runtime, store, shared.appender, shared.delays, show_waiting, shared.traits.properties_form),
+        saves,
         shared.standing.is_slave,
     )

@@ -8,6 +8,7 @@ own pace.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -47,6 +48,8 @@ from longpoll_protocol.log_record import (
 )
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_runtime import Runtime
+
+_lines = logging.getLogger(__name__)
 
 _DISPATCH_COUNT: Final = 4096
 
@@ -128,7 +131,8 @@ class MessageStore:
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
         # Where a crash would begin, which after a clean stop is before the cursor.
-        self._deletions.forget_before(min(recovered.cursor, safe_start(self._log, self._checkpoint)))
+        recovers_from = min(recovered.cursor, safe_start(self._log, self._checkpoint))
+        self._deletions.forget_before(recovers_from, self._table.left)
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
@@ -141,7 +145,11 @@ class MessageStore:
             known = self._table.topics.get(topic)
             units = [queue.first_unit() for queue in known.queues.values()] if known is not None else []
             if any(unit is not None and self._deletions.covers(topic, unit[0]) for unit in units):
-                self._table.remove_files(self._table.forget(topic))
+                try:
+                    self._table.remove_files(self._table.forget(topic))
+                except OSError:
+                    # The others are whole; who wants to use this name is refused until they go.
+                    _lines.exception("the files of the deleted topic %s cannot be removed", topic)
 
     # ------------------------------------------------------------------ append
 
@@ -258,12 +266,14 @@ class MessageStore:
         """Forget a topic's queues and remove their files (`cleanUnusedTopic`); a later one of its name begins at 0.
 
         Its records stay in the log, and no queue lists those that are not visible yet. Slices handed out stay valid.
-        Nothing happens for an unknown topic. No crash brings the queues back once this has returned. Raises OSError.
+        Nothing happens for an unknown topic. No crash brings the queues back once this has returned. Raises OSError:
+        where files cannot be removed the topic is gone all the same, and none of its name is made before they are.
         """
         with self._flush_lock, self._dispatch_lock, self._append_lock:
             if topic not in self._table.topics:
+                self._table.remove_left(topic)
                 return
-            self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint))
+            self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint), self._table.left)
             queues = self._table.forget(topic)
             self._dispatcher.unlist(queues)
             self._table.remove_files(queues)

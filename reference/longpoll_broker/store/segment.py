@@ -19,9 +19,12 @@ RESERVE_SIZE: Final = 1024 * 1024
 
 
 class Segment:
-    """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail."""
+    """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
-    __slots__ = ("mapped", "path", "reserved_end", "size", "start", "stop", "view")
+    `is_durable` says that a power cut leaves its name and its length.
+    """
+
+    __slots__ = ("is_durable", "mapped", "path", "reserved_end", "size", "start", "stop", "view")
 
     def __init__(self, files: Files, path: str, start: int, size: int) -> None:
         self.path = path
@@ -31,6 +34,7 @@ class Segment:
         self.mapped: MappedFile = files.map(path, size, writable=True, create=True)
         self.view = self.mapped.view
         self.reserved_end = 0
+        self.is_durable = False
 
     def reserve(self, position: int, stop: int) -> None:
         """Make writing [position, stop) safe; raises OSError when the disk is full. Positions are inside the file."""
@@ -64,8 +68,9 @@ def is_segment_name(name: str) -> bool:
 class SegmentList:
     """The mapped files of one directory, oldest first.
 
-    Invariant: `segments` are neighbours without gaps. The tuple is replaced, never changed, so that readers on other
-    threads need no lock. Writers and removers hold the owner's lock.
+    Invariant: `segments` are neighbours without gaps, and so is what a power cut leaves of them, in whatever order the
+    disk keeps changes of names: each is durable before the next is made, and gone before the next goes. The tuple is
+    replaced, never changed, so that readers on other threads need no lock. Writers and removers hold the owner's lock.
     """
 
     __slots__ = ("_changed_directories", "_files", "directory", "segments", "size")
@@ -107,6 +112,9 @@ class SegmentList:
         if lengthen and self.segments:
             # Made by a process that was killed, perhaps before it had synced their names.
             self._changed_directories = self._all_directories()
+        else:
+            for segment in self.segments:
+                segment.is_durable = True
 
     @property
     def start(self) -> int:
@@ -129,6 +137,11 @@ class SegmentList:
         if not self.segments:
             self._files.make_directory(self.directory)
             self._changed_directories = self._all_directories()
+        elif not self.segments[-1].is_durable:
+            # Mostly a flush has done this long ago. A byte takes the length with it.
+            self.segments[-1].mapped.sync(0, 1)
+            self._files.sync_directory(self.directory)
+            self.segments[-1].is_durable = True
         path = f"{self.directory}/{segment_name(start)}"
         try:
             segment = Segment(self._files, path, start, self.size)
@@ -157,8 +170,7 @@ class SegmentList:
         for segment in reversed(drop):
             segment.mapped.close()
             self._files.remove(segment.path)
-        if drop:
-            # Their names must not come back: what they hold could then follow what is written from now on.
+            # Its name must not come back: what it holds could then follow what is written from now on.
             self._files.sync_directory(self.directory)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
@@ -166,9 +178,9 @@ class SegmentList:
 
     def flush(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable, and the names of the files that hold them."""
-        for segment in self.segments:
-            if segment.start < stop and start < segment.stop:
-                segment.mapped.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
+        synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
+        for segment in synced:
+            segment.mapped.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
         # Taken first: a segment made while a directory is being synced must be seen the next time.
         changed, self._changed_directories = self._changed_directories, ()
         try:
@@ -177,13 +189,18 @@ class SegmentList:
         except OSError:
             self._changed_directories = (*changed, *self._changed_directories)
             raise
+        for segment in synced:
+            segment.is_durable = True
 
     def remove(self, count: int | None = None) -> None:
         """Remove the `count` oldest files, or all. Slices handed out, and readers at work, keep their maps."""
-        for segment in self.segments[:count]:
+        gone = self.segments[:count]
+        for segment in gone:
             # One that cannot be removed stays, or those after it would leave a gap behind.
             self._files.remove(segment.path)
             self.segments = self.segments[1:]
+            if segment is not gone[-1]:
+                self._files.sync_directory(self.directory)
 
     def close(self) -> None:
         """Unmap every file."""

@@ -42,6 +42,8 @@ from longpoll_protocol.headers import (
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 CONFLICT: Final = "The topic[{}] is conflict with system topic."
+WhenSaved = Callable[[Channel, Command, Parts], Parts | None]
+"""Gives the answer to a change of topics or groups when that is on the disk; the answer where it is so already."""
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
@@ -55,6 +57,7 @@ class AdminProcessor(Serving):
     store: MessageStore
     topic_deleted: Callable[[str, Outbox], None]
     """Called when a topic is gone."""
+    when_saved: WhenSaved
     traits: Traits = STRICT_TRAITS
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -154,8 +157,8 @@ class AdminProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, None, record)
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
-    def put_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """17: make a topic or change it."""
+    def put_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """17: make a topic or change it; answered when that is on the disk."""
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         problem = name_problem(header.topic)
         counts = (header.read_queue_nums, header.write_queue_nums)
@@ -184,10 +187,10 @@ class AdminProcessor(Serving):
         if not made:
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
         # Java's reply carries this text on success as well.
-        return answer(command, ResponseCode.SUCCESS, "not set any response code")
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, "not set any response code"))
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
-    def delete_topic(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
+    def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """215: forget a topic and its queues; an unknown one is forgotten already."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = name_problem(name) if self.traits.checks_deleted_names or not name.strip() else None
@@ -202,11 +205,11 @@ class AdminProcessor(Serving):
         finally:
             # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
             self.topic_deleted(name, outbox)
-        return answer(command, ResponseCode.SUCCESS)
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-    def put_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """200: make a group or change it."""
+    def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """200: make a group or change it; answered when that is on the disk."""
         try:
             group = msgspec.convert(load_json(command.body), GroupConfig, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -218,7 +221,7 @@ class AdminProcessor(Serving):
             return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long("group"))
         if not self.groups.put(group):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
-        return answer(command, ResponseCode.SUCCESS)
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -227,14 +230,14 @@ class AdminProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=table.encode())
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
-    def delete_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """207: forget a group, and what it has consumed if the field of this version says so."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self.groups.remove(header.group_name)
         asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}
         if any(asked[field] for field in self.traits.removes_offsets_by):
             self.offsets.forget_group(header.group_name)
-        return answer(command, ResponseCode.SUCCESS)
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
 
     def _too_long(self, kind: str) -> str:
         return f"the {kind}'s name is longer than {self.groups.size_max} characters"

@@ -11,6 +11,8 @@ Leaves out when they are saved (`service.upkeep.flush_service`). Source: `Config
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +23,7 @@ from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig,
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.names import name_problem
-from longpoll_runtime import Runtime
+from longpoll_runtime import Lock, Runtime
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ DELAYS: Final = "delayOffset.json"
 
 @define(slots=True, eq=False)
 class ConfigFiles:
-    """The tables of one broker and the directory they are kept in; one thread saves."""
+    """The tables of one broker and the directory they are kept in; one thread at a time saves."""
 
     runtime: Runtime
     directory: str
@@ -43,9 +45,13 @@ class ConfigFiles:
     groups: Groups
     offsets: Offsets
     delays: DelayOffsets
+    _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
     """Files that could not be read, so that only their `.bak` has the table until they are written anew."""
+
+    def __attrs_post_init__(self) -> None:
+        self._saving = self.runtime.lock()
 
     def load(self) -> None:
         """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be read."""
@@ -65,21 +71,31 @@ class ConfigFiles:
         self.delays.changed = DELAYS in self._damaged
 
     def save(self) -> None:
-        """Write every table that has changed; raises OSError."""
-        # Each flag is lowered before the copy is made, so a change meanwhile is saved the next time.
-        if self.topics.changed:
-            self.topics.changed = False
-            self._write(TOPICS, {"topicConfigTable": self.topics.by_name.copy(), "dataVersion": self._version()})
-        if self.groups.changed:
-            self.groups.changed = False
-            self._write(GROUPS, {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()})
-        if self.offsets.changed:
-            self.offsets.changed = False
-            self._save_offsets()
-        if self.delays.changed:
-            self.delays.changed = False
-            levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
-            self._write(DELAYS, {"offsetTable": levels})
+        """Write every table that has changed; raises OSError, and what was not written is so the next time."""
+        self.save_names()
+        with self._saving:
+            with _taken(self.offsets) as has_changed:
+                if has_changed:
+                    self._save_offsets()
+            with _taken(self.delays) as has_changed:
+                if has_changed:
+                    levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
+                    self._write(DELAYS, {"offsetTable": levels})
+
+    def save_names(self) -> None:
+        """Write topics and groups, if they have changed; raises OSError as `save` does.
+
+        When this returns everything that was changed before it was called is on the disk.
+        """
+        with self._saving:
+            with _taken(self.topics) as has_changed:
+                if has_changed:
+                    table = {"topicConfigTable": self.topics.by_name.copy(), "dataVersion": self._version()}
+                    self._write(TOPICS, table)
+            with _taken(self.groups) as has_changed:
+                if has_changed:
+                    groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}
+                    self._write(GROUPS, groups)
 
     def _load_offsets(self) -> None:
         light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
@@ -133,6 +149,20 @@ class ConfigFiles:
         if problem:
             raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without")
         return []
+
+
+@contextmanager
+def _taken(table: Topics | Groups | Offsets | DelayOffsets) -> Iterator[bool]:
+    """Lower a table's flag for the block; whether it stood. What fails raises it again."""
+    # Lowered before the copy is made, so a change meanwhile is saved the next time.
+    has_changed, table.changed = table.changed, False
+    is_saved = False
+    try:
+        yield has_changed
+        is_saved = True
+    finally:
+        if has_changed and not is_saved:
+            table.changed = True
 
 
 def _convert(row: Any, kind: Any, name: str) -> Any:

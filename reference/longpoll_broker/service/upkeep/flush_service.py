@@ -72,7 +72,3 @@ class FlushService(ServiceThread):
             self.config_files.save()
         except FAULTS:
             log.exception("config files could not be saved; trying again")
-            self.config_files.topics.changed = True
-            self.config_files.groups.changed = True
-            self.config_files.offsets.changed = True
-            self.config_files.delays.changed = True

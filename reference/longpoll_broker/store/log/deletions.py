@@ -12,6 +12,7 @@ Leaves out removing files (`queue_table`).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from typing import Final
 
 import msgspec
@@ -41,10 +42,13 @@ class Deletions:
                     f"{self._path} cannot be read ({error}); move it away: deleted topics may then come back, once"
                 ) from None
 
-    def add(self, topic: str, log_end: int, safe_start: int) -> None:
-        """Note a deletion, durably; forget those before `safe_start`, where a recovery would begin. Raises OSError."""
+    def add(self, topic: str, log_end: int, safe_start: int, left: Container[str]) -> None:
+        """Note a deletion, durably; forget those before `safe_start`, where a recovery would begin. Raises OSError.
+
+        Those of topics that have files `left` are kept.
+        """
         known = self.ends
-        ends = {name: end for name, end in known.items() if end > safe_start}
+        ends = {name: end for name, end in known.items() if end > safe_start or name in left}
         try:
             self._write({**ends, topic: log_end})
         except OSError:
@@ -63,9 +67,9 @@ class Deletions:
         if ends != self.ends:
             self._write(ends)
 
-    def forget_before(self, cursor: int) -> None:
-        """Forget deletions that everything from `cursor` on comes after. Raises OSError."""
-        ends = {name: end for name, end in self.ends.items() if end > cursor}
+    def forget_before(self, cursor: int, left: Container[str]) -> None:
+        """Forget deletions that everything from `cursor` on comes after, unless files are `left`. Raises OSError."""
+        ends = {name: end for name, end in self.ends.items() if end > cursor or name in left}
         if ends != self.ends:
             self._write(ends)
 

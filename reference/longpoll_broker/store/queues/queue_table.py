@@ -7,6 +7,8 @@ Source: `DefaultMessageStore.consumeQueueTable`.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
@@ -28,10 +30,11 @@ class Topic:
 class QueueTable:
     """Invariant: a queue stands here once, and its directory is `consumequeue/TOPIC/QUEUE`.
 
-    Writers hold the owner's lock; readers need none.
+    What was left there of a deleted topic is removed before a queue is made. Writers hold the owner's lock; readers
+    need none.
     """
 
-    __slots__ = ("_config", "_extended_root", "_files", "_lengthen", "_root", "topics")
+    __slots__ = ("_config", "_extended_root", "_files", "_left", "_lengthen", "_root", "topics")
 
     def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
         """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
@@ -41,6 +44,8 @@ class QueueTable:
         self._config = config
         self._lengthen = lengthen
         self.topics: dict[str, Topic] = {}
+        self._left: dict[str, list[ConsumeQueue]] = {}
+        """By topic the queues of a deleted one whose files could not be removed."""
 
     def load(self) -> None:
         """Map every queue that has files; raises StoreUserError and OSError."""
@@ -59,9 +64,13 @@ class QueueTable:
         return known.queues.get(queue_id) if known is not None else None
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if need be; its files come with its first unit."""
+        """The queue, made if need be; its files come with its first unit.
+
+        Raises OSError where the files of a deleted topic of this name are still there: what they list is not its.
+        """
         known = self.topics.get(topic)
         if known is None:
+            self.remove_left(topic)
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
         if queue is None:
@@ -88,16 +97,40 @@ class QueueTable:
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
         """Remove the files of queues for good: no power cut brings their names back.
 
-        Raises OSError when that failed with some; the others are removed all the same.
+        Raises OSError when that failed with some; the others are removed all the same, and those are `left`.
         """
         failed: OSError | None = None
+        left: dict[str, list[ConsumeQueue]] = {}
         for queue in queues:
-            for segments in queue.segment_lists():
-                try:
-                    if segments.segments:
-                        segments.remove()
-                        self._files.sync_directory(segments.directory)
-                except OSError as error:
-                    failed = failed or error
+            try:
+                self._remove_files_of(queue)
+            except OSError as error:
+                failed = failed or error
+                left.setdefault(queue.topic, []).append(queue)
+        self._left.update(left)
+        if failed is not None:
+            raise failed
+
+    @property
+    def left(self) -> AbstractSet[str]:
+        """The deleted topics of which there are still files."""
+        return self._left.keys()
+
+    def remove_left(self, topic: str) -> None:
+        """Remove what is left of a deleted topic, if there is any; raises OSError when it still cannot be."""
+        queues = self._left.pop(topic, None)
+        if queues is not None:
+            self.remove_files(queues)
+
+    def _remove_files_of(self, queue: ConsumeQueue) -> None:
+        failed: OSError | None = None
+        for segments in queue.segment_lists():
+            try:
+                segments.remove()
+                # Also where nothing was left to remove: the try before may have failed here.
+                if self._files.exists(segments.directory):
+                    self._files.sync_directory(segments.directory)
+            except OSError as error:
+                failed = failed or error
         if failed is not None:
             raise failed

@@ -47,10 +47,7 @@ OPERATIONS: Final = {
     "expire": 2, "delete": 1, "write_back": 2, "wait": 6, "look": 1, "close": 2, "kill": 2, "cut": 2,
 }  # fmt: skip
 """What can be done to a store, and how often; a seed leaves out about a third."""
-ORDERS: Final[tuple[Order, ...]] = ("directory", "all")
-NEVER_FAIL: Final = frozenset({"exists", "remove"})
-"""Calls that are spared: the real files tell of no error when asked whether a path exists, and a queue's file that
-cannot be removed is taken for one of the next topic of that name."""
+ORDERS: Final[tuple[Order, ...]] = ("none", "directory", "all")
 ALWAYS: Final = frozenset({"put", "dispatch", "flush"})
 
 
@@ -72,7 +69,7 @@ class Swarm:
     power: bool
     """Whether what cuts an operation off is a power cut; else a kill."""
     order: Order
-    """How the disk keeps changes of names; the store counts on those of one directory being in order."""
+    """How the disk keeps changes of names."""
     waits_ms: tuple[int, ...]
 
 
@@ -181,16 +178,14 @@ class SimulatedStore:
         if self._calls_left:
             return
         if self._is_error:
-            if operation not in NEVER_FAIL:
-                code = self.chance.choice(ERRORS[operation])
-                self.tally.errors += 1
-                self._tell(f"  {operation} {path} fails: {os.strerror(code)}")
-                raise OSError(code, os.strerror(code), path)
-        else:
-            self._is_over = True
-            self.tally.ended_inside += 1
-            self._tell(f"  ended before {operation} {path}")
-            raise Ended
+            code = self.chance.choice(ERRORS[operation])
+            self.tally.errors += 1
+            self._tell(f"  {operation} {path} fails: {os.strerror(code)}")
+            raise OSError(code, os.strerror(code), path)
+        self._is_over = True
+        self.tally.ended_inside += 1
+        self._tell(f"  ended before {operation} {path}")
+        raise Ended
 
     def _tell(self, line: str) -> None:
         self.tally.story.append(line)

@@ -1,0 +1,96 @@
+"""What a client changes of topics and groups is on the disk before it is told so, whatever happens right after."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from longpoll_broker.service.upkeep import table_saves
+from longpoll_broker.service.upkeep.table_saves import TableSaves
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
+from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_runtime.files import RealFiles
+
+NEVER_MS = 3_600_000
+TOPIC = {
+    "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "2", "perm": "4",
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+GROUP = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
+
+
+def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
+    """The topics and groups of the directory as a kill leaves it after each change was answered."""
+    found = []
+    for code, fields, body in (
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}, b""),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "Made"}, b""),
+    ):
+        assert client.call(code, fields, body).code == 0
+        copy = killed / str(int(code))
+        (store / "config").mkdir(exist_ok=True)
+        shutil.copytree(store / "config", copy, dirs_exist_ok=True)
+        names = []
+        for file, key in (("topics.json", "topicConfigTable"), ("subscriptionGroup.json", "subscriptionGroupTable")):
+            table = json.loads((copy / file).read_text())[key] if (copy / file).exists() else {}
+            names.append([name for name in table if name == "Made"])
+        found.append((names[0], names[1]))
+    return found
+
+
+@pytest.mark.parametrize("waiting_count_max", [0, table_saves.WAITING_COUNT_MAX])
+def test_a_change_that_is_answered_outlives_a_kill(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
+) -> None:
+    """Each stands in its file by then, also where too many wait; answered before, as planted, it does not."""
+    monkeypatch.setattr(table_saves, "WAITING_COUNT_MAX", waiting_count_max)
+    rare = evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
+    client = connect(start_broker(store_config=rare).address)
+    saved = change(client, tmp_path / "killed", tmp_path / "store")
+    assert saved == [(["Made"], []), (["Made"], ["Made"]), ([], ["Made"]), ([], [])]
+    assert json.loads((tmp_path / "killed" / "17" / "topics.json").read_text())["topicConfigTable"]["Made"]["perm"] == 4
+
+    monkeypatch.setattr(TableSaves, "answer_when_saved", lambda _self, _channel, _command, parts: parts)
+    client = connect(start_broker(store_config=rare, directory=str(tmp_path / "planted")).address)
+    assert change(client, tmp_path / "lost", tmp_path / "planted") == [([], [])] * 4
+
+
+def test_who_cannot_be_saved_is_told_and_keeps_nobody_waiting(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk stands still others are served; the change is then refused, and saved by a later one."""
+    broker = start_broker(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
+    admin, bystander = connect(broker.address), connect(broker.address)
+    stands, goes_on = broker.runtime.event(), broker.runtime.event()
+    write_atomic = RealFiles.write_atomic
+
+    def fails(files: RealFiles, path: str, content: bytes) -> None:
+        if path.endswith("topics.json") and not goes_on.is_set():
+            stands.set()
+            goes_on.wait()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write_atomic(files, path, content)
+
+    monkeypatch.setattr(RealFiles, "write_atomic", fails)
+    asked = admin.send(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    try:
+        assert stands.wait(60.0)
+        assert send_message(bystander, "Other", b"meanwhile") == 0
+    finally:
+        goes_on.set()
+    refused = admin.reply(asked)
+    assert refused is not None
+    assert refused.code == 1
+    assert "could not be saved yet: OSError: [Errno 28]" in str(refused.remark)
+    assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP).code == 0
+    table = json.loads(Path(broker.store.directory, "config", "topics.json").read_text())["topicConfigTable"]
+    assert table["Made"]["readQueueNums"] == 3
