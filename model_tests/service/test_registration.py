@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
+from longpoll_broker import name_server
+from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables import routes
+from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.name_server import NameServer
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
-from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 
 ADDRESS = "10.0.0.9:10911"
@@ -191,3 +195,41 @@ def test_the_path_of_the_store_is_no_part_of_it(tmp_path: Path, start_broker: St
     broker.stop()
     again = start_broker(directory=str(tmp_path / "store"))
     assert route(connect(again.name_server_address), "Elsewhere") == {}
+
+
+def test_only_administrators_change_what_a_name_server_with_accounts_tells(
+    tmp_path: Path, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's broker comes into no route, nor does a plain account's; what clients ask is told to everybody.
+
+    Without the check, planted, the stranger's broker is in the route of a topic that was there before.
+    """
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(
+        "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
+        "  - {accessKey: ordinary, secretKey: 12345678, defaultTopicPerm: PUB|SUB}\n"
+    )
+    broker = start_broker(config=BrokerConfig(acl_file=str(accounts)))
+    broker.topics.put(TopicConfig("T", 1, 1))
+    client = connect(broker.name_server_address)
+
+    def brokers() -> list[str]:
+        return [each["brokerName"] for each in route(client, "T")["queueDatas"]]
+
+    def call(code: int, account: Credentials | None) -> Command:
+        fields, body = header(brokerAddr=ADDRESS), table("T") if code == RequestCode.REGISTER_BROKER else b""
+        fields |= {"topic": "T", "namespace": "n", "key": "k", "value": "v"}
+        return client.call(code, fields if account is None else account.signed(fields, body), body)
+
+    for code in sorted(NAME_SERVER_ADMIN_CODES):
+        for account, words in ((None, "No accessKey"), (Credentials("ordinary", "12345678"), "Need admin permission")):
+            refused = call(code, account)
+            assert (refused.code, words in str(refused.remark)) == (1, True), code
+    assert brokers() == ["broker-a"]
+    assert call(RequestCode.REGISTER_BROKER, Credentials("administrator", "87654321")).code == 0
+    assert brokers() == ["broker-a", "other"]
+    assert call(RequestCode.UNREGISTER_BROKER, Credentials("administrator", "87654321")).code == 0
+    assert brokers() == ["broker-a"]
+    monkeypatch.setattr(name_server, "NAME_SERVER_ADMIN_CODES", frozenset())
+    assert call(RequestCode.REGISTER_BROKER, None).code == 0
+    assert brokers() == ["broker-a", "other"]

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, Unre
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import client_context, server_context
+from longpoll_runtime.tls import ServerTls, client_context, server_context
 from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 10.0
@@ -177,3 +178,63 @@ def test_planted_reads_that_leave_a_rest_in_the_library_are_noticed(
     with pytest.raises((AnswerTimeoutError, ConnectionLostError)):
         client.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.3)
     client.close()
+
+
+@pytest.fixture
+def strict(tmp_path: Path, certificates: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Broker]:
+    """A broker that takes TLS alone, of clients with a certificate."""
+    server, key, authority = (str(certificates / name) for name in ("server.pem", "server.key", "authority.pem"))
+    required = ServerTls(server_context(server, key, authority), is_required=True)
+    with (
+        caplog.at_level("INFO"),
+        Broker.start(RealRuntime(server_tls=required), str(tmp_path / "store"), store_config=SMALL_STORE) as started,
+    ):
+        yield started
+
+
+@pytest.mark.parametrize("to", ["address", "name_server_address"])
+def test_a_plain_connection_is_refused_where_tls_is_required(
+    strict: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """Closed at its first byte, and told of in the log with its peer; where TLS is not required, planted, served."""
+    with socket.create_connection(getattr(strict, to), PATIENCE_S) as plain:
+        peer = "{}:{}".format(*plain.getsockname())
+        plain.sendall(b"\x00")
+        # The end comes as a reset where the byte is still unread.
+        with suppress(ConnectionResetError):
+            assert plain.recv(1) == b""
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [f"{peer}: a plain connection is refused, for TLS is required here"]
+    client = RemotingClient(PLAIN, *getattr(strict, to))
+    with pytest.raises(ConnectionLostError):
+        client.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+    client.close()
+    monkeypatch.setattr(tls.DetectingSocket, "_refuse", lambda _: None)
+    client = RemotingClient(PLAIN, *getattr(strict, to))
+    assert client.call(RequestCode.GET_MAX_OFFSET).code in {1, 3}
+    client.close()
+
+
+def test_only_who_shows_a_certificate_is_served_where_one_is_asked_for(
+    strict: Broker, secure: RealRuntime, certificates: Path, tmp_path: Path
+) -> None:
+    """One of the authority's; none, and one that somebody else has signed, reach nothing that serves."""
+    other = trustme.CA().issue_cert("client.example")
+    other.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "other.pem"))
+    authority, server = str(certificates / "authority.pem"), str(certificates / "server.pem")
+    stranger = RealRuntime(client_tls=client_context(authority, str(tmp_path / "other.pem")))
+    for without in (secure, stranger):
+        with Producer(without, name_server(strict)) as producer, pytest.raises(UnreachableError):
+            producer.send("T", b"x")
+    known = RealRuntime(client_tls=client_context(authority, server, str(certificates / "server.key")))
+    with Producer(known, name_server(strict)) as producer:
+        assert producer.send("T", b"x").queue_offset == 0
+
+
+def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
+    """The authority's file at the server, and the client's own."""
+    server, key, authority = (str(certificates / name) for name in ("server.pem", "server.key", "authority.pem"))
+    with pytest.raises(ConfigError, match="give them as PEM"):
+        server_context(server, key, str(tmp_path / "none.pem"))
+    with pytest.raises(ConfigError, match="give both as PEM"):
+        client_context(authority, str(tmp_path / "none.pem"), key)

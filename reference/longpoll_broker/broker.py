@@ -65,7 +65,7 @@ class Broker(Stoppable):
             shared.runtime, f"{directory}/config", shared.topics, shared.groups, shared.offsets, shared.delays
         )
         config_files.load()
-        access = open_access_control(shared.runtime, shared.config, shared.store)
+        self._access = access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
         self.pulling = pulling_of(shared)
@@ -111,7 +111,8 @@ class Broker(Stoppable):
         first.add_listener(listeners[0], self.handler)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
         own = OwnBroker(config, shared.topics, f"{advertised}:{self.address[1]}")
-        first.add_listener(listeners[1], NameServer(own, shared.traits, now_ms=shared.runtime.unix_ms))
+        name_server = NameServer(own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
+        first.add_listener(listeners[1], name_server)
         return loops
 
     def _pass_ended(self, outbox: Outbox) -> None:

@@ -2,7 +2,8 @@
 
 Serves 103 to 106, 206 and 322, and what administrators ask (`service.admin.routes_processor`). A code that it does
 not know is answered 3 at once, as by 5.x, or, under a policy of 4.9, not at all: who asks waits for a time-out of its
-own. Leaves out other name servers, which know nothing of each other.
+own. With accounts only administrators change what it tells. Leaves out other name servers, which know nothing of each
+other.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
 """
@@ -18,12 +19,14 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.admin.routes_processor import RoutesProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer, serve
+from longpoll_broker.service.io.processors import Processor, answer, refuse, serve
 from longpoll_protocol.bodies import (
     BrokerData,
     DataVersion,
@@ -65,6 +68,8 @@ class NameServer:
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = field(kw_only=True)
     """The wall clock."""
+    access: AccessControl | None = field(default=None, kw_only=True)
+    """The accounts, if there are any: then only administrators change what is told of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
     _administering: RoutesProcessor = field(init=False)
 
@@ -98,6 +103,11 @@ class NameServer:
         }
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
+        if self.access is not None and command.code in NAME_SERVER_ADMIN_CODES:
+            refusal = self.access.refusal(channel, command)
+            if refusal is not None:
+                refuse(channel, command, refusal, outbox)
+                return
         if command.code in processors or not self.traits.name_server_is_silent:
             serve(processors, channel, command, outbox)
 

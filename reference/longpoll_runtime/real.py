@@ -33,20 +33,21 @@ from longpoll_runtime.threads import Died, RealQueue, spawn
 class RealRuntime:
     """The `Runtime` of production.
 
-    With `server_tls` every listener takes TLS connections beside plain ones; with `client_tls` every connection that
-    waits to be made is a TLS one. A thread that ends by an exception ends the process with exit code 70, unless
-    `thread_died` is given: it is called with the thread's name and the exception, and decides what becomes of the rest.
+    With `server_tls` every listener takes TLS connections, beside plain ones unless it says otherwise; with
+    `client_tls` every connection that waits to be made is a TLS one. A thread that ends by an exception ends the
+    process with exit code 70, unless `thread_died` is given: it is called with the thread's name and the exception, and
+    decides what becomes of the rest.
     """
 
     def __init__(
         self,
         *,
-        server_tls: ssl.SSLContext | None = None,
+        server_tls: tls.ServerTls | ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         thread_died: Died | None = None,
     ) -> None:
         self._thread_died = thread_died
-        self._server_tls = server_tls
+        self._server_tls = tls.ServerTls(server_tls) if isinstance(server_tls, ssl.SSLContext) else server_tls
         self._client_tls = client_tls
         self._files = RealFiles()
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns

@@ -1,32 +1,52 @@
 """TLS on the same port as plain connections: a connection whose first byte is a handshake's is TLS, any other is not.
 
-RocketMQ's own frames begin with a length below 16 MiB, so their first byte is 0 and never 22. Leaves out asking
-clients for certificates, and which addresses are listened on.
+RocketMQ's own frames begin with a length below 16 MiB, so their first byte is 0 and never 22. Where TLS is required a
+plain connection is refused before any of its bytes is served. Leaves out which addresses are listened on.
 
-Source: `NettyRemotingServer.HandshakeHandler`, `TlsMode.PERMISSIVE`, `TlsHelper.java` of 4.9.7.
+Source: `NettyRemotingServer.HandshakeHandler`, `TlsMode.java`, `TlsHelper.java` of 4.9.7.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import socket
 import ssl
 import threading
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, NoReturn
+
+from attrs import frozen
 
 from longpoll_runtime.interface import Buffer, Listener, Socket
+from longpoll_runtime.logs import event
 from longpoll_runtime.sockets import RealListener, RealSocket
 from longpoll_spec.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
+PLAIN_REFUSED: Final = "a plain connection is refused, for TLS is required here"
 HANDSHAKE: Final = 0x16
 """`HANDSHAKE_MAGIC_CODE`: the first byte of a TLS handshake record."""
 RECORD_SIZE_MAX: Final = 16 * 1024
 """Most bytes of one record: a read with room for this many leaves nothing in the library, where no poller sees it."""
 
 
-def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
-    """What a server shows its clients; raises ConfigError."""
+@frozen
+class ServerTls:
+    """How a server speaks TLS."""
+
+    context: ssl.SSLContext
+    is_required: bool = False
+    """`TlsMode.ENFORCING`: plain connections are refused. Else `PERMISSIVE`: they are served beside those of TLS."""
+
+
+def server_context(certificate_file: str, key_file: str, client_authority_file: str | None = None) -> ssl.SSLContext:
+    """What a server shows its clients; raises ConfigError.
+
+    With `client_authority_file` a client must show a certificate of these (`tls.server.need.client.auth`).
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -35,15 +55,36 @@ def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
         raise ConfigError(
             f"certificate {certificate_file} and key {key_file} cannot be used: {error}; give both as PEM"
         ) from None
+    if client_authority_file is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(client_authority_file)
+        except OSError as error:
+            raise ConfigError(
+                f"certificates {client_authority_file} cannot be used: {error}; give them as PEM"
+            ) from None
     return context
 
 
-def client_context(authority_file: str) -> ssl.SSLContext:
-    """What a client trusts: the certificates in the file, for the host that it connects to; raises ConfigError."""
+def client_context(
+    authority_file: str, certificate_file: str | None = None, key_file: str | None = None
+) -> ssl.SSLContext:
+    """What a client trusts: the certificates in the file, for the host that it connects to; raises ConfigError.
+
+    `certificate_file` and `key_file` are what it shows a server that asks for a certificate.
+    """
     try:
-        return ssl.create_default_context(cafile=authority_file)
+        context = ssl.create_default_context(cafile=authority_file)
     except OSError as error:
         raise ConfigError(f"certificates {authority_file} cannot be used: {error}; give them as PEM") from None
+    if certificate_file is not None:
+        try:
+            context.load_cert_chain(certificate_file, key_file)
+        except OSError as error:
+            raise ConfigError(
+                f"certificate {certificate_file} and key {key_file} cannot be used: {error}; give both as PEM"
+            ) from None
+    return context
 
 
 class TlsSocket:
@@ -97,23 +138,32 @@ class TlsSocket:
 class DetectingSocket:
     """An accepted connection that is not known to be TLS or plain until its first byte is there."""
 
-    def __init__(self, connected: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, connected: socket.socket, tls: ServerTls, peer: tuple[str, int]) -> None:
         self._connected = connected
-        self._context = context
+        self._tls = tls
+        self._peer = peer
         self._inner: Socket = RealSocket(connected)
         self._is_known = False
         self.fileno = connected.fileno
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive; the first time find out what the peer speaks."""
+        """Receive; the first time find out what the peer speaks. Raises ConnectionRefusedError where it must not."""
         if not self._is_known:
             first = self._connected.recv(1, socket.MSG_PEEK)
             self._is_known = True
             if first and first[0] == HANDSHAKE:
-                secured = self._context.wrap_socket(self._connected, server_side=True, do_handshake_on_connect=False)
+                context = self._tls.context
+                secured = context.wrap_socket(self._connected, server_side=True, do_handshake_on_connect=False)
                 self._inner = TlsSocket(secured)
                 self.fileno = secured.fileno
+            elif first and self._tls.is_required:
+                self._refuse()
         return self._inner.recv_into(buffer)
+
+    def _refuse(self) -> NoReturn:
+        peer = "{}:{}".format(*self._peer)
+        log.warning("%s: %s", peer, PLAIN_REFUSED, extra=event("connection_refused", peer=peer, reason=PLAIN_REFUSED))
+        raise ConnectionRefusedError(errno.ECONNREFUSED, PLAIN_REFUSED)
 
     def send(self, content: Buffer, /) -> int:
         """Send some of the bytes; raises BlockingIOError when none fit."""
@@ -131,9 +181,9 @@ class DetectingSocket:
 class DetectingListener:
     """A listener whose connections may be TLS or plain."""
 
-    def __init__(self, listener: RealListener, context: ssl.SSLContext) -> None:
+    def __init__(self, listener: RealListener, tls: ServerTls) -> None:
         self._listener = listener
-        self._context = context
+        self._tls = tls
 
     @property
     def address(self) -> tuple[str, int]:
@@ -143,7 +193,7 @@ class DetectingListener:
     def accept(self) -> tuple[Socket, tuple[str, int]]:
         """A connection and its peer's address; raises BlockingIOError when none waits."""
         connected, peer = self._listener.accept_plain()
-        return DetectingSocket(connected, self._context), peer
+        return DetectingSocket(connected, self._tls, peer), peer
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -154,9 +204,9 @@ class DetectingListener:
         self._listener.close()
 
 
-def listen(host: str, port: int, context: ssl.SSLContext) -> Listener:
-    """Listen for both kinds of connections; raises OSError."""
-    return DetectingListener(RealListener(host, port), context)
+def listen(host: str, port: int, tls: ServerTls) -> Listener:
+    """Listen for both kinds of connections, or refuse the plain ones; raises OSError."""
+    return DetectingListener(RealListener(host, port), tls)
 
 
 def connect(host: str, port: int, timeout_s: float, context: ssl.SSLContext) -> TlsSocket:

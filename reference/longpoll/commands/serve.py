@@ -11,7 +11,6 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from ssl import SSLContext
 from types import FrameType
 
 import click
@@ -30,7 +29,7 @@ from longpoll_runtime import Event
 from longpoll_runtime.collector import rare_collections
 from longpoll_runtime.logs import Format, logging_to
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import server_context
+from longpoll_runtime.tls import ServerTls, server_context
 from longpoll_runtime.turns import short_turns
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
@@ -49,6 +48,8 @@ from longpoll_spec.policy import preset, with_knobs
 @click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate: clients may then use TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
+@click.option("--tls-required", is_flag=True, help="Refuse plain connections.")
+@click.option("--tls-client-authority", type=click.Path(path_type=Path), help="PEM: who signs clients' certificates.")
 @click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus metrics there, over HTTP.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -70,6 +71,8 @@ def serve(
     acl_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    tls_required: bool,
+    tls_client_authority: Path | None,
     metrics: str | None,
     log_format: Format,
     log_level: str,
@@ -88,6 +91,7 @@ def serve(
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
       longpoll serve --metrics 127.0.0.1:9090 --log-format json --log-level info
       longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
+      longpoll serve --tls-certificate server.pem --tls-key server.key --tls-required --tls-client-authority ca.pem
     """
     policy = with_knobs(preset(policy_name), knobs)
     broker_config, store_config = BrokerConfig(), StoreConfig()
@@ -97,7 +101,8 @@ def serve(
             err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}")
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
-    runtime = RealRuntime(server_tls=_server_tls(tls_certificate, tls_key))
+    server_tls = _server_tls(tls_certificate, tls_key, tls_client_authority, is_required=tls_required)
+    runtime = RealRuntime(server_tls=server_tls)
     stopped = runtime.event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -152,13 +157,20 @@ def _await_parents_end(stopped: Event) -> None:
     stopped.set()
 
 
-def _server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+def _server_tls(
+    certificate: Path | None, key: Path | None, client_authority: Path | None, *, is_required: bool
+) -> ServerTls | None:
     """What clients that speak TLS are shown; None: they are not served. Raises ConfigError."""
+    if client_authority is not None and not is_required:
+        raise ConfigError("--tls-client-authority keeps nobody out who connects without TLS: give --tls-required too")
     if certificate is None and key is None:
+        if is_required:
+            raise ConfigError("--tls-required needs a certificate: give --tls-certificate and --tls-key")
         return None
     if certificate is None or key is None:
         raise ConfigError("--tls-certificate and --tls-key belong together: give both")
-    return server_context(str(certificate), str(key))
+    authority = None if client_authority is None else str(client_authority)
+    return ServerTls(server_context(str(certificate), str(key), authority), is_required)
 
 
 def _tell_metrics(broker: Broker, where: tuple[str, int], stack: ExitStack) -> str:

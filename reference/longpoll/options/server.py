@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, Final
 
 import click
@@ -47,6 +48,8 @@ def server_options(command: Command) -> Command:
     @click.option(
         "--tls-authority", type=click.Path(path_type=Path), help="Use TLS and trust the PEM certificates here."
     )
+    @click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate, shown where asked for.")
+    @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
     @wraps(command)
     def wrapped(
         *,
@@ -54,17 +57,31 @@ def server_options(command: Command) -> Command:
         access_key: str | None,
         secret_key: str | None,
         tls_authority: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
         **options: Any,
     ) -> None:
-        command(server=make_server(name_server, access_key, secret_key, tls_authority), **options)
+        tls = make_client_tls(tls_authority, tls_certificate, tls_key)
+        command(server=make_server(name_server, access_key, secret_key, tls), **options)
 
     return wrapped
 
 
-def make_server(name_server: str, access_key: str | None, secret_key: str | None, tls_authority: Path | None) -> Server:
+def make_client_tls(authority: Path | None, certificate: Path | None, key: Path | None) -> SSLContext | None:
+    """How connections are secured; None: not at all. Raises ConfigError."""
+    if (certificate is None) != (key is None):
+        raise ConfigError("--tls-certificate and --tls-key belong together: give both")
+    if authority is None:
+        if certificate is not None:
+            raise ConfigError("--tls-certificate is shown over TLS alone: give --tls-authority too")
+        return None
+    shown = () if certificate is None or key is None else (str(certificate), str(key))
+    return client_context(str(authority), *shown)
+
+
+def make_server(name_server: str, access_key: str | None, secret_key: str | None, tls: SSLContext | None) -> Server:
     """The options' meaning; raises ConfigError."""
     if (access_key is None) != (secret_key is None):
         raise ConfigError(f"an access key and its secret belong together: give both, or set {ACCESS_KEY}, {SECRET_KEY}")
     credentials = Credentials(access_key, secret_key) if access_key is not None and secret_key is not None else None
-    tls = None if tls_authority is None else client_context(str(tls_authority))
     return Server(RealRuntime(client_tls=tls), name_server, credentials)

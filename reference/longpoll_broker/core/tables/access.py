@@ -45,6 +45,12 @@ its accounts, having a group's member consume any message, and saying which brok
 
 4.9.7 lets every right signature have 50 to 54, and so make itself an administrator; and 21, 26, 43, 45 and 309.
 """
+NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 322, 327})
+"""Requests to a name server that only administrators may make where it has accounts: those that change what it tells of
+brokers and topics, or say that a broker is alive. What clients ask (105, 106 and the like) is told to everybody.
+
+4.9.7's name server has no accounts.
+"""
 
 
 @frozen
@@ -134,7 +140,7 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
     resources = wanted.resources
     if resources.get(TRACE_TOPIC) == Right.PUB:
         return None
-    if code in ADMIN_CODES and not account.is_admin:
+    if code in ADMIN_CODES | NAME_SERVER_ADMIN_CODES and not account.is_admin:
         return f"Need admin permission for request code={code}, but accessKey={account.access_key} is not"
     if account.is_admin and not account.rights:
         return None
