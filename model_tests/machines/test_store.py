@@ -80,7 +80,7 @@ def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tup
     """(status, next offset, offsets of the messages) that a read must give, straight from the rules of getMessage."""
     end = queue.visible
     if not queue.known:
-        return "NO_MATCHED_LOGIC_QUEUE", 0, []
+        return "NO_MESSAGE_IN_QUEUE", 0, []
     if end == 0:
         return "NO_MESSAGE_IN_QUEUE", 0, []
     if offset >= end:

@@ -258,8 +258,8 @@ FAULTS: Final = (
     Fault(
         "a deleted topic comes back after a clean stop",
         f"{STORE}/message_store.py",
-        "self._deletions.forget_before(min(recovered.cursor, safe_start(self._log, self._checkpoint)))",
-        "self._deletions.forget_before(recovered.cursor)",
+        "recovers_from = min(recovered.cursor, safe_start(self._log, self._checkpoint))",
+        "recovers_from = recovered.cursor",
         f"{TESTS}/store/test_unsynced.py::test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill",
     ),
     Fault(

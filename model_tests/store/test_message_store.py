@@ -92,7 +92,7 @@ def test_asking_for_a_queue_makes_none(tmp_path: pathlib.Path) -> None:
     store = open_store(tmp_path)
     assert store.visible_end("nowhere", 3) == store.visible_start("nowhere", 3) == 0
     found = store.get("nowhere", 3, 7, 32)
-    assert (found.status, found.offset_next) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    assert (found.status, found.offset_next) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
     assert store.store_ms_of("nowhere", 3, 0) is None
     store.close()
     assert list((tmp_path / "consumequeue").iterdir()) == []

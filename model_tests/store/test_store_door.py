@@ -86,7 +86,7 @@ def test_a_store_without_messages_answers_with_nothing(tmp_path: pathlib.Path) -
     store = open_store(tmp_path, evolve(SMALL, index=False))
     found = store.get("T", 0, 7, 32)
     numbers = (found.offset_next, found.offset_min, found.offset_max, found.size_bytes)
-    assert (found.status, numbers) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, (0, 0, 0, 0))
+    assert (found.status, numbers) == (GetStatus.NO_MESSAGE_IN_QUEUE, (0, 0, 0, 0))
     assert (store.ends("T", 0), store.offset_by_time("T", 0, 5)) == ((0, 0), 0)
     assert (store.unit("T", 0, 0), store.store_ms_of("T", 0, 0), store.properties_at("T", 0, 0)) == (None, None, None)
     assert (store.read_record(0), store.record_at(0)) == (None, None)

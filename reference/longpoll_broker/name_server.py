@@ -112,8 +112,11 @@ class NameServer:
             serve(processors, channel, command, outbox)
 
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """105: the queues of a topic and where they are; 17 when nobody has it."""
-        name = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
+        """105: the queues of a topic and where they are; 17 when nobody has it, or none is named (Java's `null`)."""
+        fields = command.ext_fields or {}
+        if "topic" not in fields:
+            return _no_route(command, "null")
+        name = GetRouteInfoRequestHeader.decode(fields).topic
         self.routes.expire(self.now_ms())
         brokers: list[BrokerData] = []
         queues: list[QueueData] = []
@@ -126,11 +129,7 @@ class NameServer:
             brokers.append(self._registered(broker))
             queues.append(self._queue_data(broker.name, topic))
         if not brokers:
-            return answer(
-                command,
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {name[:128]}\n{FAQ}",
-            )
+            return _no_route(command, name)
         data = TopicRouteData(broker_datas=brokers, queue_datas=queues)
         return answer(command, ResponseCode.SUCCESS, None, None, data.encode())
 
@@ -239,6 +238,11 @@ class NameServer:
             perm=self._administering.permission(broker_name, topic),
             topic_sys_flag=topic.topic_sys_flag,
         )
+
+
+def _no_route(command: Command, name: str) -> Parts:
+    told = f"No topic route info in name server for the topic: {name[:128]}\n{FAQ}"
+    return answer(command, ResponseCode.TOPIC_NOT_EXIST, told)
 
 
 def _topics(table: TopicTable) -> dict[str, TopicConfig]:

@@ -358,7 +358,8 @@ class MessageStore:
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:
-            return nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            # As Java, which makes the queue that it looks for: `findConsumeQueue`.
+            return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         tags, properties = matches
         if tags is not None and queue.extended is not None:
             matches = queue.extended.matching(tags), properties

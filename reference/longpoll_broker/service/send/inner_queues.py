@@ -27,11 +27,15 @@ NAME_COUNT_MAX: Final = 128
 
 
 class SendRefusedError(BrokerError):
-    """A check before the store refuses a send; `code` is the answer's."""
+    """A check before the store refuses a send; `code` is the answer's.
 
-    def __init__(self, code: int, remark: str) -> None:
+    Its fields name the region, unless Java meets an exception there instead of checking (`tells_region`).
+    """
+
+    def __init__(self, code: int, remark: str, *, tells_region: bool = True) -> None:
         super().__init__(remark)
         self.code = code
+        self.tells_region = tells_region
 
 
 @define(slots=True, eq=False)

@@ -193,5 +193,6 @@ class MessageMaker:
         """The delay level that is asked for, 0 for none; raises SendRefusedError for one that is no number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
+            told = f"the delay level {level[:40]!r} is not a whole number"
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, told, tells_region=False)
         return int(level)

@@ -83,6 +83,7 @@ class SendProcessor(Serving):
         channel.request_count += 1
         asked = Asked(channel, command, header, channel.request_count)
         self.events.received(asked)
+        fields: dict[str, str] | None = REGION_FIELDS
         try:
             queue_id = self._checked_queue(header, channel)
             if header.batch and command.code != RequestCode.SEND_MESSAGE:
@@ -90,12 +91,13 @@ class SendProcessor(Serving):
             return self._put_one(asked, queue_id, outbox)
         except SendRefusedError as error:
             code, remark = error.code, str(error)
+            fields = REGION_FIELDS if error.tells_region else None
         except MessageRefusedError as error:
             code, remark = ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
         except OSError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
         self.events.refused(asked, code, outbox)
-        return answer(command, code, remark, REGION_FIELDS)
+        return answer(command, code, remark, fields)
 
     def header_of(self, command: Command) -> SendMessageRequestHeader:
         """The request's header; raises HeaderError, or SendRefusedError where 4.9 looks at the topic first."""
