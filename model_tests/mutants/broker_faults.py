@@ -286,9 +286,9 @@ FAULTS: Final = (
     Fault(
         "files dropped by a recovery come back",
         f"{STORE}/segment.py",
-        "        if drop:\n",
-        "        if False:\n",
-        f"{TESTS}/store/test_unsynced.py::test_nothing_old_follows_what_is_new",
+        "could then follow what is written from now on.\n            self._files.sync_directory(self.directory)\n",
+        "could then follow what is written from now on.\n",
+        f"{TESTS}/store/test_segment_list.py::test_what_is_cut_off_does_not_come_back",
     ),
     Fault(
         "the zeros after a torn record are not durable",

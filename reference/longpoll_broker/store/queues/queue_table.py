@@ -123,7 +123,7 @@ class QueueTable:
             self.remove_files(queues)
 
     def _remove_files_of(self, queue: ConsumeQueue) -> None:
-        failed: OSError | None = None
+        problem: OSError | None = None
         for segments in queue.segment_lists():
             try:
                 segments.remove()
@@ -131,6 +131,6 @@ class QueueTable:
                 if self._files.exists(segments.directory):
                     self._files.sync_directory(segments.directory)
             except OSError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+                problem = problem or error
+        if problem is not None:
+            raise problem
