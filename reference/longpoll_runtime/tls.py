@@ -49,12 +49,7 @@ def server_context(certificate_file: str, key_file: str, client_authority_file: 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate_file, key_file)
-    except OSError as error:
-        raise ConfigError(
-            f"certificate {certificate_file} and key {key_file} cannot be used: {error}; give both as PEM"
-        ) from None
+    _load_own(context, certificate_file, key_file)
     if client_authority_file is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
@@ -78,13 +73,18 @@ def client_context(
     except OSError as error:
         raise ConfigError(f"certificates {authority_file} cannot be used: {error}; give them as PEM") from None
     if certificate_file is not None:
-        try:
-            context.load_cert_chain(certificate_file, key_file)
-        except OSError as error:
-            raise ConfigError(
-                f"certificate {certificate_file} and key {key_file} cannot be used: {error}; give both as PEM"
-            ) from None
+        _load_own(context, certificate_file, key_file)
     return context
+
+
+def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | None) -> None:
+    """Have the context show a certificate; raises ConfigError."""
+    try:
+        context.load_cert_chain(certificate_file, key_file)
+    except OSError as error:
+        raise ConfigError(
+            f"certificate {certificate_file} and key {key_file} cannot be used: {error}; give both as PEM"
+        ) from None
 
 
 class TlsSocket:
