@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from attrs import define, field
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
@@ -13,6 +14,33 @@ from longpoll_runtime.real import RealRuntime
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+class Tracer:
+    """As much of OpenTelemetry's as the page uses; its spans are printed when they end."""
+
+    def start_span(self, name: str, *, start_time: int) -> Span:
+        """A span from a time, ns."""
+        return Span(name, start_time)
+
+
+@define
+class Span:
+    """What happened from a time on, ns."""
+
+    name: str
+    begun_ns: int
+    attributes: dict[str, str] = field(factory=dict)
+
+    def set_attribute(self, name: str, value: str) -> None:
+        """Say something of it."""
+        self.attributes[name] = value
+
+    def end(self, now_ns: int) -> None:
+        """It is over."""
+        assert now_ns > self.begun_ns
+        assert self.attributes["messaging.system"] == "rocketmq"
+        print(f"span {self.name}")  # noqa: T201 - the page's reader would look at a tracer's pages
 
 
 def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,10 +61,12 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         name_server = "{}:{}".format(*broker.name_server_address)
         for snippet in SNIPPETS:
             code = compile(snippet.replace("127.0.0.1:9876", name_server), str(PAGE), "exec")
-            exec(code, {"wait_until_consumed": wait_until_consumed})  # noqa: S102 - our own page
+            exec(code, {"wait_until_consumed": wait_until_consumed, "tracer": Tracer()})  # noqa: S102 - our own page
     printed += capsys.readouterr().out
-    assert len(SNIPPETS) == 8
+    assert len(SNIPPETS) == 9
     assert "ANYBODY THERE?" in printed
+    assert "span send Greetings" in printed
+    assert "sends=1, failures=0" in printed
     assert "COMMIT" in printed
     assert "['Greetings', 'Orders', 'Questions', 'Sold']" in printed
     assert "members=()" in printed

@@ -19,8 +19,10 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import LifecycleError, NotOursError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
+from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage
 from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_client.produce.tries import SendResult
 from longpoll_client.rebalance import (
@@ -31,7 +33,7 @@ from longpoll_client.rebalance import (
     allocate_near,
 )
 from longpoll_client.remoting import RemotingClient
-from longpoll_client.settings import ConsumerConfig, StartAt, Unreadable
+from longpoll_client.settings import ConsumeHook, ConsumerConfig, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.compression import Compression
 
@@ -43,6 +45,7 @@ __all__ = [
     "AsyncPushConsumer",
     "ClientInstance",
     "Compression",
+    "ConsumeHook",
     "ConsumeStatus",
     "ConsumerConfig",
     "Credentials",
@@ -60,9 +63,13 @@ __all__ = [
     "ReceivedMessage",
     "RemotingClient",
     "ReplyTimeoutError",
+    "SendHook",
+    "SendMetrics",
     "SendResult",
+    "Sending",
     "StartAt",
     "TopicStatistics",
+    "Tracing",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",

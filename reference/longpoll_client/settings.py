@@ -8,12 +8,12 @@ Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from attrs import field, frozen
 
-from longpoll_client.messages import UnreadableMessage
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.rebalance import Allocate, allocate_averagely
 from longpoll_protocol.bodies import MessageModel
 from longpoll_protocol.sizes import MIB
@@ -51,6 +51,27 @@ class Unreadable(enum.Enum):
     """It is passed over."""
     STOP = "stop"
     """Its queue waits, and the message is asked for again every few seconds."""
+
+
+class ConsumeHook(Protocol):
+    """Told of everything that a push consumer's listener is given, on the listener's threads."""
+
+    def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:
+        """The listener is about to get them; `delivery` is a text that no other delivery has."""
+        ...
+
+    def after_consume(
+        self,
+        group: str,
+        delivery: str,
+        messages: Sequence[ReceivedMessage],
+        error: Exception | None,
+        *,
+        is_consumed: bool,
+        latency_ns: int,
+    ) -> object:
+        """It has answered after so long, or raised the error."""
+        ...
 
 
 @frozen
@@ -101,6 +122,8 @@ class ConsumerConfig:
     """Whether a start goes on without a topic that nobody knows yet, and looks for it; else it raises NoRouteError."""
     unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
     """What becomes of a message that cannot be read, twice in a row. Java's client passes it over untold."""
+    hooks: Sequence[ConsumeHook] = field(default=())
+    """Told before and after each call of a push consumer's listener; one that raises is logged."""
     on_unreadable: Callable[[UnreadableMessage], object] | None = field(default=None)
     """Told of each such message, on the timer's thread: it must not wait."""
 

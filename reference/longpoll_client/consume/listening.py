@@ -7,14 +7,49 @@ Source: `ConsumeMessageService.java`.
 
 from __future__ import annotations
 
+import itertools
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import DirectListener, Listener, Workers
+from longpoll_client.consume.workers import Answer, ConsumeStatus, DirectListener, Keeping, Listener, Workers
+from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
+from longpoll_runtime.faults import KeepGoing
+
+log = logging.getLogger(__name__)
+
+
+def watched(runtime: Runtime, config: ConsumerConfig, listener: Listener) -> Listener:
+    """The listener, with the hooks of the config told before and after each call."""
+    if not config.hooks:
+        return listener
+    first, number = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-", itertools.count(1)
+
+    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        delivery = f"{first}{next(number)}"
+        for hook in config.hooks:
+            with KeepGoing(log, "a hook before a listener failed"):
+                hook.before_consume(config.group, delivery, messages)
+        begun_ns = runtime.monotonic_ns()
+        answer: Answer = ConsumeStatus.LATER
+        with Keeping() as kept:
+            answer = listener(messages)
+        latency_ns = runtime.monotonic_ns() - begun_ns
+        is_consumed = kept.error is None and answer is ConsumeStatus.SUCCESS
+        for hook in config.hooks:
+            with KeepGoing(log, "a hook after a listener failed"):
+                hook.after_consume(
+                    config.group, delivery, messages, kept.error, is_consumed=is_consumed, latency_ns=latency_ns
+                )
+        if kept.error is not None:
+            raise kept.error
+        return answer
+
+    return listen
 
 
 class Listening(ABC):
@@ -24,6 +59,7 @@ class Listening(ABC):
         """`hang_check_s` is how often listeners are looked for that hang."""
         self._runtime = runtime
         self._config = config
+        listener = watched(runtime, config, listener)
         self._listener = listener
         self._hang_check_s = hang_check_s
         self._lock = runtime.lock()

@@ -14,6 +14,7 @@ from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -33,7 +34,7 @@ from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
-from longpoll_spec.errors import ConfigError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 
 class Producer(Closeable):
@@ -53,15 +54,17 @@ class Producer(Closeable):
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
+        hooks: Sequence[SendHook] = (),
     ) -> None:
         """Make a producer; raises ConfigError for what cannot be.
 
         `instance`: connections that are there already, instead of new ones; closed with the producer. `compression`:
         by what a body is packed that has `compress_over_bytes` or more, None for by nothing; batches never are.
         `avoids_slow_brokers`: sends stay away for seconds from brokers that were slow or failed, where there are others
-        (`sendLatencyFaultEnable`).
+        (`sendLatencyFaultEnable`). `hooks` are told of every send.
         """
         self._slow = SlowBrokers() if avoids_slow_brokers else None
+        self._watch = Watch(runtime, hooks)
         self._packing = Packing(compression, compress_over_bytes)
         self.group = group
         self._requests: Requests | None = None
@@ -81,6 +84,10 @@ class Producer(Closeable):
             self._requests.close()
         self._instance.close()
         self._many.close()
+
+    def metrics(self) -> SendMetrics:
+        """What was sent so far."""
+        return self._watch.metrics()
 
     def send(
         self,
@@ -180,6 +187,7 @@ class Producer(Closeable):
         self._instance.client(route.addresses[queue.broker_name]).one_way(
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
+        self._watch.sent_one_way()
         return msg_id
 
     def request(
@@ -264,7 +272,20 @@ class Producer(Closeable):
 
     def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
-        tries = Tries(parcel, select, self._runtime.monotonic_ns() + int(timeout_s * 1e9), self._slow)
+        begun_ns = self._runtime.monotonic_ns()
+        tries = Tries(parcel, select, begun_ns + int(timeout_s * 1e9), self._slow)
+        sending = self._watch.begin(parcel)
+        outcome: Outcome = ()
+        try:
+            outcome = found = self._tried(parcel, tries)
+        except LongpollError as error:
+            outcome = error
+            raise
+        finally:
+            self._watch.ended(sending, tries, outcome, self._runtime.monotonic_ns() - begun_ns)
+        return found
+
+    def _tried(self, parcel: Parcel, tries: Tries) -> tuple[SendResult, ...]:
         while True:
             route = self._instance.publish_route(parcel.topic)
             attempt = tries.begin(route, self._next_turn, self._runtime.monotonic_ns())

@@ -111,6 +111,8 @@ class Tries:
     failure: ClientError | None = field(default=None, init=False)
     _queue: MessageQueue | None = field(default=None, init=False)
     _begun_ns: int = field(default=0, init=False)
+    address: str = field(default="", init=False)
+    """Host:port of the broker of the last try; "" before the first."""
 
     def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
         """The next try, by the route as it is now; of another broker than the last one's where there is one.
@@ -122,6 +124,7 @@ class Tries:
         self.count += 1
         self._queue = queue
         self._begun_ns = now_ns
+        self.address = route.addresses[queue.broker_name]
         return Attempt(queue, route.addresses[queue.broker_name], (self.deadline_ns - now_ns) / 1e9)
 
     def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:

@@ -1,0 +1,188 @@
+r"""A hook that writes what was sent, and consumed, to RocketMQ's trace topic, where its dashboard looks for it.
+
+One line for each message, of fields that `\x01` parts, ended by `\x02`:
+
+| kind | fields |
+|------|--------|
+| `Pub` | time, region, group, topic, id, tags, keys, broker, body size, cost in ms, type, id of the broker's, success |
+| `SubBefore` | time, region, group, number of the delivery, id, tries before, keys |
+| `SubAfter` | number of the delivery, id, cost in ms, success, keys, how it ended, time, group |
+
+Lines go out together, on a thread of their own; those that do not fit in are dropped and counted. Leaves out the ends
+of transactions, and one-way sends.
+
+Source: `TraceDataEncoder.java`, `AsyncTraceDispatcher.java`, `SendMessageTraceHookImpl.java`,
+`ConsumeMessageTraceHookImpl.java` 4.9.7.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_client.errors import ClientError
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.hooks import Outcome, Sending
+from longpoll_client.produce.producer import Producer
+from longpoll_client.timer import Timer
+from longpoll_protocol.codes import MessageSysFlag, ResponseCode
+from longpoll_protocol.properties import DELAY, KEYS, TAGS
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+REGION: Final = "DefaultRegion"
+LINES_MAX: Final = 2048
+"""Messages whose lines wait (`AsyncTraceDispatcher.queueSize`)."""
+BATCH_MAX: Final = 100
+"""Messages of one trace message."""
+FLUSH_S: Final = 0.5
+"""How long a line may wait for others."""
+NORMAL, HALF, _COMMIT, DELAYED = range(4)
+"""`MessageType`, by its place."""
+EXCEPTION: Final = 2
+FAILED: Final = 4
+"""`ConsumeReturnType`, by its place; 0 is success."""
+
+
+@define(eq=False)
+class Tracing(Closeable):
+    """Give it to producers (`hooks=`) and to `ConsumerConfig.hooks`; close it after them.
+
+    Invariant: `_lines`, `_is_due` and `dropped_count` change under `_lock`.
+    """
+
+    runtime: Runtime
+    name_server: str
+    topic: str = TRACE_TOPIC
+    dropped_count: int = field(default=0, init=False)
+    """Lines that were not written: too many waited, or the trace topic could not be sent to."""
+    _producer: Producer = field(init=False)
+    _timer: Timer = field(init=False)
+    _lock: Lock = field(init=False)
+    _lines: list[tuple[str, str]] = field(factory=list, init=False)
+    """Keys and the line."""
+    _is_due: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._producer = Producer(self.runtime, self.name_server, TRACE_GROUP)
+        self._timer = Timer(self.runtime, "trace")
+        self._lock = self.runtime.lock()
+
+    def close(self) -> None:
+        """Write what waits, and close."""
+        self._timer.close()
+        self._flush()
+        self._producer.close()
+
+    def before_send(self, sending: Sending) -> None:
+        """Nothing: a line tells how a send has ended."""
+
+    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
+        """A `Pub` for each message of a send that the broker has answered with success, as Java writes them."""
+        if not isinstance(outcome, tuple):
+            return
+        kind = NORMAL
+        if sending.sys_flag & MessageSysFlag.TRANSACTION_ROLLBACK == MessageSysFlag.TRANSACTION_PREPARED:
+            kind = HALF
+        elif DELAY in sending.properties:
+            kind = DELAYED
+        keys = sending.properties.get(KEYS, "")
+        for result in outcome:
+            line = (
+                "Pub",
+                sending.begun_ms,
+                REGION,
+                sending.group,
+                sending.topic,
+                result.msg_id,
+                sending.properties.get(TAGS, ""),
+                keys,
+                address,
+                sending.body_size,
+                latency_ns // 1_000_000,
+                kind,
+                result.broker_msg_id,
+                _flag(result.code == ResponseCode.SUCCESS),
+            )
+            self._add(f"{result.msg_id} {keys}", line)
+
+    def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
+        """A `SubBefore` for each message."""
+        for message in messages:
+            keys = message.properties.get(KEYS, "")
+            line = (
+                "SubBefore",
+                self.runtime.unix_ms(),
+                REGION,
+                group,
+                delivery,
+                message.msg_id,
+                message.reconsume_times,
+                keys,
+            )
+            self._add(f"{message.msg_id} {keys}", line)
+
+    def after_consume(
+        self,
+        group: str,
+        delivery: str,
+        messages: Sequence[ReceivedMessage],
+        error: Exception | None,
+        *,
+        is_consumed: bool,
+        latency_ns: int,
+    ) -> None:
+        """A `SubAfter` for each message."""
+        code = 0 if is_consumed else FAILED if error is None else EXCEPTION
+        for message in messages:
+            keys = message.properties.get(KEYS, "")
+            cost_ms = latency_ns // 1_000_000 // len(messages)
+            line = (
+                "SubAfter",
+                delivery,
+                message.msg_id,
+                cost_ms,
+                _flag(is_consumed),
+                keys,
+                code,
+                self.runtime.unix_ms(),
+                group,
+            )
+            self._add(f"{message.msg_id} {keys}", line)
+
+    def _add(self, keys: str, fields: tuple[object, ...]) -> None:
+        line = "\x01".join(str(each) for each in fields) + "\x02"
+        with self._lock:
+            if len(self._lines) >= LINES_MAX:
+                self.dropped_count += 1
+                return
+            self._lines.append((keys, line))
+            is_first, self._is_due = not self._is_due, True
+        if is_first:
+            self._timer.after(FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        """Write what waits; what cannot be written is told of once, and dropped."""
+        with self._lock:
+            lines, self._lines, self._is_due = self._lines, [], False
+        for first in range(0, len(lines), BATCH_MAX):
+            part = lines[first : first + BATCH_MAX]
+            keys = " ".join(dict.fromkeys(" ".join(each for each, _line in part).split()))
+            try:
+                self._producer.send(self.topic, "".join(line for _keys, line in part).encode(), keys=keys)
+            except (ClientError, ConfigError) as error:
+                with self._lock:
+                    self.dropped_count += len(part)
+                log.warning("%d lines of the trace are not written: %s", len(part), error)
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
