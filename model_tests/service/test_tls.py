@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -16,6 +17,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_client import (
     Admin,
+    AsyncProducer,
+    AsyncPullConsumer,
     ConsumerConfig,
     OutgoingMessage,
     Producer,
@@ -238,3 +241,23 @@ def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: P
         server_context(server, key, str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match="give both as PEM"):
         client_context(authority, str(tmp_path / "none.pem"), key)
+
+
+def test_an_event_loop_sends_and_polls_over_tls(broker: Broker, secure: RealRuntime) -> None:
+    """A large body both ways; one that does not trust the certificate is told so."""
+    name_server = "{}:{}".format(*broker.name_server_address)
+    body = bytes(range(256)) * 4096
+
+    async def story() -> None:
+        consumer = AsyncPullConsumer(secure, name_server, ConsumerConfig("G", start_at=StartAt.FIRST))
+        consumer.subscribe("loop")
+        async with AsyncProducer(secure, name_server, compression=None) as producer:
+            await producer.send("loop", body, queue_id=0)
+            async with consumer:
+                assert [message.body for message in await consumer.poll(PATIENCE_S)] == [body]
+        stranger = RealRuntime(client_tls=ssl.create_default_context())
+        async with AsyncProducer(stranger, name_server) as doubting:
+            with pytest.raises(UnreachableError, match="cannot connect"):
+                await doubting.send("loop", b"x")
+
+    asyncio.run(story())
