@@ -25,13 +25,16 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pyarrow.parquet as pq
 from attrs import define, field
 
-from longpoll_judge.read.convert import convert
+from longpoll_judge.read.schema import event_dict
 from longpoll_judge.testing.generate import Load
 from longpoll_judge.testing.tiles import write_large
 from longpoll_spec.history import META_FILE
 
+LINES: Final = "lines"
+"""The file of all lines, which are written again at each rate."""
 TICK_S: Final = 0.05
 """How often lines are written."""
 CLOCK: Final = threading.Event()
@@ -126,11 +129,14 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * KIB
 
 
-def lines_of(directory: Path) -> Iterator[bytes]:
-    """The lines of a history of several parts, in order."""
-    for part in sorted(directory.glob("part-*"), key=lambda part: int(re.sub(r"\D", "", part.stem) or 0)):
-        with part.open("rb") as file:
-            yield from file
+def write_lines(packed: Path, text: Path) -> None:
+    """Write a history as lines in the order in which its observer numbered them, as recorders do."""
+    encode = msgspec.json.Encoder().encode
+    with text.open("wb") as file:
+        for part in sorted(packed.glob("part-*")):
+            table = pq.ParquetFile(part).read()
+            for row in table.sort_by("sequence").to_pylist():
+                file.write(encode(event_dict(row)) + b"\n")
 
 
 def measure(source: Path, rate: int, seconds: float, fault_s: float, wait_s: float) -> None:
@@ -143,7 +149,8 @@ def measure(source: Path, rate: int, seconds: float, fault_s: float, wait_s: flo
         call = [sys.executable, "-m", "longpoll", *command, str(findings)]
         with subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as follower:
             watch, writer = Watch(findings, follower.pid), Writer(history, rate, fault_s)
-            writer.write(lines_of(source), seconds, 0.2, watch)
+            with (source / LINES).open("rb") as lines:
+                writer.write(lines, seconds, 0.2, watch)
             end_s = time.monotonic() + wait_s
             while any(each.told_s is None for each in writer.planted) and time.monotonic() < end_s:
                 watch.look(writer.planted)
@@ -171,11 +178,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--wait", type=float, default=120.0)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
-        packed, text = Path(directory) / "packed", Path(directory) / "text"
+        packed = Path(directory) / "packed"
         write_large(packed, Load(events=round(max(options.rates) * options.seconds), queues=16))
-        convert(packed, text, into="ndjson", say=lambda _done, _whole: None)
+        write_lines(packed, packed / LINES)
         for rate in options.rates:
-            measure(text, rate, options.seconds, options.fault_s, options.wait)
+            measure(packed, rate, options.seconds, options.fault_s, options.wait)
 
 
 if __name__ == "__main__":

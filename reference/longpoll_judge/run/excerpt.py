@@ -173,7 +173,7 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
         theirs = np.array([name in connections for name in gone_names], dtype=np.bool_)[gone]
         wanted |= theirs & np.logical_or.reduce([nothing, *(kinds.get(name, nothing) for name in OF_CONNECTION)])
         wanted |= kinds.get("request_received", nothing) & (table["code"].to_numpy() == DELETE_TOPIC)
-        firsts = [_first_by_source(table, np.flatnonzero(kinds[name])) for name in WHITE_BOX if name in kinds]
+        firsts = [first_by_source(table, np.flatnonzero(kinds[name])) for name in WHITE_BOX if name in kinds]
         rows = np.concatenate((np.flatnonzero(wanted), *firsts))
         for row in table.take(pa.array(rows, pa.int64())).to_pylist():
             scene.see(event_dict(row))
@@ -197,7 +197,7 @@ def _look_at_ends(table: pa.Table, scene: Scene) -> None:
                 end.see(event)
 
 
-def _first_by_source(table: pa.Table, rows: Integers) -> Integers:
+def first_by_source(table: pa.Table, rows: Integers) -> Integers:
     """Of these rows the one with the lowest number of each source."""
     order = np.argsort(table["sequence"].to_numpy()[rows], kind="stable")
     sources, _names = coded(table, "source")

@@ -1,14 +1,17 @@
-"""Judges a history while it is written, again and again, until `stops` says so.
+"""Judges a history while it is written, until `stops` says so.
 
-Each judgement is one of everything that is whole by then, by the same code as of a history that is complete, so the
-last one is the verdict on what there was. A judgement takes as long as it takes, and the next one begins after as long
-again at the earliest, so at most half of the time goes into judging. On Spark a stream tells of new events; without
-Spark the sizes of the parts do, and what is whole is read once. Leaves out what is whole (`growth`) and how results
-are shown (the command).
+A short history is judged anew each time, by the same code as one that is complete. A judgement takes as long as it
+takes, and the next one begins after as long again at the earliest, so at most half of the time goes into judging. On
+Spark a stream tells of new events; without Spark the sizes of the parts do, and what is whole is read once.
+
+Without Spark a long history is judged by what is new in it (`growing`), to tell of findings. The last result is that of
+a judgement of the whole, so it is always the verdict on what there was. Leaves out what is whole (`growth`) and how
+results are shown (the command).
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,17 +19,25 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
-from longpoll_judge.contract.result import Result
+from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.growth import Growth, sizes_of
-from longpoll_judge.run.job import Engine, EngineName, Look, judge_on, open_engine
+from longpoll_judge.read.source import History
+from longpoll_judge.read.tail import Tail
+from longpoll_judge.run.excerpt import with_excerpts
+from longpoll_judge.run.growing.queues import Growing, SoFar
+from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spill import open_spill
 
 PERIOD_S: Final = 0.5
 """How often there is a look for something new."""
+TELL_S: Final = 1.0
+"""How often it is told where a history stands that was there before."""
+WHOLE_EVENTS: Final = 200_000
+"""A history with fewer events is judged anew each time."""
 
 
 @define(eq=False)
@@ -69,24 +80,127 @@ def follow(
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
     growth = Growth(sorted({absolute(place) for place in paths}))
+    limits = Limits(wake_ms, late_ms)
 
     def judged(running: Engine, look: Look | None = None) -> Result:
         begun_s = time.monotonic()
         history = growth.look()
-        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None, look=look)
+        say, wake_ms, late_ms = (lambda _stage: None), limits.wake_ms, limits.late_ms
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, look=look)
         if progress is not None:
             progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
         return msgspec.structs.replace(result, engine=engine)
 
-    growth.look()
+    has_law = bool(growth.look().laws)
     with _open(engine, master, conf) as running, _new_events(engine, running, growth) as is_new:
         result = judged(running)
         tell(result)
-        while not stops(max(PERIOD_S, result.seconds)):
+        is_long = False
+        while not is_long and not stops(max(PERIOD_S, result.seconds)):
             if is_new():
                 result = judged(running)
                 tell(result)
-        return judged(running, look) if look is not None or growth.has_grown() else result
+            is_long = engine == "local" and result.events >= WHOLE_EVENTS and not has_law
+        if not is_long:
+            return judged(running, look) if look is not None or growth.has_grown() else result
+    _follow_growing(growth, limits, tell, stops, progress)
+    with open_engine(engine, master, conf) as running:
+        return judged(running, look)
+
+
+@frozen
+class Limits:
+    """The thresholds of a judgement."""
+
+    wake_ms: float
+    late_ms: float
+
+    def named(self) -> dict[str, float]:
+        """By the names that results give them."""
+        return {"wake_ms": self.wake_ms, "late_ms": self.late_ms}
+
+
+def _follow_growing(
+    growth: Growth,
+    limits: Limits,
+    tell: Callable[[Result], None],
+    stops: Callable[[float], bool],
+    progress: Progress | None,
+) -> None:
+    """Judge what is new until it `stops`."""
+    tail = Tail(growth, threads=os.cpu_count() or 1)
+    growing = Growing(limits.wake_ms, limits.late_ms)
+    steps = Steps(growing, limits)
+    while True:
+        begun_s = told_s = time.monotonic()
+        history, new = tail.look()
+        for tables, damages in tail.read(new):
+            growing.add(tables, damages, history)
+            if time.monotonic() - told_s >= TELL_S:
+                tell(steps.result(history))
+                told_s = time.monotonic()
+                if stops(0.0):
+                    return
+        if new:
+            tell(steps.result(history))
+        if progress is not None:
+            progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
+        if stops(max(PERIOD_S - (time.monotonic() - begun_s), 0.0)):
+            return
+
+
+@define(eq=False)
+class Steps:
+    """Makes results of what has come so far."""
+
+    growing: Growing
+    limits: Limits
+    begun_s: float = field(factory=time.monotonic)
+    shown: dict[tuple[str, str], Finding] = field(factory=dict)
+    """By name and sentence, findings whose evidence is a history by itself."""
+
+    def result(self, history: History) -> Result:
+        """The judgement of what has come."""
+        so_far = self.growing.so_far(history)
+        survey = self.growing.survey
+        gaps = so_far.gaps + self._gaps(so_far, history)
+        found = self.growing.beside.found.values()
+        result = added_up(so_far.rows, gaps, survey, history, found)
+        result = msgspec.structs.replace(
+            result,
+            findings=self._with_evidence(result, history),
+            events=survey.event_count,
+            seconds=round(time.monotonic() - self.begun_s, 3),
+            engine="local",
+            thresholds=self.limits.named(),
+        )
+        self.begun_s = time.monotonic()
+        return result
+
+    def _gaps(self, so_far: SoFar, history: History) -> list[Gap]:
+        """What only a judgement of the whole can tell, or has not been judged yet."""
+        survey = self.growing.survey
+        later = {
+            **self.growing.doubts,
+            "events of requests that ask for messages from before what is at hand": so_far.far_count,
+            "questions for committed offsets, and commits": survey.offset_queries + survey.offset_updates,
+            "limits that sources promise": len(history.hold_limits),
+        }
+        return [
+            Gap("not judged", "", count, f"{what}: judging the whole history tells, at the end")
+            for what, count in later.items()
+            if count
+        ]
+
+    def _with_evidence(self, result: Result, history: History) -> list[Finding]:
+        """The findings, each with the evidence that it had when it was new."""
+        fresh = [finding for finding in result.findings if (finding.id, finding.why) not in self.shown]
+        made = with_excerpts(
+            msgspec.structs.replace(result, findings=fresh), self.growing.tables, self.growing.survey, history
+        )
+        self.shown |= {(finding.id, finding.why): finding for finding in made.findings}
+        self.shown = {name: self.shown[name] for name in [(each.id, each.why) for each in result.findings]}
+        return list(self.shown.values())
 
 
 @contextmanager

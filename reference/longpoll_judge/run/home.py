@@ -61,6 +61,10 @@ class Home:
     log: pa.Table
     outlook: Callable[[QueueName], Outlook]
     context: Context
+    waits: Callable[[Case], Booleans] | None = None
+    """Which pulls of a case hang on what has not come, for another reason than their log; None where all has."""
+    note: Callable[[Case], None] | None = None
+    """Hears of what is judged."""
 
     @cached_property
     def _batch(self) -> Batch:
@@ -74,7 +78,8 @@ class Home:
     def _logs(self) -> dict[QueueName, Log]:
         return {}
 
-    def _log_of(self, name: QueueName) -> Log:
+    def log_of(self, name: QueueName) -> Log:
+        """The log of a queue, as far as it is here."""
         if name not in self._logs:
             events = self._events.get(name, self._batch.nothing())
             self._logs[name] = make_log(events, self.context, self.outlook(name))
@@ -103,6 +108,8 @@ class Home:
         for case in self._cases(table, rows, queue):
             mine, places = case, np.arange(len(case.events))
             away = is_away(case, self.outlook(case.name))
+            if self.waits is not None:
+                away |= self.waits(case)
             if away.any():
                 keys = case.events.request_key
                 is_far = np.isin(keys, keys[case.pulls.row[away]])
@@ -112,6 +119,8 @@ class Home:
                     continue
                 (mine,) = self._cases(table, left, queue)
             judged.append(judge_case(mine))
+            if self.note is not None:
+                self.note(mine)
             settled.append(mine.events.table_rows(mine.events.rows("request_received")))
         return Settled(
             rows=pa.concat_tables(judged),
@@ -123,7 +132,7 @@ class Home:
     def _cases(self, table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Iterator[Case]:
         if len(rows):
             for name, events in make_batch(table, rows, queue).queues():
-                yield from make_cases(name, events, self._log_of(name), self.context)
+                yield from make_cases(name, events, self.log_of(name), self.context)
 
 
 def request_rows(table: pa.Table) -> Integers:
@@ -181,19 +190,9 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
         settled_ns = np.where(pulls.is_answered, settled_ns, visible_ns)
     first = np.minimum(pulls.received_after_ns, settled_ns) - log.slack_ns
     last = np.maximum(pulls.received_after_ns, settled_ns)
-    next_offset = np.where(pulls.is_answered, case.events.integers("offset_next", pulls.answer_row), -1)
-    lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, next_offset)
-    body_first, body_count, body = case.events.bodies(pulls.answer_row)
-    has_body = np.flatnonzero(np.where(pulls.is_answered, body_count, 0))
+    lowest, highest, has_body, last_told = asked_range(case)
     early = np.zeros(len(pulls), dtype=np.bool_)
     if len(has_body):
-        owner = np.repeat(np.arange(len(has_body)), body_count[has_body])
-        starts = np.cumsum(body_count[has_body]) - body_count[has_body]
-        values = body[body_first[has_body][owner] + np.arange(len(owner)) - starts[owner]]
-        lowest, highest = lowest.copy(), highest.copy()
-        lowest[has_body] = np.minimum(lowest[has_body], np.minimum.reduceat(values, starts))
-        last_told = np.maximum.reduceat(values, starts)
-        highest[has_body] = np.maximum(highest[has_body], last_told + 1)
         # One that was told before it was visible: what made it visible, later, is evidence.
         early[has_body] = log.growth.visible_between(last_told)[1] >= outlook.begins_after_ns
     away: Booleans = (lowest < outlook.floor) | (first <= outlook.ended_before_ns)
@@ -206,6 +205,28 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     if outlook.gap is not None:
         away |= _hangs_on_gap(case, highest, told, outlook.gap)
     return away
+
+
+def asked_range(case: Case) -> tuple[Integers, Integers, Integers, Integers]:
+    """The offsets of the log that each pull and its answer look at, [lowest, highest).
+
+    Also which pulls were given messages, and the last of these.
+    """
+    pulls = case.pulls
+    next_offset = np.where(pulls.is_answered, case.events.integers("offset_next", pulls.answer_row), -1)
+    lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, next_offset)
+    body_first, body_count, body = case.events.bodies(pulls.answer_row)
+    has_body = np.flatnonzero(np.where(pulls.is_answered, body_count, 0))
+    if not len(has_body):
+        return lowest, highest, has_body, has_body
+    owner = np.repeat(np.arange(len(has_body)), body_count[has_body])
+    starts = np.cumsum(body_count[has_body]) - body_count[has_body]
+    values = body[body_first[has_body][owner] + np.arange(len(owner)) - starts[owner]]
+    lowest, highest = lowest.copy(), highest.copy()
+    lowest[has_body] = np.minimum(lowest[has_body], np.minimum.reduceat(values, starts))
+    last_told = np.maximum.reduceat(values, starts)
+    highest[has_body] = np.maximum(highest[has_body], last_told + 1)
+    return lowest, highest, has_body, last_told
 
 
 def _hangs_on_gap(case: Case, highest: Integers, told: Integers, gap: Gap) -> Booleans:

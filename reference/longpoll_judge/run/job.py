@@ -184,6 +184,12 @@ def judge_on(
     return result
 
 
+def added_up(rows: pa.Table, gaps: list[Gap], survey: Survey, history: History, beside: Iterable[Finding]) -> Result:
+    """The result of rows of queues, and of findings beside these, with the names of all findings."""
+    result = _add_up(rows, Others(judged=_counts_of(survey, history), findings=list(beside)), gaps)
+    return msgspec.structs.replace(result, findings=identified(result.findings))
+
+
 def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
     """The result with what the caller's own properties say besides."""
     found, left_out, lacking, judged = judge_own(properties, tables, context)

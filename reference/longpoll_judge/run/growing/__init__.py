@@ -1,0 +1,1 @@
+"""Judging what is new in a history that is written."""
