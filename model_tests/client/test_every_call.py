@@ -1,0 +1,408 @@
+"""All public calls of producers and consumers, at any moment and from anywhere: none is a surprise, nothing is lost.
+
+Each call works or raises what its docstring says, a closed client says that it is closed, `close` ends and leaves
+neither thread nor socket behind, and every acknowledged message is consumed once or is still to be had.
+Leaves out failing servers (`test_failures`) and what a listener puts off.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from model_tests.client.test_control import soon
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_client import (
+    Admin,
+    ConsumerConfig,
+    ConsumeStatus,
+    LifecycleError,
+    MessageQueue,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+    StartAt,
+)
+from longpoll_client.consume.own_queues import OwnQueues
+from longpoll_client.consume.puller import Puller
+from longpoll_client.consume.workers import Keeping
+from longpoll_client.errors import ClientError
+from longpoll_client.lifecycle import State
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
+
+RUNTIME: Final = RealRuntime()
+PATIENCE_S = 10.0
+QUEUE_COUNT: Final = 2
+LONG: Final = os.environ.get("LONGPOLL_PROFILE") == "long"
+CALLS: Final = (
+    "subscribe",
+    "unsubscribe",
+    "assign one",
+    "assign all",
+    "start",
+    "pause",
+    "pause one",
+    "resume",
+    "resume one",
+    "seek",
+    "seek to beginning",
+    "seek to end",
+    "poll",
+    "commit",
+    "committed",
+    "by time",
+    "queues",
+)
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """That of an embedded broker."""
+    directory = str(tmp_path_factory.mktemp("calls") / "store")
+    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
+        yield "{}:{}".format(*broker.name_server_address)
+
+
+def client_threads() -> set[threading.Thread]:
+    """Threads that a client may have started; those of the broker are there before."""
+    return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
+
+
+def socket_count() -> int:
+    """Sockets of this process, the broker's ends with the clients'."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - links, of which some are gone by now
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115 - as above
+        except OSError:
+            continue
+    return sum(link.startswith("socket:") for link in links)
+
+
+class EveryCall(RuleBasedStateMachine):
+    """One producer and one consumer at a time, of one group and topic.
+
+    Invariant: `sent` has the place of each acknowledged message, `got` of each that a user was given, and `skipped`
+    where each queue was sought to at most.
+    """
+
+    name_server: ClassVar[str]
+    outcomes: ClassVar[Counter[str]]
+    """How often each call worked or was refused: what the runs had in them."""
+
+    @initialize()
+    def make(self) -> None:
+        """A topic, and a producer for it."""
+        self.threads = client_threads()
+        self.sockets = socket_count()
+        self.topic = f"T-{uuid.uuid4().hex[:8]}"
+        self.group = f"G-{uuid.uuid4().hex[:8]}"
+        with Admin(RUNTIME, self.name_server) as admin:
+            admin.create_topic(self.topic, QUEUE_COUNT)
+            self.queues = admin.topic(self.topic).readable
+        self.lock = threading.Lock()
+        self.sent: set[tuple[int, int]] = set()
+        self.got: set[tuple[int, int]] = set()
+        self.skipped: dict[int, int] = {}
+        self.faults: list[str] = []
+        self.inside: list[Callable[[], None]] = []
+        self.producer = Producer(RUNTIME, self.name_server)
+        self.consumer: PushConsumer | PullConsumer | None = None
+
+    # ------------------------------------------------------------ how a call is made
+
+    def tried(self, what: str, call: Callable[[], object], state: Callable[[], State]) -> None:
+        """Make a call; anything but what it may raise is a fault, and of a closed client so is success."""
+        before = state()
+        with Keeping() as kept:
+            call()
+        error = kept.error
+        self.outcomes[what if error is None else f"{what}: {type(error).__name__}"] += 1
+        if error is not None and not isinstance(error, ClientError | ConfigError):
+            self.faults.append(f"{what}: {error!r}")
+        elif before is State.CLOSED and not isinstance(error, LifecycleError) and what not in {"close", "queues"}:
+            self.faults.append(f"{what} of a closed client: {error!r}")
+
+    def made(self, call: Callable[[], None], where: str) -> None:
+        """Make it here, on another thread, or in the listener when that is called next."""
+        if where == "inside":
+            self.inside.append(call)
+        elif where == "another":
+            thread = threading.Thread(target=call, daemon=True)
+            thread.start()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), "a call does not end"
+        else:
+            call()
+        assert self.faults == []
+
+    # ------------------------------------------------------------ sending
+
+    def note_sent(self, results: Sequence[SendResult]) -> None:
+        """What is acknowledged."""
+        with self.lock:
+            self.sent.update((result.queue.queue_id, result.queue_offset) for result in results)
+
+    def producer_state(self) -> State:
+        """It runs from the beginning."""
+        return State.CLOSED if self.producer._instance._lifecycle.is_closed else State.RUNNING
+
+    @rule(count=st.integers(1, 3), how=st.sampled_from(["one", "batch", "one way"]))
+    def send(self, count: int, how: str) -> None:
+        """Some messages."""
+        producer = self.producer
+
+        def send() -> None:
+            if how == "batch":
+                self.note_sent(producer.send_batch(self.topic, [OutgoingMessage(b"x", tags="t")] * count))
+            elif how == "one way":
+                producer.send_one_way(self.topic, b"x", tags="t")
+            else:
+                self.note_sent([producer.send(self.topic, b"x", tags="t")])
+
+        self.made(lambda: self.tried("send", send, self.producer_state), "here")
+
+    @rule(while_sending=st.booleans())
+    def close_producer(self, *, while_sending: bool) -> None:
+        """Then a new one is made, unless sends to a closed one are to be tried."""
+        if while_sending:
+            sending = threading.Thread(target=self._send_on, daemon=True)
+            sending.start()
+            self.producer.close()
+            sending.join(PATIENCE_S)
+            assert not sending.is_alive(), "a send does not end"
+        self.producer.close()
+        assert self.faults == []
+
+    def _send_on(self) -> None:
+        """Send until it is closed."""
+        for _number in range(50):
+            self.tried(
+                "send", lambda: self.note_sent([self.producer.send(self.topic, b"x", tags="t")]), self._any_state
+            )
+            if self.producer_state() is State.CLOSED:
+                return
+
+    @staticmethod
+    def _any_state() -> State:
+        return State.RUNNING
+
+    @precondition(lambda self: self.producer_state() is State.CLOSED)
+    @rule()
+    def new_producer(self) -> None:
+        """After one that was closed."""
+        self.producer = Producer(RUNTIME, self.name_server)
+
+    # ------------------------------------------------------------ consuming
+
+    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        """Note what came, and make the calls that are to be made inside."""
+        self.note_got(messages)
+        while self.inside:
+            self.outcomes["inside"] += 1
+            self.inside.pop()()
+        return ConsumeStatus.SUCCESS
+
+    def note_got(self, messages: Sequence[ReceivedMessage]) -> None:
+        """What a user was given."""
+        with self.lock:
+            self.got.update((message.queue_id, message.queue_offset) for message in messages)
+
+    @precondition(lambda self: self.consumer is None or self.consumer._member.lifecycle.is_closed)
+    @rule(
+        kind=st.sampled_from(["push", "orderly", "pull", "pull"]),
+        is_wanting=st.sampled_from([True, True, False]),
+        is_started=st.sampled_from([True, True, False]),
+    )
+    def new_consumer(self, kind: str, *, is_wanting: bool, is_started: bool) -> None:
+        """After one that was closed, whose last thread has ended; it may be left as it is made."""
+        self.look_at_rest()
+        config = ConsumerConfig(self.group, start_at=StartAt.FIRST, thread_count=2, batch_count_max=2, persist_s=0.05)
+        self.inside.clear()
+        if kind == "pull":
+            self.consumer = PullConsumer(RUNTIME, self.name_server, config)
+        else:
+            self.consumer = PushConsumer(RUNTIME, self.name_server, config, self.listen, is_orderly=kind == "orderly")
+        if is_wanting:
+            self.consumer.subscribe(self.topic)
+            if is_started:
+                self.consumer.start()
+
+    @precondition(lambda self: self.consumer is not None)
+    @rule(
+        name=st.sampled_from(CALLS),
+        place=st.integers(0, 6),
+        queue_id=st.integers(0, QUEUE_COUNT - 1),
+        where=st.sampled_from(["here", "here", "another", "inside"]),
+    )
+    def call(self, name: str, place: int, queue_id: int, where: str) -> None:
+        """Anything of a consumer."""
+        consumer, queue = self.consumer, self.queues[queue_id]
+        assert consumer is not None
+        if name in {"poll", "commit"} and where != "here":
+            # They are for one thread.
+            where = "here"
+        self.made(
+            lambda: self.tried(
+                name, lambda: self._call(consumer, name, place, queue), lambda: consumer._member.lifecycle.state
+            ),
+            where,
+        )
+
+    def _call(self, consumer: PushConsumer | PullConsumer, name: str, place: int, queue: MessageQueue) -> None:
+        calls: dict[str, Callable[[], object]] = {
+            "subscribe": lambda: consumer.subscribe(self.topic, "t" if place % 2 else "*"),
+            "unsubscribe": lambda: consumer.unsubscribe(self.topic),
+            "start": consumer.start,
+            "pause": consumer.pause,
+            "pause one": lambda: consumer.pause([queue]),
+            "resume": consumer.resume,
+            "resume one": lambda: consumer.resume([queue]),
+            "committed": lambda: consumer.committed(queue),
+            "by time": lambda: consumer.offset_for_timestamp(queue, 0),
+            "queues": lambda: (consumer.queues, consumer.statistics),
+        }
+        if isinstance(consumer, PullConsumer):
+            calls |= {
+                "assign one": lambda: consumer.assign([queue]),
+                "assign all": lambda: consumer.assign(self.queues),
+                "seek": lambda: self._seek(queue, place, lambda: consumer.seek(queue, place)),
+                "seek to beginning": lambda: consumer.seek_to_beginning(queue),
+                "seek to end": lambda: self._seek(queue, 1 << 62, lambda: consumer.seek_to_end(queue)),
+                "poll": lambda: self.note_got(consumer.poll(0.01 * (place % 3), 1 + place)),
+                "commit": consumer.commit,
+            }
+        if name in calls:
+            calls[name]()
+        else:
+            consumer.topic_queues(self.topic)
+
+    def _seek(self, queue: MessageQueue, place: int, seek: Callable[[], None]) -> None:
+        """What comes before the place may be left out from then on."""
+        with self.lock:
+            self.skipped[queue.queue_id] = max(place, self.skipped.get(queue.queue_id, 0))
+        seek()
+
+    @precondition(lambda self: self.consumer is not None)
+    @rule(where=st.sampled_from(["here", "another", "inside"]))
+    def close_consumer(self, where: str) -> None:
+        """At any time."""
+        consumer = self.consumer
+        assert consumer is not None
+        self.made(lambda: self.tried("close", consumer.close, lambda: consumer._member.lifecycle.state), where)
+
+    # ------------------------------------------------------------ the end
+
+    def look_at_rest(self) -> None:
+        """Nothing of closed consumers runs; the producer has one reader thread and the broker its end."""
+        running = {each for each in client_threads() - self.threads if not each.name.startswith("client-")}
+        wait_until(lambda: not any(each.is_alive() for each in running))
+
+    def teardown(self) -> None:
+        """Close both, look that nothing is left, and take what is still to be had."""
+        if not hasattr(self, "producer"):
+            return
+        self.producer.close()
+        if self.consumer is not None:
+            self.consumer.close()
+        wait_until(lambda: client_threads() <= self.threads)
+        wait_until(lambda: socket_count() <= self.sockets)
+        assert self.faults == []
+        self._drain()
+        lost = {
+            (queue_id, offset) for queue_id, offset in self.sent - self.got if offset >= self.skipped.get(queue_id, 0)
+        }
+        assert lost == set()
+
+    def _drain(self) -> None:
+        """Take what the group has not consumed, from where it stands."""
+        config = ConsumerConfig(self.group, start_at=StartAt.FIRST)
+        with PullConsumer(RUNTIME, self.name_server, config) as consumer:
+            consumer.assign(self.queues)
+            places = {queue.queue_id: consumer.committed(queue) or 0 for queue in self.queues}
+            consumer.start()
+            due = {(queue_id, offset) for queue_id, offset in self.sent if offset >= places[queue_id]}
+            came: set[tuple[int, int]] = set()
+            while not due <= came:
+                messages = consumer.poll(PATIENCE_S)
+                assert messages, f"of {sorted(due)} only {sorted(came)} came"
+                came.update((message.queue_id, message.queue_offset) for message in messages)
+                assert all(message.queue_offset >= places[message.queue_id] for message in messages)
+        self.got |= came
+
+
+def live(name_server: str, examples_max: int, phases: Sequence[Phase] = tuple(Phase)) -> Counter[str]:
+    """Run the machine against a broker; how often each call ended how."""
+
+    class Here(EveryCall):
+        pass
+
+    Here.name_server, Here.outcomes = name_server, Counter()
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=examples_max,
+            stateful_step_count=25,
+            deadline=None,
+            phases=phases,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+    return Here.outcomes
+
+
+@pytest.mark.timeout(3_600)
+def test_every_call_at_every_moment_from_anywhere(name_server: str) -> None:
+    """As the machine says; a long run has every call, done and refused, and calls inside a listener."""
+    outcomes = live(name_server, 500 if LONG else 10)
+    assert outcomes["send"]
+    if LONG:
+        assert set(CALLS) | {"close", "inside"} <= set(outcomes)
+        assert {f"{name}: LifecycleError" for name in ("send", "start", "poll", "seek", "pause")} <= set(outcomes)
+
+
+def seek_and_leave(self: OwnQueues, _queue: MessageQueue, _offset: int, _due: object) -> None:
+    """Planted: a surprise."""
+    raise KeyError(self)
+
+
+PLANTED: Final = {
+    "an error that nobody told of": (OwnQueues, "seek", seek_and_leave),
+    "messages that count as consumed when they come": (
+        Puller,
+        "offset_done",
+        property(lambda self: self._cached.offset_next),
+    ),
+    "a producer that closes nothing": (Producer, "close", lambda _self: None),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a producer that closes nothing",
+        pytest.param("an error that nobody told of", marks=pytest.mark.long),
+        pytest.param("messages that count as consumed when they come", marks=pytest.mark.long),
+    ],
+)
+def test_planted_surprises_are_seen(name: str, name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each within the machine's examples."""
+    with monkeypatch.context() as planted:
+        planted.setattr(*PLANTED[name])
+        planted.setitem(globals(), "wait_until", soon)
+        with pytest.raises((AssertionError, BaseExceptionGroup, pytest.fail.Exception)):
+            live(name_server, 300, [Phase.generate])
