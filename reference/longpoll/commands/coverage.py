@@ -14,8 +14,6 @@ from typing import Any, Final
 import click
 
 from longpoll.output import emit_json, json_option, out, say, table, user_mistakes
-from longpoll_judge.read.source import find
-from longpoll_judge.rules.conformance import fitting_runs
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.coverage import SMALL, Coverage, Transitions, coverage_of
 from longpoll_spec.engines.tokens import replay
@@ -67,6 +65,9 @@ def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
 
 def _of_history(directories: Sequence[str], *, as_json: bool) -> None:
     """What recorded steps exercise, of each law that a source declares."""
+    from longpoll_judge.read.source import find  # noqa: PLC0415 - tokens need no extra
+    from longpoll_judge.rules.conformance import fitting_runs  # noqa: PLC0415 - see above
+
     laws: dict[tuple[Policy, Bounds], Transitions] = {}
     placed: dict[tuple[Policy, Bounds], list[int]] = {}
     for model, count, steps in fitting_runs(find(directories)):
