@@ -19,12 +19,14 @@ BANNED = {
     "a machine's path": re.compile(r"(?<![\w.])/(work|root|home|farm|Users)/"),
     "a download address": re.compile(r"pythonhosted|registry\.npmjs|repo\d?\.maven|proxy\.golang|deb\.debian"),
     "a broad except": re.compile(r"^\s*except(\s+(Base)?Exception)?(\s+as\s+\w+)?\s*:", re.MULTILINE),
+    "a mark of a merge": re.compile(r"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE),
 }
 PLANTS = {
     "an unfinished mark": "x = 1  # TO" + "DO",
     "a machine's path": "see /ho" + "me/me/notes",
     "a download address": "from files.python" + "hosted.org",
     "a broad except": "    except Exc" + "eption:",
+    "a mark of a merge": "<" * 7 + " HEAD",
 }
 
 
@@ -54,7 +56,7 @@ def offences(name: str, text: str) -> list[str]:
 
 
 def test_text_is_clean() -> None:
-    """No file carries an unfinished mark, a machine's path, a download address or a broad except."""
+    """No file carries an unfinished mark, a machine's path, a download address, a broad except or a mark of a merge."""
     found = [line for path in tracked() for line in offences(str(path.relative_to(ROOT)), path.read_text("utf-8"))]
 
     assert found == []
