@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from longpoll_broker.service.upkeep import table_saves
+from longpoll_broker.service.upkeep import config_files, table_saves
 from longpoll_broker.service.upkeep.table_saves import TableSaves
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_message
@@ -94,3 +94,28 @@ def test_who_cannot_be_saved_is_told_and_keeps_nobody_waiting(
     assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP).code == 0
     table = json.loads(Path(broker.store.directory, "config", "topics.json").read_text())["topicConfigTable"]
     assert table["Made"]["readQueueNums"] == 3
+
+
+class ChangedMeanwhile:
+    """A table that somebody changes right after its flag was looked at."""
+
+    def __init__(self) -> None:
+        self.stands = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has changed; from then on it has."""
+        stood, self.stands = self.stands, True
+        return stood
+
+    @changed.setter
+    def changed(self, value: bool) -> None:
+        self.stands = value
+
+
+def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
+    """Lowered all the same it would be saved by nobody."""
+    table = ChangedMeanwhile()
+    with config_files._taken(table) as has_changed:  # type: ignore[arg-type] # what is asked of a table it has
+        assert not has_changed
+    assert table.stands

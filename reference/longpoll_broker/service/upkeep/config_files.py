@@ -154,8 +154,11 @@ class ConfigFiles:
 @contextmanager
 def _taken(table: Topics | Groups | Offsets | DelayOffsets) -> Iterator[bool]:
     """Lower a table's flag for the block; whether it stood. What fails raises it again."""
-    # Lowered before the copy is made, so a change meanwhile is saved the next time.
-    has_changed, table.changed = table.changed, False
+    # Lowered before the copy is made, so a change meanwhile is saved the next time; and only where it stood, for one
+    # that rises just now would be lowered without a copy.
+    has_changed = table.changed
+    if has_changed:
+        table.changed = False
     is_saved = False
     try:
         yield has_changed
