@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
-# Many tests wait for something: half as many workers again as there are cores keep those busy.
-WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+# Many tests wait for something: twice as many workers as there are cores keep those busy.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 PART ?= all
 # What is told of the project, and whether its tests see faults: looked at by `make check`.
 CHECKED := model_tests/tidy model_tests/docs model_tests/mutants
