@@ -174,7 +174,11 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "a closed channel's pulls stay": (without(HoldService, "drop_channel", []), {"left behind"}, set()),
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
     "no loop is ever woken": (without(IoLoop, "wake"), {"late"}, set()),
-    "nobody is notified": (without(SimulatedCondition, "notify"), {"StuckError", "unacknowledged"}, set()),
+    "nobody is notified": (
+        without(SimulatedCondition, "notify"),
+        {"StuckError", "unacknowledged", "unanswered"},
+        set(),
+    ),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
         {"two at one offset", "told nothing", "lost"},
