@@ -10,7 +10,7 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.admin import client_calls
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_client import ConsumerConfig, PullConsumer, PushConsumer, StartAt
 from longpoll_client.consume.asked import read_reset
 from longpoll_client.consume.workers import ConsumeStatus
@@ -20,6 +20,7 @@ from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.message import message_id
+from longpoll_protocol.properties import encode_properties
 from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 
@@ -67,6 +68,29 @@ def reply_to(client: RawClient, request: Command, body: bytes) -> None:
     """Answer a request of the broker's with success."""
     command = Command(0, request.opaque, CommandFlag.RESPONSE.value, {"a": "b"}, body)
     client.send_bytes(b"".join(encode(command)))
+
+
+def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    """A consumer waits for none: who replies is told that nobody is there, until a producer has that client id too."""
+    broker = start_broker()
+    replier, asker = connect(broker.address), connect(broker.address)
+    joined(connect(broker.address))
+    one_queue(broker, replier, 1)
+    fields = send_fields("T", properties=encode_properties({"REPLY_TO_CLIENT": "here@1"}))
+    refused = replier.call(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
+    assert (refused.code, refused.remark) == (1, "push reply message fail, channel of <here@1> not found.")
+
+    body = json.dumps({"clientID": "here@1", "producerDataSet": [{"groupName": "P"}]}).encode()
+    assert asker.call(RequestCode.HEART_BEAT, body=body).code == 0
+    opaque = replier.send(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
+    request = pushed(asker, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+    assert bytes(request.body) == b"reply"
+    reply_to(asker, request, b"")
+    answered = replier.reply(opaque)
+    assert answered is not None
+    assert answered.code == 0
 
 
 def test_a_member_is_asked_and_its_answer_passed_on(start_broker: StartBroker, connect: Connect) -> None:

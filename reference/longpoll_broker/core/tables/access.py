@@ -140,7 +140,7 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
     resources = wanted.resources
     if resources.get(TRACE_TOPIC) == Right.PUB:
         return None
-    if code in ADMIN_CODES | NAME_SERVER_ADMIN_CODES and not account.is_admin:
+    if (code in ADMIN_CODES or code in NAME_SERVER_ADMIN_CODES) and not account.is_admin:
         return f"Need admin permission for request code={code}, but accessKey={account.access_key} is not"
     if account.is_admin and not account.rights:
         return None
