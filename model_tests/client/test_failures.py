@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 from attrs import define, field
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import Producer, instance
+from longpoll_client import AsyncProducer, Producer, SendResult, instance
 from longpoll_client.errors import AnswerTimeoutError, ClientError, NoRouteError, UnreachableError
 from longpoll_client.link import exchange, routes
+from longpoll_client.link.exchange import Exchange
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -92,6 +94,40 @@ def test_planted_a_connection_that_is_kept_fails_for_good(cluster: Cluster, monk
             with pytest.raises(AnswerTimeoutError):
                 producer.send("T", b"y", timeout_s=0.2)
     assert len(cluster.peers) == 1
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_connection_is_replaced_whose_calls_are_all_cancelled(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_planted: bool
+) -> None:
+    """On an event loop, where who waits has a time-out of its own. Planted: what is cancelled says nothing."""
+    if is_planted:
+        monkeypatch.setattr(Exchange, "abandon", lambda self, opaque, _now_ns: self.cancel(opaque))
+
+    async def story(names: ScriptedServer) -> list[SendResult | None]:
+        async with AsyncProducer(RUNTIME, names.address) as producer:
+            await producer.send("T", b"x")
+            cluster.dead_count = len(cluster.peers)
+            outcomes: list[SendResult | None] = []
+            while not any(outcomes) and len(outcomes) < (4 if is_planted else 20):
+                outcomes.append(await sent_within(0.05 * (1 + len(outcomes)), producer))
+            return outcomes
+
+    async def sent_within(time_s: float, producer: AsyncProducer) -> SendResult | None:
+        try:
+            async with asyncio.timeout(time_s):
+                return await producer.send("T", b"y", timeout_s=60.0)
+        except TimeoutError:
+            return None
+
+    with ScriptedServer(cluster.name_server) as names:
+        outcomes = asyncio.run(story(names))
+    assert outcomes[0] is None
+    if is_planted:
+        assert (outcomes, len(cluster.peers)) == ([None] * 4, 1)
+    else:
+        assert outcomes[-1] is not None
+        assert len(cluster.peers) > 1
 
 
 @pytest.mark.parametrize("keeps", [True, False])

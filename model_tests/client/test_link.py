@@ -79,6 +79,23 @@ def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> No
         begun(exchange, told)
 
 
+def test_calls_that_are_abandoned_tell_of_silence_too() -> None:
+    """Unless anything was received meanwhile; one that has been answered by then tells nothing."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    exchange.abandon(begun(exchange, told), S - 1)
+    assert exchange.failure is None
+    exchange.receive(b"", S)
+    exchange.abandon(begun(exchange, told, now_ns=S), 2 * S - 1)
+    answered = begun(exchange, told, now_ns=2 * S - 1)
+    assert exchange.answered(reply(Command(11, opaque=answered), 0)) is not None
+    exchange.abandon(answered, 9 * S)
+    assert exchange.failure is None
+    late = begun(exchange, told, now_ns=2 * S)
+    exchange.abandon(late, 2 * S)
+    assert "silent" in str(exchange.failure)
+    assert (told, exchange.calls.pending) == ([], {})
+
+
 def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
     """Each is told why, with its own name."""
     exchange, told = Exchange("b:1"), list[Answer]()

@@ -67,6 +67,12 @@ class ClientInstance(Closeable):
         """An open connection to host:port; raises UnreachableError."""
         return self._client(split_address(address))
 
+    def opened(self, address: str) -> RemotingClient | None:
+        """The open connection to host:port, if there is one."""
+        with self._lock:
+            client = self._clients.get(split_address(address))
+        return client if client is not None and client.is_open else None
+
     def name_server(self) -> RemotingClient:
         """An open connection to the first name server that can be reached; raises UnreachableError."""
         failure: ClientError | None = None
@@ -87,6 +93,11 @@ class ClientInstance(Closeable):
             return self._route(topic, topic, None)
         except NoRouteError:
             return self._route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
+
+    def fresh_route(self, topic: str) -> Route | None:
+        """What is known of the topic, if nobody has to be asked."""
+        with self._lock:
+            return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
         """The broker's address by the latest route that named it, without asking; raises NoRouteError."""
@@ -110,11 +121,10 @@ class ClientInstance(Closeable):
 
     def _route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
         self._lifecycle.check_open()
-        now_ns = self.runtime.monotonic_ns()
-        with self._lock:
-            known = self._routes.fresh(topic, now_ns)
+        known = self.fresh_route(topic)
         if known is not None:
             return known
+        now_ns = self.runtime.monotonic_ns()
         try:
             answer = self._ask_name_servers(asked_topic)
             with self._lock:

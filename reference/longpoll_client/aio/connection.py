@@ -1,7 +1,7 @@
 """One connection to a broker or name server on an event loop: calls are awaited, writes of one turn go out together.
 
-A call that is cancelled leaves nothing behind, and an answer that comes for it is thrown away. A peer that does not
-read is waited for by its own callers alone.
+A call that is cancelled leaves nothing behind but how long it was silent meanwhile, and an answer that comes for it is
+thrown away. A peer that does not read is waited for by its own callers alone.
 
 Leaves out which broker to ask (`instance`), and what answers mean (`link.exchange` matches them to calls).
 """
@@ -127,7 +127,9 @@ class AsyncConnection(asyncio.Protocol):
         try:
             answer = await future
         except asyncio.CancelledError:
-            self._exchange.cancel(opaque)
+            if self.is_open:
+                self._exchange.abandon(opaque, self._now_ns())
+                self._look_at_failure()
             raise
         if isinstance(answer, ClientError):
             raise answer
@@ -307,10 +309,15 @@ class AsyncConnection(asyncio.Protocol):
         expired = self._exchange.expire(now_ns)
         for call, error in expired:
             self._exchange.tell(call, error)
-        if self._exchange.failure is not None:
-            self._give_up(self._exchange.failure)
-        else:
+        if not self._look_at_failure():
             self._set_timer(now_ns)
+
+    def _look_at_failure(self) -> bool:
+        """Give the connection up if it has turned out to be silent; whether it is given up."""
+        if self._exchange.failure is None:
+            return False
+        self._give_up(self._exchange.failure)
+        return True
 
     def _give_up(self, failure: ClientError) -> None:
         self._lose(failure)

@@ -85,6 +85,15 @@ class Exchange:
         """Forget a call: its callback is not called, and an answer to it is thrown away."""
         self.calls.pending.pop(opaque, None)
 
+    def abandon(self, opaque: int, now_ns: int) -> None:
+        """Forget a call that nobody waits for any more; sets `failure` if the connection is silent, as `expire` does.
+
+        Who gives up after a while of its own has waited as much in vain as a call whose deadline has come.
+        """
+        call = self.calls.pending.pop(opaque, None)
+        if call is not None:
+            self._ended_unanswered([call], now_ns)
+
     def one_way_opaque(self, code: int) -> int:
         """The opaque of a request that wants no answer; raises ConnectionLostError."""
         self.check_open(code)
@@ -153,14 +162,18 @@ class Exchange:
         `failure` is set before anybody is told: who tries again at once is to get another connection.
         """
         expired = self.calls.expired(now_ns)
-        since_ns = [max(call.begun_ns, self._heard_ns) for call in expired]
+        self._ended_unanswered(expired, now_ns)
+        return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
+
+    def _ended_unanswered(self, ended: list[PendingCall], now_ns: int) -> None:
+        """Note that these have waited in vain, and set `failure` if that was for long."""
+        since_ns = [max(call.begun_ns, self._heard_ns) for call in ended]
         if self._silent_since_ns is not None:
             since_ns.append(self._silent_since_ns)
         self._silent_since_ns = min(since_ns, default=None)
         is_silent = self._silent_since_ns is not None and now_ns - self._silent_since_ns >= SILENCE_S * 1e9
-        if expired and is_silent and self.failure is None:
+        if ended and is_silent and self.failure is None:
             self.failure = ConnectionLostError(f"{self.address} is silent, and the connection is given up")
-        return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
 
     def lose(self, failure: ClientError) -> list[Lost]:
         """The connection is gone: end every call; no other is taken."""

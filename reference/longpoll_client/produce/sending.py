@@ -1,4 +1,4 @@
-"""Many sends on their way from threads: each begun by its caller, ended by a callback, tried again on a thread for it.
+"""Many sends on their way from threads: each begun by its caller, ended by a callback, tried again without waiting.
 
 What is decided is decided by `tries`. Leaves out what waits for its result (`producer`), and event loops (`aio`).
 
@@ -13,13 +13,15 @@ from typing import TypeAlias
 
 from attrs import define
 
-from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError
+from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.calls import Answer
+from longpoll_client.link.routes import Route
+from longpoll_client.link.shared_waits import SharedWaits
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
-from longpoll_client.produce.tries import Select, SendResult, Tries, Turn, is_lost
-from longpoll_client.timer import Timer
+from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, Turn, is_lost
+from longpoll_client.remoting import RemotingClient
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
@@ -46,8 +48,8 @@ class _Sending:
 class ManySends:
     """The sends of one producer that nobody waits for.
 
-    Invariant: `_again` are those that are to be tried again; it and `_timer` change under `_lock`. Each send is told
-    once: where it ends, where it cannot be tried again, or by `close`.
+    A send that is tried again waits for a route or a connection beside those that wait for others. Each is told once:
+    where it ends, where it cannot be tried again, or by `close`.
     """
 
     def __init__(self, runtime: Runtime, instance: ClientInstance, turn: Turn, slow: SlowBrokers | None = None) -> None:
@@ -55,10 +57,7 @@ class ManySends:
         self._instance = instance
         self._turn = turn
         self._slow = slow
-        self._lock = runtime.lock()
-        self._timer: Timer | None = None
-        self._again: set[_Sending] = set()
-        self._is_closed = False
+        self._waits = SharedWaits(runtime, "sends-again")
 
     def begin(self, parcel: Parcel, select: Select | None, timeout_s: float, told: Told) -> None:
         """Send, and have `told` called on another thread.
@@ -70,14 +69,7 @@ class ManySends:
 
     def close(self) -> None:
         """Tell those that were to be tried again; after the connections are closed, which told the others."""
-        with self._lock:
-            self._is_closed = True
-            again, self._again = list(self._again), set()
-            timer = self._timer
-        for sending in again:
-            sending.tell(_closed())
-        if timer is not None:
-            timer.close()
+        self._waits.close()
 
     def _try(self, sending: _Sending) -> None:
         """Ask one broker; raises what the send has failed with, unless it is told later."""
@@ -102,8 +94,10 @@ class ManySends:
             else:
                 return
 
+    # ------------------------------------------------------------ where nobody may wait: on a reader thread, or beside
+
     def _answered(self, sending: _Sending, answer: Answer) -> None:
-        """Tell, or have it tried again; on a reader thread, which must not connect."""
+        """Tell, or try it again."""
         if isinstance(answer, ClientError):
             self._doubt(sending.tries, answer)
         try:
@@ -114,31 +108,59 @@ class ManySends:
         if found is not None:
             sending.tell(found[0])
             return
-        with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
-                self._again.add(sending)
-                self._timer = self._timer or Timer(self._runtime, "sends-again")
-                self._timer.after(0.0, lambda: self._try_again(sending))
-        if is_closed:
-            sending.tell(_closed())
+        topic = sending.tries.parcel.topic
+        route = self._instance.fresh_route(topic)
+        if route is not None:
+            self._routed(sending, route)
+        else:
+            self._waits.wait(
+                ("route", topic),
+                lambda: self._instance.publish_route(topic),
+                lambda found: self._routed(sending, found),
+            )
 
-    def _try_again(self, sending: _Sending) -> None:
-        with self._lock:
-            if sending not in self._again:
-                return
-            self._again.remove(sending)
+    def _routed(self, sending: _Sending, route: Route | LongpollError) -> None:
+        """Pick a broker, and have it asked."""
         try:
-            self._try(sending)
+            if isinstance(route, LongpollError):
+                raise route
+            attempt = sending.tries.begin(route, self._turn, self._runtime.monotonic_ns())
+            client = self._instance.opened(attempt.address)
         except LongpollError as error:
             sending.tell(error)
         except FAULTS as error:
             sending.tell(ClientError(f"the send could not be tried again: {error!r}"))
+        else:
+            if client is not None:
+                self._connected(sending, attempt, client)
+            else:
+                self._waits.wait(
+                    ("connection", attempt.address),
+                    lambda: self._instance.client(attempt.address),
+                    lambda found: self._connected(sending, attempt, found),
+                )
+
+    def _connected(self, sending: _Sending, attempt: Attempt, client: RemotingClient | LongpollError) -> None:
+        """Ask the broker, if there is time left."""
+        tries = sending.tries
+        left_s = (tries.deadline_ns - self._runtime.monotonic_ns()) / 1e9
+        try:
+            if isinstance(client, LongpollError):
+                raise client
+            if left_s <= 0.0:
+                raise AnswerTimeoutError(f"no time was left once {attempt.address} was connected")
+            client.call_async(
+                tries.parcel.code,
+                tries.parcel.header(attempt.queue.queue_id),
+                tries.parcel.body,
+                callback=lambda answer: self._answered(sending, answer),
+                timeout_s=left_s,
+            )
+        except ClientError as error:
+            self._answered(sending, error)
+        except LongpollError as error:
+            sending.tell(error)
 
     def _doubt(self, tries: Tries, error: ClientError) -> None:
         if is_lost(error):
             self._instance.doubt_route(tries.parcel.topic)
-
-
-def _closed() -> ClientError:
-    return ConnectionLostError("the producer was closed before the message could be sent again")

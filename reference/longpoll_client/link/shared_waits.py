@@ -1,0 +1,103 @@
+"""What blocks and many may wait for, such as a connection: done once, on a thread, while nobody else is kept waiting.
+
+Leaves out what is waited for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar
+
+from longpoll_client.errors import ClientError, LifecycleError
+from longpoll_runtime import Runtime, Thread
+from longpoll_runtime.faults import FAULTS
+from longpoll_spec.errors import LongpollError
+
+WAIT_COUNT_MAX: Final = 32
+"""Most waits at the same time; one more begins when one of these has ended."""
+
+T = TypeVar("T")
+Key: TypeAlias = tuple[str, str]
+"""What is waited for: its kind, and which of them."""
+_Tell: TypeAlias = Callable[[Any], None]
+
+
+class SharedWaits:
+    """Waits, one for each key however many wait for it; each of them is told once.
+
+    Invariant: `_waiting` has who is to be told of each key whose work has not ended, `_queued` the keys among them that
+    have no thread yet, and `_threads` at most `WAIT_COUNT_MAX` by number; they change under `_lock`.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        """`name` is that of the threads."""
+        self._runtime = runtime
+        self._name = name
+        self._lock = runtime.lock()
+        self._waiting: dict[Key, list[_Tell]] = {}
+        self._queued: deque[tuple[Key, Callable[[], object]]] = deque()
+        self._threads: dict[int, Thread] = {}
+        self._count = 0
+        self._is_closed = False
+
+    def wait(self, key: Key, work: Callable[[], T], tell: Callable[[T | LongpollError], None]) -> None:
+        """Have `tell` called on another thread with what `work` comes to, or with the error that it raises.
+
+        With work of this key under way that one counts. `tell` must not wait or raise. Once closed it is called here,
+        with a LifecycleError.
+        """
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                others = self._waiting.get(key)
+                if others is not None:
+                    others.append(tell)
+                    return
+                self._waiting[key] = [tell]
+                self._queued.append((key, work))
+                if len(self._threads) < WAIT_COUNT_MAX:
+                    number = self._count = self._count + 1
+                    self._threads[number] = self._runtime.spawn(self._name, lambda: self._run(number))
+        if is_closed:
+            tell(_closed())
+
+    def close(self) -> None:
+        """Tell those who wait that it is closed, and return when no thread is left but the caller's."""
+        with self._lock:
+            self._is_closed = True
+            waiting, self._waiting = [tell for told in self._waiting.values() for tell in told], {}
+            self._queued.clear()
+            threads = list(self._threads.values())
+        for tell in waiting:
+            tell(_closed())
+        for thread in threads:
+            if not thread.is_current():
+                thread.join()
+
+    def _run(self, number: int) -> None:
+        """Do what is queued until nothing is."""
+        while (taken := self._take(number)) is not None:
+            key, work = taken
+            outcome: object
+            try:
+                outcome = work()
+            except LongpollError as error:
+                outcome = error
+            except FAULTS as error:
+                outcome = ClientError(f"waiting for {' '.join(key)} failed: {error!r}")
+            with self._lock:
+                waiting = self._waiting.pop(key, [])
+            for tell in waiting:
+                tell(outcome)
+
+    def _take(self, number: int) -> tuple[Key, Callable[[], object]] | None:
+        with self._lock:
+            if self._queued:
+                return self._queued.popleft()
+            del self._threads[number]
+            return None
+
+
+def _closed() -> ClientError:
+    return LifecycleError("the client was closed while this waited")
