@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
@@ -59,7 +59,7 @@ def send(name_server: str, topic: str, *bodies: bytes) -> None:
         for number, body in enumerate(bodies):
             parcel = single_parcel("P", topic, OutgoingMessage(body), f"{number:032X}", RUNTIME.unix_ms())
             sys_flag = MessageSysFlag.COMPRESSED if body == BAD else 0
-            producer._send(evolve(parcel, sys_flag=int(sys_flag)), None, PATIENCE_S)
+            producer._send(replace(parcel, sys_flag=int(sys_flag)), None, PATIENCE_S)
 
 
 def polling(name_server: str, topic: str, group: str, **options: Any) -> PullConsumer:

@@ -26,6 +26,7 @@ from longpoll_client.link.exchange import (
 )
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.fast.sent_answer import SentConnection
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
@@ -64,7 +65,8 @@ class AsyncConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._now_ns = runtime.monotonic_ns
         self._on_request = on_request
-        self._exchange = Exchange(address, credentials)
+        self._received = SentConnection()
+        self._exchange = Exchange(address, credentials, self._received)
         self._transport: asyncio.Transport | None = None
         self._batch: list[Buffer] = []
         self._batch_size = 0
@@ -260,6 +262,9 @@ class AsyncConnection(asyncio.Protocol):
             return
         exchange.receive(data, self._now_ns())
         try:
+            for sent in self._received.next_sent():
+                if (call := exchange.answered(sent)) is not None:
+                    exchange.tell(call, sent)
             while (command := exchange.next_command()) is not None:
                 if not command.is_response:
                     self._requested(command)

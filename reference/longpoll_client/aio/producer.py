@@ -32,6 +32,7 @@ from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.fast.sent_answer import header_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime import Runtime
@@ -184,7 +185,7 @@ class AsyncProducer:
         """Try up to three queues; raises the last one's error."""
         self._instance.check()
         now_ns = self._runtime.monotonic_ns()
-        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9), self._slow)
+        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9), self._slow, header_of)
         while True:
             route = self._instance.routes.fresh(parcel.topic, now_ns)
             if route is None:

@@ -9,10 +9,12 @@ import heapq
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+import msgspec
 from attrs import define, field
 
 from longpoll_client.errors import ClientError
 from longpoll_protocol.frames.command import Command
+from longpoll_spec.tables import with_table
 
 OPAQUE_MAX: Final = 2**31 - 1
 STALE_COUNT_MAX: Final = 4096
@@ -22,9 +24,9 @@ Answer: TypeAlias = Command | ClientError
 Callback: TypeAlias = Callable[[Answer], None]
 
 
-@define(slots=True, eq=False)
-class PendingCall:
-    """A call that waits for its answer. It never changes; making a frozen one takes three times as long."""
+@with_table
+class PendingCall(msgspec.Struct, frozen=True, eq=False):
+    """A call that waits for its answer."""
 
     code: int
     """What it asks."""

@@ -57,14 +57,16 @@ class Exchange:
 
     __slots__ = ("_connection", "_credentials", "_heard_ns", "_silent_since_ns", "address", "calls", "failure")
 
-    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
-        """`address` is the peer's host:port, for what is said of it."""
+    def __init__(
+        self, address: str, credentials: Credentials | None = None, connection: Connection | None = None
+    ) -> None:
+        """`address` is the peer's host:port, for what is said of it; `connection` may read some answers faster."""
         self.address = address
         self.calls = Calls()
         self.failure: ClientError | None = None
         """Why the connection is of no use any more."""
         self._credentials = credentials
-        self._connection = Connection()
+        self._connection = Connection() if connection is None else connection
         self._heard_ns = 0
         self._silent_since_ns: int | None = None
 

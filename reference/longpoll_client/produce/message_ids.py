@@ -33,13 +33,14 @@ class MessageIds:
     every producer and process has its own.
 
     Invariant, under `_lock`: with the prefix `_prefix`, made in process `_process_id`, no id is of another month than
-    [`_begin_ms`, `_end_ms`) or later than `_last_ms`, of which there are `_count` that end with `_counter`.
+    [`_begin_ms`, `_end_ms`) or later than `_last_ms`, of which there are `_count` that end with `_counter`; those begin
+    with `_written`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = runtime.lock()
-        self._prefix = ""
+        self._prefix = self._written = ""
         self._process_id = -1
         self._begin_ms = self._end_ms = self._last_ms = 0
         self._count = 0
@@ -49,11 +50,11 @@ class MessageIds:
         """As many ids as asked for, in order."""
         with self._lock:
             now_ms = self._runtime.unix_ms()
-            is_valid = self._last_ms <= now_ms < self._end_ms and self._process_id == self._runtime.process_id()
-            if not is_valid:
+            is_of_process = self._process_id == self._runtime.process_id()
+            if not (is_of_process and self._last_ms <= now_ms < self._end_ms):
                 self._draw(now_ms)
-            if now_ms != self._last_ms:
-                self._last_ms, self._count = now_ms, 0
+            elif now_ms != self._last_ms:
+                self._begin(now_ms)
             return [self._one() for _number in range(count)]
 
     def _one(self) -> str:
@@ -61,7 +62,7 @@ class MessageIds:
             self._draw(self._last_ms)
         self._count += 1
         self._counter = (self._counter + 1) % COUNT_MAX
-        return f"{self._prefix}{self._last_ms - self._begin_ms:08X}{self._counter:04X}"
+        return f"{self._written}{self._counter:04X}"
 
     def _draw(self, now_ms: int) -> None:
         """Begin a prefix that nobody has had."""
@@ -69,7 +70,12 @@ class MessageIds:
         identity = self._runtime.identity()
         self._prefix = f"{identity[:4].hex()}{self._process_id % (1 << 16):04x}{identity[4:].hex()}".upper()
         self._begin_ms, self._end_ms = month_of(now_ms)
+        self._begin(now_ms)
+
+    def _begin(self, now_ms: int) -> None:
+        """Begin a millisecond: what is the same in all of its ids is written once."""
         self._last_ms, self._count = now_ms, 0
+        self._written = f"{self._prefix}{now_ms - self._begin_ms:08X}"
 
 
 def month_of(unix_ms: int) -> tuple[int, int]:

@@ -8,10 +8,13 @@ Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `Default
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from attrs import evolve, field, frozen
+import msgspec
+from attrs import field, frozen
+from msgspec.structs import replace
 
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
@@ -35,6 +38,7 @@ from longpoll_protocol.properties import (
 )
 from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
+from longpoll_spec.tables import with_table
 
 BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
@@ -42,16 +46,16 @@ COMPRESS_OVER_BYTES: Final = 4096
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
 
-@frozen
-class OutgoingMessage:
+@with_table
+class OutgoingMessage(msgspec.Struct, frozen=True):
     """One message that is to be sent."""
 
     body: bytes
-    tags: str | None = field(default=None)
-    keys: str | None = field(default=None)
+    tags: str | None = None
+    keys: str | None = None
     """Several are separated by spaces."""
-    properties: Mapping[str, str] = field(factory=dict)
-    delay_level: int = field(default=0)
+    properties: Mapping[str, str] = {}
+    delay_level: int = 0
     """1 to 18 of "1s 5s 10s 30s 1m ... 2h": consumers get it after that delay; 0 at once. Not in a batch."""
 
     def property_text(self, msg_id: str) -> str:
@@ -103,8 +107,8 @@ class Packing:
 UNPACKED: Final = Packing(None)
 
 
-@frozen
-class Parcel:
+@with_table
+class Parcel(msgspec.Struct, frozen=True, gc=False):
     """What is the same for every attempt to send a message or a batch."""
 
     group: str
@@ -115,7 +119,7 @@ class Parcel:
     msg_ids: tuple[str, ...]
     """One for each message."""
     born_ms: int
-    sys_flag: int = field(default=0)
+    sys_flag: int = 0
     """`MessageSysFlag`."""
 
     def header(self, queue_id: int) -> SendMessageRequestHeaderV2:
@@ -148,7 +152,9 @@ def single_parcel(
 ) -> Parcel:
     """One message; raises ConfigError. `marks` are properties of the client's own."""
     check_message(topic, message.body, message.properties)
-    text = evolve(message, properties={**message.properties, **marks}).property_text(msg_id)
+    if marks:
+        message = replace(message, properties={**message.properties, **marks})
+    text = message.property_text(msg_id)
     body, flag = packing.packed(message.body)
     return Parcel(group, topic, code, text, body, (msg_id,), born_ms, flag)
 
@@ -159,7 +165,7 @@ def prepared_parcel(
     """One message that waits for the end of its transaction; raises ConfigError."""
     marks = {PREPARED: "true", PRODUCER_GROUP: group}
     parcel = single_parcel(group, topic, message, msg_id, born_ms, packing=packing, marks=marks)
-    return evolve(parcel, sys_flag=parcel.sys_flag | MessageSysFlag.TRANSACTION_PREPARED.value)
+    return replace(parcel, sys_flag=parcel.sys_flag | MessageSysFlag.TRANSACTION_PREPARED.value)
 
 
 def batch_parcel(
@@ -183,12 +189,18 @@ def batch_parcel(
 
 def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
     """Check what every broker checks, before anything is sent; raises ConfigError."""
-    if name_problem(topic):
+    if not _is_named_well(topic):
         raise ConfigError(
             f"topic {topic[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
         )
     if len(body) > BODY_SIZE_MAX:
         raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
-    reserved = RESERVED_PROPERTIES & properties.keys()
+    reserved = RESERVED_PROPERTIES & properties.keys() if properties else ()
     if reserved:
         raise ConfigError(f"property {min(reserved)} is set by the client itself: use the option for it")
+
+
+@lru_cache(maxsize=1024)
+def _is_named_well(topic: str) -> bool:
+    """Whether a topic may have this name; asked for every message, of few topics."""
+    return not name_problem(topic)

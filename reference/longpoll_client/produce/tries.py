@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from attrs import define, field, frozen
+import msgspec
 
 from longpoll_client.errors import (
     AnswerTimeoutError,
@@ -39,6 +39,7 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_spec.errors import ConfigError
+from longpoll_spec.tables import with_table
 
 ATTEMPT_COUNT: Final = 3
 """`retryTimesWhenSendFailed` 2, and the first try."""
@@ -64,8 +65,8 @@ Turn: TypeAlias = Callable[[], int]
 """The next number of the producer's turn, each once."""
 
 
-@frozen
-class SendResult:
+@with_table
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message went."""
 
     msg_id: str
@@ -83,8 +84,8 @@ class SendResult:
         return int(self.broker_msg_id[-16:], 16)
 
 
-@frozen
-class Attempt:
+@with_table
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One try: which queue, at which broker, and how long its answer is waited for."""
 
     queue: MessageQueue
@@ -93,8 +94,13 @@ class Attempt:
     timeout_s: float
 
 
-@define(slots=True, eq=False)
-class Tries:
+def read_header(answer: Command) -> SendMessageResponseHeader:
+    """The fields of an answer to a send; raises HeaderError."""
+    return SendMessageResponseHeader.decode(answer.ext_fields)
+
+
+@with_table
+class Tries(msgspec.Struct, eq=False):
     """One send, over all of its tries.
 
     Invariant: `count` tries were begun and `failure` is how the last one ended, None before the first has ended.
@@ -107,11 +113,13 @@ class Tries:
     """By the owner's clock, for all tries together; the first is made whatever the time."""
     slow: SlowBrokers | None = None
     """What is known of brokers that were slow, and told of how each try ended; None where nobody stays away."""
-    count: int = field(default=0, init=False)
-    failure: ClientError | None = field(default=None, init=False)
-    _queue: MessageQueue | None = field(default=None, init=False)
-    _begun_ns: int = field(default=0, init=False)
-    address: str = field(default="", init=False)
+    read: Callable[[Command], SendMessageResponseHeader] = read_header
+    """Finds the fields of an answer; raises HeaderError."""
+    count: int = 0
+    failure: ClientError | None = None
+    _queue: MessageQueue | None = None
+    _begun_ns: int = 0
+    address: str = ""
     """Host:port of the broker of the last try; "" before the first."""
 
     def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
@@ -134,7 +142,7 @@ class Tries:
         try:
             if isinstance(outcome, ClientError):
                 raise outcome
-            return results(self.parcel, self._queue, outcome)
+            return results(self.parcel, self._queue, outcome, self.read)
         except ClientError as error:
             self.failure = error
             if not is_retried(error) or self.count >= ATTEMPT_COUNT or now_ns >= self.deadline_ns:
@@ -210,12 +218,17 @@ def selector(topic: str, queue_id: int | None, select: Select | None) -> Select 
     return by_id
 
 
-def results(parcel: Parcel, queue: MessageQueue, answer: Command) -> tuple[SendResult, ...]:
+def results(
+    parcel: Parcel,
+    queue: MessageQueue,
+    answer: Command,
+    read: Callable[[Command], SendMessageResponseHeader] = read_header,
+) -> tuple[SendResult, ...]:
     """Where each message went; raises RefusedError or another ClientError."""
     if answer.code not in SEND_SUCCESS_CODES:
         raise RefusedError(f"send to topic {parcel.topic!r}", answer.code, answer.remark)
     try:
-        header = SendMessageResponseHeader.decode(answer.ext_fields)
+        header = read(answer)
     except HeaderError as error:
         raise ClientError(f"send to topic {parcel.topic!r}: the answer cannot be read: {error}") from None
     stored = queue
