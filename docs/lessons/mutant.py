@@ -3,7 +3,7 @@
     python docs/lessons/mutant.py
 
 As it stands it is the hold of `strict`, and nothing breaks. Change the guard or the effect and run it again.
-The lesson is docs/lessons/5-your-own-mutant.md.
+The lesson is docs/lessons/12-your-own-mutant.md.
 """
 
 from longpoll_spec.actions.family import action

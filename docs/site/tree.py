@@ -167,10 +167,17 @@ def _section_page(section: Section, made: dict[str, str]) -> str:
 def _below(place: str, made: dict[str, str]) -> str:
     """The list of a folder's other pages, for the door of the folder."""
     folder = place.removesuffix("README.md")
-    others = sorted(each.removesuffix(".md") for each in made if each.startswith(folder) and each != place)
+    others = sorted(
+        (each.removesuffix(".md") for each in made if each.startswith(folder) and each != place), key=_by_number
+    )
     if not others:
         return ""
     return "\n".join(["", "```{toctree}", ":hidden:", "", *(each.removeprefix(folder) for each in others), "```", ""])
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """In the order of names in which numbers count as such: lesson 2 before lesson 10."""
+    return [(int(part or -1), word) for word, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 def check_places(made: dict[str, str]) -> None:

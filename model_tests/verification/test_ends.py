@@ -404,6 +404,11 @@ HOSTILE = {
         "dojo --replay dojo1.{deep} true", "dojo --moves -1 true", "dojo --minutes nan true", "dojo --seed 1e9 true",
         "dojo --queues 0 true", "dojo --answer-s 0 true",
     ],
+    "lesson": [
+        "lesson {long}", "lesson 1.{deep}", "lesson 1.1 --check {long}", "lesson 1.1 --check lp1.{deep}",
+        "lesson 1.2 --check {long}", "lesson 3.1 --check {deep}", "lesson 12.1 --check {deep_file}",
+        "lesson 12.1 --check {dangling}", "lesson 12.1 --check {here}", "lesson 12.1 --check {file}/below",
+    ],
     "check": [
         "check --policy {long}",
         "check --knob {deep}",

@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "zoo": ("longpoll.commands.zoo", "List bugs of hold tables, and which method finds each in our own code."),
     "conform": ("longpoll.commands.conform", "Hold any broker against the clauses of the pull path."),
     "dojo": ("longpoll.commands.dojo", "Drive a hold table of your own, in any language, through every order."),
+    "lesson": ("longpoll.commands.lesson.command", "Say whether an answer to a lesson's exercise is right."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""

@@ -1,0 +1,165 @@
+"""The exercises of the lessons: each has a solution on its page, and a wrong answer is told what is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from longpoll.cli import main
+from longpoll.commands.lesson.course import LESSONS
+from longpoll.commands.lesson.given import ANSWER_MAX, FILE_MAX
+
+ROOT: Final = Path(__file__).parents[2]
+LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
+KEPT: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9rZWVwzhApc3qbABISAgQGDA0BCA_s_R2J"
+MUTANT: Final = "docs/lessons/mutant.py"
+NOT_YET: Final = {
+    ("1.1", LOST): "loses request 0; let it be request 1",
+    ("1.1", KEPT): "nothing is lost",
+    ("1.2", "none"): "with recheck_after_hold=none lost_by_hold is violated",
+    ("1.2", "after_insert"): "and there are more: 1 other",
+    ("1.3", LOST): "after step 6 it still waits",
+    ("1.3", KEPT): "no hold of this run loses a wakeup",
+    ("2.1", "expiry=own_deadline"): "no_lost_wakeup is violated, in 12 steps",
+    ("2.1", "expiry=own_deadline take=in_place"): "one is enough",
+    ("2.2", "recheck_after_keep=false"): "lost_by_hold holds and lost_by_keep is violated",
+    ("2.3", LOST): "no put-back of this run loses a wakeup",
+    ("2.3", KEPT): "loses request 0 alone",
+    ("3.1", "2"): "more than 2 tick(s) late",
+    ("3.1", "4"): "no run is 4 ticks late",
+    ("3.2", "expiry=own_deadline"): "still violated, in 6 steps",
+    ("3.2", "expiry=own_deadline on_stop=answer take=in_place"): "without take=in_place as well",
+    ("4.1", "if_empty_unsafe"): "no_orphan is violated",
+    ("4.1", "never"): "and there are more",
+    ("4.2", "bucket_removal=never"): "buckets_are_swept is violated",
+    ("4.2", "bucket_removal=if_empty_unsafe"): "no_orphan is violated",
+    ("12.1", MUTANT): "nothing breaks",
+    ("12.2", MUTANT): "are the law's own",
+}
+"""(exercise, a wrong answer) -> what is said of it."""
+
+
+def ask(*words: str) -> Result:
+    """What the command says; never a fault of our own."""
+    done = CliRunner().invoke(main, ["lesson", *words], env={"COLUMNS": "140"})
+    assert done.exit_code in {0, 1, 2}, done.output
+    return done
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a reader types."""
+    monkeypatch.chdir(ROOT)
+
+
+def without_solution(number: int, page: str) -> list[str]:
+    """The exercises of a lesson for which its page has no question, no hint, or no answer that is right."""
+    (lesson,) = [each for each in LESSONS if each.number == number]
+    parts = dict(re.findall(r"^\*\*([\d.]+)\*\*(.*?)(?=^\*\*[\d.]+\*\*|\Z)", page, re.MULTILINE | re.DOTALL))
+    names = [f"{number}.{place}" for place in range(1, len(lesson.exercises) + 1)]
+    assert list(parts) == names, number
+    return [
+        name
+        for name in names
+        if "<summary>Hint</summary>" not in parts[name]
+        or not re.search(rf"\$ longpoll lesson {name} --check .*\nright: ", parts[name])
+    ]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: str(lesson.number))
+def test_each_exercise_has_a_hint_and_a_solution(lesson: Any) -> None:
+    """On its lesson's page; `test_lessons` runs the solutions. One that lacks is seen."""
+    page = (ROOT / lesson.page).read_text("utf-8")
+
+    assert page.startswith(f"# {lesson.number}. {lesson.title}\n")
+    names = [f"{lesson.number}.{place}" for place, _ in enumerate(lesson.exercises, start=1)]
+    assert 2 <= len(names) <= 4
+    assert without_solution(lesson.number, page) == []
+    assert without_solution(lesson.number, page.replace("\nright: ", "\n: ")) == names
+
+
+@pytest.mark.parametrize(("exercise", "answer"), NOT_YET)
+def test_a_wrong_answer_is_told_what_is_missing(exercise: str, answer: str) -> None:
+    """With exit code 1."""
+    done = ask(exercise, "--check", answer, "--json")
+    told = msgspec.json.decode(done.stdout)
+
+    assert (done.exit_code, told["right"], told["exercise"]) == (1, False, exercise)
+    assert NOT_YET[exercise, answer] in told["why"]
+
+
+def test_every_exercise_has_been_answered_wrongly() -> None:
+    """A check that says right to anything is none."""
+    names = {f"{each.number}.{place}" for each in LESSONS for place in range(1, len(each.exercises) + 1)}
+
+    assert {exercise for exercise, _ in NOT_YET} == names
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["13"], "unknown lesson '13'"),
+        (["1.9"], "unknown exercise '1.9'"),
+        (["1", "--check", "x"], "name one of 1.1, 1.2, 1.3"),
+        (["--check", "x"], "an answer is to one exercise"),
+        (["1.1", "--check", "x"], "not a token of this version"),
+        (["1.1", "--check", f"{LOST} {KEPT}"], "the answer is one token"),
+        (["1.1", "--check", "x" * (ANSWER_MAX + 1)], "at most"),
+        (["1.2", "--check", " , "], "the answer is empty"),
+        (["1.2", "--check", "sometimes"], "unknown value of recheck_after_hold 'sometimes'"),
+        (["2.1", "--check", "in_place"], "is no setting of a knob"),
+        (["2.1", "--check", "tack=in_place"], "tack"),
+        (["3.1", "--check", "-1"], "a whole number"),
+        (["3.1", "--check", "1" * 20], "a whole number"),
+        (["12.1", "--check", "no/such/file.py"], "no file"),
+        (["12.1", "--check", "docs"], "no file"),
+    ],
+)
+def test_what_is_no_answer_is_a_mistake(words: list[str], said: str) -> None:
+    """Told in one sentence, with exit code 2."""
+    done = ask(*words)
+
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 / 0\n", "line 1: ZeroDivisionError"),
+        ("import sys; sys.exit(3)\n", "line 1: SystemExit"),
+        ("x =\n", "SyntaxError"),
+        ("hold = 3\n", "has no action hold"),
+        ("#" * (FILE_MAX + 1), "at most"),
+    ],
+)
+def test_a_program_that_fails_is_the_readers(tmp_path: Path, text: str, said: str) -> None:
+    """No traceback, and no fault of longpoll's."""
+    program = tmp_path / "mine.py"
+    program.write_text(text)
+    done = ask("12.1", "--check", str(program))
+
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_the_address_of_the_explorer_is_an_answer_too() -> None:
+    """Whole, as it is copied from the browser."""
+    assert ask("1.1", "--check", f"file:///explorer.html#{LOST}").stdout == ask("1.1", "--check", LOST).stdout
+
+
+def test_the_lists_are_complete() -> None:
+    """Of lessons, and of a lesson's exercises; as tables and as JSON."""
+    listed = msgspec.json.decode(ask("--json").stdout)["lessons"]
+
+    assert [each["lesson"] for each in listed] == [each.number for each in LESSONS]
+    assert all(each.title in ask().stdout for each in LESSONS)
+    assert msgspec.json.decode(ask("1", "--json").stdout)["exercises"] == listed[0]["exercises"]
+    assert "1.2" in ask("1.2").stdout
+    assert "1.3" not in ask("1.2").stdout

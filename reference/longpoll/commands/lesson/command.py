@@ -1,0 +1,115 @@
+"""`longpoll lesson`: the exercises of the lessons, and whether an answer to one is right.
+
+Leaves out what is asked and how an answer is judged: `course` has the lessons.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from longpoll.commands.lesson.course import LESSONS
+from longpoll.commands.lesson.exercise import Exercise, Lesson, Said
+from longpoll.output import Exit, emit_json, json_option, out, say, styled, table, user_mistakes
+from longpoll.questions import needing
+from longpoll_spec.errors import UserError, not_known
+
+NUMBERS: Final = {str(each.number): each for each in LESSONS}
+
+
+@click.command()
+@click.argument("number", required=False)
+@click.option("--check", "answer", metavar="ANSWER", help="Say whether this is right, or what is missing.")
+@json_option
+@user_mistakes
+def lesson(*, number: str | None, answer: str | None, as_json: bool) -> None:
+    """List the lessons, show the exercises of one, or say whether an answer to one is right.
+
+    NUMBER is a lesson's, such as 1, or an exercise's, such as 1.2. The lessons' pages (docs/lessons) have hints and
+    solutions.
+
+    \b
+    Examples:
+      longpoll lesson
+      longpoll lesson 1
+      longpoll lesson 1.1 --check lp1.lqxyb2NrZXRt...
+      longpoll lesson 1.2 --check "none before_lock"
+      longpoll lesson 0.2 --check my_poll.py
+
+    An answer that is a program is run. Exit codes: 0 right, or nothing was checked; 1 something is missing, 2 a
+    mistake in the call.
+    """
+    if number is None:
+        if answer is not None:
+            raise UserError("an answer is to one exercise: longpoll lesson 1.1 --check ANSWER")
+        _list(as_json=as_json)
+        return
+    found = _lesson_of(number)
+    asked = _asked_of(number, found)
+    if answer is None:
+        _ask(found, asked, as_json=as_json)
+        return
+    if len(asked) > 1:
+        numbers = ", ".join(asked)
+        raise UserError(f"lesson {number} has {len(asked)} exercises: name one of {numbers} with --check")
+    ((name, exercise),) = asked.items()
+    with needing():
+        said = exercise.check(answer)
+    _tell(name, said, as_json=as_json)
+
+
+def _lesson_of(number: str) -> Lesson:
+    whole = number.partition(".")[0]
+    if whole not in NUMBERS:
+        raise UserError(not_known("lesson", whole, NUMBERS, "longpoll lesson"))
+    return NUMBERS[whole]
+
+
+def _asked_of(number: str, found: Lesson) -> dict[str, Exercise]:
+    """The exercises that are meant, by their numbers."""
+    exercises = {f"{found.number}.{place}": each for place, each in enumerate(found.exercises, start=1)}
+    if "." not in number:
+        return exercises
+    if number not in exercises:
+        raise UserError(not_known("exercise", number, exercises, f"longpoll lesson {found.number}"))
+    return {number: exercises[number]}
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        emit_json({"exit_code": 0, "lessons": [_as_json(each) for each in LESSONS]})
+        return
+    rows = [(each.number, each.title, len(each.exercises), each.page) for each in LESSONS]
+    table("Lessons", ("lesson", "title", "exercises", "page"), rows)
+
+
+def _as_json(found: Lesson) -> dict[str, Any]:
+    asked = _asked_of(str(found.number), found)
+    exercises = [{"exercise": name, "asks": each.asks, "answer": each.answer} for name, each in asked.items()]
+    return {"lesson": found.number, "title": found.title, "page": found.page, "exercises": exercises}
+
+
+def _ask(found: Lesson, asked: dict[str, Exercise], *, as_json: bool) -> None:
+    if as_json:
+        emit_json({"exit_code": 0} | _as_json(found))
+        return
+    out.print(f"Lesson {found.number}: {found.title} ({found.page})")
+    table(
+        "Exercises",
+        ("exercise", "asks", "an answer is"),
+        [(name, each.asks, each.answer) for name, each in asked.items()],
+    )
+    say(f"longpoll lesson {next(iter(asked))} --check ANSWER")
+
+
+def _tell(name: str, said: Said, *, as_json: bool) -> None:
+    code = Exit.OK if said.right else Exit.VIOLATED
+    if as_json:
+        emit_json({"exit_code": int(code), "exercise": name, "right": said.right, "why": said.why, "more": said.more})
+    else:
+        out.tell(styled("[green]right[/green]: {}" if said.right else "[yellow]not yet[/yellow]: {}", said.why))
+        if said.more:
+            say(said.more)
+    if code:
+        raise SystemExit(code)
