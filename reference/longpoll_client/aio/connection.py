@@ -106,8 +106,13 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_signed(self) -> bool:
-        """Whether its requests are signed, so that they are written by `call` alone."""
+        """Whether its requests are signed, so that they are written by `writer` alone."""
         return self._exchange.is_signed
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the peer reads, so that a call need not wait before it is written."""
+        return not self._is_paused
 
     async def call(
         self, code: int, header: Header | None = None, body: Buffer = EMPTY, *, timeout_s: float = CALL_TIMEOUT_S
@@ -116,16 +121,18 @@ class AsyncConnection(asyncio.Protocol):
 
         Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
         """
-        return await self.ask(
-            code, lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False), timeout_s
-        )
+        return await self.ask(code, self.writer(code, header, body), timeout_s)
+
+    def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
+        """What writes a request, signed if this client has credentials."""
+        return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     async def ask(self, code: int, write: Write, timeout_s: float) -> Command:
         """The same with a request that the caller writes."""
         if self._is_paused:
             timeout_s = await self._room(code, timeout_s)
         future: asyncio.Future[Answer] = self._loop.create_future()
-        opaque = self._begin(code, write, partial(_settle, future), timeout_s)
+        opaque = self.begin(code, write, partial(_settle, future), timeout_s)
         try:
             answer = await future
         except asyncio.CancelledError:
@@ -150,12 +157,7 @@ class AsyncConnection(asyncio.Protocol):
 
         Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
         """
-        self._begin(
-            code,
-            lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False),
-            callback,
-            timeout_s,
-        )
+        self.begin(code, self.writer(code, header, body), callback, timeout_s)
 
     async def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
         """Send without an answer; raises ConnectionLostError, LocalProtocolError, or AnswerTimeoutError for no room."""
@@ -185,7 +187,8 @@ class AsyncConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------ writing
 
-    def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
+    def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
+        """As `call_async` with a request that the caller writes; its opaque."""
         now_ns = self._now_ns()
         opaque = self._exchange.begin(code, callback, now_ns, timeout_s)
         try:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, Self
+from typing import Final, Self
 
+from attrs import define
+
+from longpoll_client.aio.connection import AsyncConnection, Write
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
+from longpoll_client.produce.hooks import Outcome, SendHook, Sending, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -34,12 +39,23 @@ from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import header_of
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
+
+_UNENDED: Final = ClientError("the send came to no end: it was cancelled, or what picks its queue has failed")
+
+
+@define(slots=True, eq=False)
+class _Sending:
+    """One send, over all of its tries."""
+
+    tries: Tries
+    told_of: Sending | None
+    """What the hooks were told of it, if there are any."""
+    begun_ns: int
 
 
 class AsyncProducer:
@@ -47,7 +63,8 @@ class AsyncProducer:
 
     A send that is cancelled is not tried again; its message may be stored all the same.
 
-    Invariant: `_sending` has the task of every `send_async` that has not ended.
+    Invariant: of the `send_async` that have not ended `_on_way` were written and wait for their answers, and `_sending`
+    has the tasks of the others.
     """
 
     def __init__(
@@ -60,6 +77,7 @@ class AsyncProducer:
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
+        hooks: Sequence[SendHook] = (),
     ) -> None:
         """As `Producer`; raises ConfigError for what cannot be. Connections are made by the first send."""
         if isinstance(runtime, Producer):
@@ -74,6 +92,9 @@ class AsyncProducer:
         self._ids = MessageIds(runtime)
         self._turns = count()
         self._templates = HeadTemplates()
+        self._watch = Watch(runtime, hooks)
+        self._now_ns = runtime.monotonic_ns
+        self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -89,6 +110,10 @@ class AsyncProducer:
         await self._instance.close()
         while self._sending:
             await asyncio.wait(self._sending)
+
+    def metrics(self) -> SendMetrics:
+        """What was sent so far."""
+        return self._watch.metrics()
 
     async def send(
         self,
@@ -133,9 +158,10 @@ class AsyncProducer:
         """As `Producer.send_one_way`: the id; whether it was stored is never known."""
         parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}))
         route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
-        queue = pick(route, None, self._turns.__next__, None)
+        queue = pick(route, None, self._turns.__next__, None, slow=self._slow, now_ns=self._now_ns())
         connection = await self._instance.connection(route.addresses[queue.broker_name], CALL_TIMEOUT_S)
         await connection.one_way(parcel.code, parcel.header(queue.queue_id), parcel.body)
+        self._watch.sent_one_way()
         return parcel.msg_ids[0]
 
     def send_async(
@@ -158,46 +184,50 @@ class AsyncProducer:
         is not called.
         """
         self._instance.check()
-        if len(self._sending) >= PENDING_COUNT_MAX:
+        if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are on their way already")
         parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
-        work = self._tell(self._send(parcel, selector(topic, queue_id, select), timeout_s), told)
-        task = asyncio.create_task(work)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-    async def _tell(self, sending: Coroutine[Any, Any, tuple[SendResult, ...]], told: Told) -> None:
-        outcome: SendResult | LongpollError
-        try:
-            (outcome,) = await sending
-        except LongpollError as error:
-            outcome = error
-        except FAULTS as error:
-            outcome = ClientError(f"the message could not be sent: {error!r}")
-        with KeepGoing(log, "the callback of a send failed"):
-            told(outcome)
+        sending = self._begin(parcel, selector(topic, queue_id, select), timeout_s)
+        if not self._sent_at_once(sending, told):
+            self._send_later(sending, told)
 
     def _single(self, topic: str, message: OutgoingMessage) -> Parcel:
         (msg_id,) = self._ids.new(1)
         return single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
 
+    # ------------------------------------------------------------ one send that is awaited
+
+    def _begin(self, parcel: Parcel, select: Select | None, timeout_s: float) -> _Sending:
+        now_ns = self._now_ns()
+        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9), self._slow, header_of)
+        return _Sending(tries, self._watch.begin(parcel), now_ns)
+
     async def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         self._instance.check()
-        now_ns = self._runtime.monotonic_ns()
-        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9), self._slow, header_of)
-        while True:
-            route = self._instance.routes.fresh(parcel.topic, now_ns)
-            if route is None:
-                left_s = max(0.0, (tries.deadline_ns - now_ns) / 1e9)
-                route = await self._instance.publish_route(parcel.topic, left_s)
-                now_ns = self._runtime.monotonic_ns()
-            attempt = tries.begin(route, self._turns.__next__, now_ns)
-            outcome = await self._try(parcel, attempt)
-            now_ns = self._runtime.monotonic_ns()
-            found = tries.ended(outcome, now_ns)
-            if found is not None:
-                return found
+        return await self._tried(self._begin(parcel, select, timeout_s))
+
+    async def _tried(self, sending: _Sending) -> tuple[SendResult, ...]:
+        """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_async`."""
+        outcome: Outcome = _UNENDED
+        tries = sending.tries
+        try:
+            while True:
+                route = self._instance.routes.fresh(tries.parcel.topic, self._now_ns())
+                if route is None:
+                    left_s = max(0.0, (tries.deadline_ns - self._now_ns()) / 1e9)
+                    route = await self._instance.publish_route(tries.parcel.topic, left_s)
+                attempt = tries.begin(route, self._turns.__next__, self._now_ns())
+                answer = await self._try(tries.parcel, attempt)
+                found = tries.ended(answer, self._now_ns())
+                if found is not None:
+                    outcome = found
+                    return found
+        except LongpollError as error:
+            outcome = error
+            raise
+        finally:
+            self._ended(sending, outcome)
 
     async def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
         """Ask one broker, and wait for what comes of it."""
@@ -205,17 +235,87 @@ class AsyncProducer:
             connection = self._instance.opened(attempt.address)
             if connection is None:
                 connection = await self._instance.connection(attempt.address, attempt.timeout_s)
-            if connection.is_signed:
-                header = parcel.header(attempt.queue.queue_id)
-                return await connection.call(parcel.code, header, parcel.body, timeout_s=attempt.timeout_s)
-
-            def write(opaque: int) -> list[Buffer]:
-                return [self._templates.head(parcel, attempt.queue.queue_id, opaque), parcel.body]
-
-            return await connection.ask(parcel.code, write, attempt.timeout_s)
+            return await connection.ask(parcel.code, self._writer(connection, parcel, attempt), attempt.timeout_s)
         except LifecycleError:
             raise
         except ClientError as error:
-            if is_lost(error):
-                self._instance.doubt_route(parcel.topic)
+            self._doubt(parcel, error)
             return error
+
+    def _writer(self, connection: AsyncConnection, parcel: Parcel, attempt: Attempt) -> Write:
+        """What writes the request: by a template, unless it is signed."""
+        queue_id = attempt.queue.queue_id
+        if connection.is_signed:
+            return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
+        return lambda opaque: [self._templates.head(parcel, queue_id, opaque), parcel.body]
+
+    def _doubt(self, parcel: Parcel, error: ClientError) -> None:
+        if is_lost(error):
+            self._instance.doubt_route(parcel.topic)
+
+    def _ended(self, sending: _Sending, outcome: Outcome) -> None:
+        self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
+
+    # ------------------------------------------------------------ one send that nobody awaits
+
+    def _sent_at_once(self, sending: _Sending, told: Told) -> bool:
+        """Send without a task, where route and connection are there and the broker reads; else false."""
+        tries = sending.tries
+        route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
+        if route is None:
+            return False
+        try:
+            attempt = tries.begin(route, self._turns.__next__, sending.begun_ns)
+            connection = self._instance.opened(attempt.address)
+            if connection is None or not connection.has_room:
+                tries.unbegin()
+                return False
+            write = self._writer(connection, tries.parcel, attempt)
+            connection.begin(tries.parcel.code, write, partial(self._answered, sending, told), attempt.timeout_s)
+            self._on_way += 1
+        except FAULTS as error:
+            outcome = _as_told(error)
+            self._ended(sending, outcome)
+            asyncio.get_running_loop().call_soon(_tell, told, outcome)
+        return True
+
+    def _answered(self, sending: _Sending, told: Told, answer: Command | ClientError) -> None:
+        """Tell what came of it, or have a task try it again."""
+        self._on_way -= 1
+        if isinstance(answer, ClientError):
+            self._doubt(sending.tries.parcel, answer)
+        try:
+            found = sending.tries.ended(answer, self._now_ns())
+        except ClientError as error:
+            self._ended(sending, error)
+            _tell(told, error)
+            return
+        if found is None:
+            self._send_later(sending, told)
+            return
+        self._ended(sending, found)
+        _tell(told, found[0])
+
+    def _send_later(self, sending: _Sending, told: Told) -> None:
+        task = asyncio.create_task(self._tell_later(sending, told))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _tell_later(self, sending: _Sending, told: Told) -> None:
+        outcome: SendResult | LongpollError
+        try:
+            (outcome,) = await self._tried(sending)
+        except FAULTS as error:
+            outcome = _as_told(error)
+        _tell(told, outcome)
+
+
+def _as_told(error: Exception) -> LongpollError:
+    """What a send failed with, as its caller is told of it."""
+    return error if isinstance(error, LongpollError) else ClientError(f"the message could not be sent: {error!r}")
+
+
+def _tell(told: Told, outcome: SendResult | LongpollError) -> None:
+    """Tell a send's caller; what that raises harms nobody else."""
+    with KeepGoing(log, "the callback of a send failed"):
+        told(outcome)

@@ -135,6 +135,11 @@ class Tries(msgspec.Struct, eq=False):
         self.address = route.addresses[queue.broker_name]
         return Attempt(queue, route.addresses[queue.broker_name], (self.deadline_ns - now_ns) / 1e9)
 
+    def unbegin(self) -> None:
+        """The try that has begun is not made; its queue's turn has passed."""
+        self.count -= 1
+        self._queue = None
+
     def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:
         """Where each message went; None when it is to be tried again. Raises what the send has failed with."""
         assert self._queue is not None, "it has not begun"
