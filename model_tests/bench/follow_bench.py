@@ -1,114 +1,206 @@
 """How far behind a follower is: a history grows at a fixed rate, with a fault now and then, beside `judge --follow`.
 
-    python model_tests/bench/follow_bench.py [--rates 20000 200000] [--seconds 60] [--fault-s 10]
+    python model_tests/bench/follow_bench.py [--rates 20000 200000] [--seconds 60] [--fault-s 10] [--format parquet]
 
-One process writes simulated events as lines at the rate, and in every `--fault-s` seconds makes one answer wrong;
-another runs `longpoll judge --follow --engine local --findings FILE`. Prints a line a fault: how many events there were
-when its line was written, how long after that its finding was in the file, and how much memory the follower took then,
-and at the end how often the writer was late itself. Faults that were not told `--wait` seconds after the last event are
-named as missing. Making the events beforehand is not timed: 10^6 take 250 MB of disk and half a minute.
+The history is simulated and written beforehand, which is not timed. A thread that does next to nothing then moves
+Parquet parts of half a second each (`--part-s`) into the history when their last event is due at the rate, or adds
+lines to one part; every `--fault-s` seconds one answer is wrong. Beside it runs `longpoll judge --follow --engine local
+--findings FILE --checkpoint DIR`. Prints how long after it was due at the rate each fault was in the file (so what a
+part waits to be whole counts), the most memory of the follower in each minute, its processor time an event with
+everything (read, judge, tell, keep), and how late the writer was itself. Faults that were not told `--wait` seconds
+after the last event are named as missing. 10^6 events take 18 MB of disk and some seconds as Parquet, 250 MB and half a
+minute as lines.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
-import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import pyarrow.parquet as pq
-from attrs import define, field
+import numpy as np
+import pyarrow as pa
+from attrs import define, evolve, field, frozen
 
-from longpoll_judge.read.schema import event_dict
+from longpoll_judge.read.parquet import write_part
+from longpoll_judge.read.schema import event_dicts
+from longpoll_judge.rules.across import rows_where
 from longpoll_judge.testing.generate import Load
-from longpoll_judge.testing.tiles import write_large
-from longpoll_spec.history import META_FILE
+from longpoll_judge.testing.tiles import Tile, moved, plan, simulated_tile, write_meta
+from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
-LINES: Final = "lines"
-"""The file of all lines, which are written again at each rate."""
+LOAD: Final = Load(queues=32, send_interval_ms=1.0)
+"""Some 170,000 events in a second of the broker's own clock, so as much is at hand as beside a real one."""
+TILE_S: Final = 2.0
+"""How long one simulated piece lasts, which is repeated."""
 TICK_S: Final = 0.05
-"""How often lines are written."""
+"""How often lines are written, and how often there is a look at what was told."""
 CLOCK: Final = threading.Event()
 """Is never set: what waits for it waits for the time that it says."""
 KIB: Final = 1024
-NEXT: Final = re.compile(rb'"offset_next":(\d+)')
-REQUEST: Final = re.compile(rb'"request":"([^"]*)"')
+MINUTE_S: Final = 60.0
+JUDGED: Final = re.compile(rb"up to event (\d+)")
 WRONG: Final = 1_000_000
 """What is added to the next offset of an answer, and is past any log here."""
+REQUEST: Final = re.compile(rb'"request":"([^"]*)"')
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @define
 class Planted:
-    """A wrong answer: when it was written, after how many events, and when it was told."""
+    """A wrong answer: when it is due, after how many events, and when it was told."""
 
     request: str
     events: int
-    written_s: float
+    due_s: float
     told_s: float | None = None
-    resident_bytes: int = 0
 
 
-@define
-class Writer:
-    """Writes lines at a rate. Invariant: `events` lines are in the history."""
+@frozen
+class Piece:
+    """Events that are added to a history at once, when the last of them is due."""
 
-    history: Path
+    path: Path
+    start: int
+    """A byte of a file of lines; a part is one file."""
+    end: int
+    events: int
+    due_s: float
+
+
+@frozen
+class Shape:
+    """What a history is to be."""
+
     rate: int
+    """Events in a second."""
+    seconds: float
     fault_s: float
-    events: int = 0
-    late_s: float = 0.0
-    planted: list[Planted] = field(factory=list)
+    part_s: float
+    kind: str
+    """How the names of its parts end."""
 
-    def write(self, lines: Iterator[bytes], seconds: float, look: float, watch: Watch) -> None:
-        """Write for so long, and let `watch` look every `look` seconds."""
-        begun_s = time.monotonic()
-        fault_s, looked_s = self.fault_s, 0.0
-        with (self.history / "part-0.ndjson").open("ab", buffering=0) as part:
-            while (passed_s := time.monotonic() - begun_s) < seconds:
-                batch = [line for _number, line in zip(range(int(passed_s * self.rate) - self.events), lines)]  # noqa: B905 - as many as there are
-                if passed_s >= fault_s and self._plant(batch):
-                    fault_s += self.fault_s
-                part.write(b"".join(batch))
-                self.events += len(batch)
-                for each in self.planted:
-                    each.written_s = each.written_s or time.monotonic()
-                self.late_s = max(self.late_s, time.monotonic() - begun_s - passed_s)
-                if passed_s - looked_s >= look:
-                    watch.look(self.planted)
-                    looked_s = passed_s
-                CLOCK.wait(max(TICK_S - (time.monotonic() - begun_s - passed_s), 0))
 
-    def _plant(self, batch: list[bytes]) -> bool:
-        """Make the first answer among the lines wrong; false where there is none."""
-        for number, line in enumerate(batch):
-            told = NEXT.search(line)
-            request = REQUEST.search(line)
-            if b'"answer_sent"' in line and told and request:
-                batch[number] = line[: told.start(1)] + str(int(told[1]) + WRONG).encode() + line[told.end(1) :]
-                self.planted.append(Planted(request[1].decode(), self.events + number, 0.0))
-                return True
-        return False
+@frozen
+class Made:
+    """A history that is still to be written: its pieces in their order, and what is wrong in it."""
+
+    pieces: list[Piece]
+    planted: list[Planted]
+
+
+def make(directory: Path, shape: Shape) -> Made:
+    """Simulate a history, cut into pieces."""
+    write_meta(directory)
+    tile = simulated_tile(evolve(LOAD, events=round(shape.rate * TILE_S)))
+    faulty, request = _with_fault(tile)
+    length = len(tile.table)
+    count = max(round(shape.rate * shape.seconds / length), 1)
+    every = max(round(shape.fault_s * shape.rate / length), 1)
+    changed = dict.fromkeys(range(every - 1, count, every), 1)
+    pieces: list[Piece] = []
+    planted: list[Planted] = []
+    done = 0
+    for place in plan([tile, faulty], count, changed=changed):
+        table = moved((tile, faulty)[place.tile], place).sort_by("sequence")
+        if place.tile:
+            row = int(np.flatnonzero(_of_request(table, f"{place.number}.{request}"))[-1])
+            planted.append(Planted(f"{place.number}.{request}", done + row, (done + row) / shape.rate))
+        pieces += _cut(directory, table, done, shape)
+        done += len(table)
+    return Made(pieces, planted)
+
+
+def _with_fault(tile: Tile) -> tuple[Tile, str]:
+    """The tile with a wrong answer in its middle, and that request."""
+    answers = np.flatnonzero(rows_where(tile.table, "answer_sent"))
+    row = int(answers[len(answers) // 2])
+    told = tile.table["offset_next"].to_numpy().copy()
+    told[row] += WRONG
+    at = tile.table.schema.get_field_index("offset_next")
+    table = tile.table.set_column(at, "offset_next", pa.array(told, pa.int64()))
+    return evolve(tile, table=table), str(tile.table["request"][row])
+
+
+def _of_request(table: pa.Table, request: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    column = table["request"].unify_dictionaries().combine_chunks()
+    chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = chunk.indices.to_numpy() == chunk.dictionary.to_pylist().index(
+        request
+    )
+    return found
+
+
+def _cut(directory: Path, table: pa.Table, done: int, shape: Shape) -> Iterator[Piece]:
+    """The pieces of some events, written to files that no history has yet."""
+    is_parquet = shape.kind == PARQUET_SUFFIX
+    size = max(round(shape.rate * (shape.part_s if is_parquet else TICK_S)), 1)
+    for first in range(0, len(table), size):
+        events = table.slice(first, size)
+        due_s = (done + first + len(events)) / shape.rate
+        if is_parquet:
+            path = directory / f"made-{done + first:012}{shape.kind}"
+            write_part(path, [events])
+            yield Piece(path, 0, path.stat().st_size, len(events), due_s)
+            continue
+        path = directory / f"made{shape.kind}"
+        with path.open("ab") as file:
+            start = file.tell()
+            file.write(b"".join(msgspec.json.encode(event) + b"\n" for event in event_dicts(events)))
+            yield Piece(path, start, file.tell(), len(events), due_s)
+
+
+def grow(made: Made, history: Path, begun_s: float, look: Callable[[], None]) -> float:
+    """Add each piece when it is due, and look in between; how late the writer was at most."""
+    late_s = 0.0
+    for number, piece in enumerate(made.pieces):
+        while (left_s := begun_s + piece.due_s - time.monotonic()) > 0:
+            CLOCK.wait(min(left_s, TICK_S))
+            look()
+        late_s = max(late_s, -left_s)
+        if piece.path.suffix == PARQUET_SUFFIX:
+            piece.path.rename(history / f"part-{number:06}{PARQUET_SUFFIX}")
+        else:
+            _append(piece, history / f"part-0{NDJSON_SUFFIX}")
+    return late_s
+
+
+def _append(piece: Piece, part: Path) -> None:
+    """Add lines without looking at them."""
+    with piece.path.open("rb") as lines, part.open("ab") as grown:
+        lines.seek(piece.start)
+        grown.write(lines.read(piece.end - piece.start))
 
 
 @define
 class Watch:
-    """Looks at the file of findings, and at the memory of the process that writes it."""
+    """Looks at the file of findings, and at the process that writes it."""
 
     findings: Path
     pid: int
+    planted: list[Planted]
+    begun_s: float
+    memory: list[int] = field(factory=list)
+    """The most that the process held in each minute, in bytes."""
     _at: int = 0
 
-    def look(self, planted: Sequence[Planted]) -> None:
-        """Note which of the faults are told now."""
+    def look(self) -> None:
+        """Note which of the faults are told now, and how much memory is held."""
+        now_s = time.monotonic() - self.begun_s
+        while len(self.memory) <= now_s // MINUTE_S:
+            self.memory.append(0)
+        self.memory[-1] = max(self.memory[-1], resident_bytes(self.pid))
         if not self.findings.exists():
             return
         with self.findings.open("rb") as file:
@@ -116,10 +208,10 @@ class Watch:
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._at += len(whole)
-        told = {msgspec.json.decode(line)["request"] for line in whole.splitlines()}
-        for each in planted:
-            if each.request in told:
-                each.told_s, each.resident_bytes = time.monotonic(), resident_bytes(self.pid)
+        told = {found[1].decode() for line in whole.splitlines() if (found := REQUEST.search(line))}
+        for each in self.planted:
+            if each.told_s is None and each.request in told:
+                each.told_s = now_s
 
 
 def resident_bytes(pid: int) -> int:
@@ -129,60 +221,89 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * KIB
 
 
-def write_lines(packed: Path, text: Path) -> None:
-    """Write a history as lines in the order in which its observer numbered them, as recorders do."""
-    encode = msgspec.json.Encoder().encode
-    with text.open("wb") as file:
-        for part in sorted(packed.glob("part-*")):
-            table = pq.ParquetFile(part).read()
-            for row in table.sort_by("sequence").to_pylist():
-                file.write(encode(event_dict(row)) + b"\n")
+def processor_s(pid: int) -> float:
+    """The processor time that a process has taken, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def measure(source: Path, rate: int, seconds: float, fault_s: float, wait_s: float) -> None:
+def measure(made: Made, rate: int, source: Path, wait_s: float) -> None:
     """Follow one history while it grows, and print what was measured."""
-    with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="longpoll-bench-", dir=source.parent) as directory:
         history, findings = Path(directory) / "history", Path(directory) / "found.ndjson"
         history.mkdir()
         shutil.copy(source / META_FILE, history)
-        command = ["judge", str(history), "--engine", "local", "--follow", "--findings"]
-        call = [sys.executable, "-m", "longpoll", *command, str(findings)]
-        with subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as follower:
-            watch, writer = Watch(findings, follower.pid), Writer(history, rate, fault_s)
-            with (source / LINES).open("rb") as lines:
-                writer.write(lines, seconds, 0.2, watch)
+        told = ["--findings", str(findings), "--checkpoint", str(Path(directory) / "kept")]
+        call = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", "local", "--follow", *told]
+        said = Path(directory) / "said"
+        with said.open("wb") as errors, subprocess.Popen(call, stdout=errors, stderr=errors) as follower:
+            await_start(follower, said)
+            begun_s, before_s = time.monotonic(), processor_s(follower.pid)
+            watch = Watch(findings, follower.pid, made.planted, begun_s)
+            late_s = grow(made, history, begun_s, watch.look)
             end_s = time.monotonic() + wait_s
-            while any(each.told_s is None for each in writer.planted) and time.monotonic() < end_s:
-                watch.look(writer.planted)
+            while any(each.told_s is None for each in made.planted) and time.monotonic() < end_s:
+                watch.look()
                 CLOCK.wait(TICK_S)
-            follower.send_signal(signal.SIGINT)
-    show(rate, seconds, writer)
+            used_s, judged = processor_s(follower.pid) - before_s, judged_events(said)
+            # Not asked for the verdict on the whole, which would judge all of it once more.
+            follower.kill()
+    show(made, rate, watch, late_s)
+    cost = f"{judged:,} events judged, {used_s / max(judged, 1) * 1e6:.2f} us of processor time each"
+    print(f"{rate:>9,} events/s   {cost}, load of the machine {os.getloadavg()[0]:.1f}", flush=True)  # noqa: T201
 
 
-def show(rate: int, seconds: float, writer: Writer) -> None:
-    """Print one line a fault, and one of the writer."""
-    for each in writer.planted:
-        behind = "not told" if each.told_s is None else f"{each.told_s - each.written_s:8.2f} s behind"
-        memory = f"{each.resident_bytes / KIB**2:8.0f} MiB"
-        print(f"{rate:>9,} events/s   {each.events:>12,} events   {behind}   {memory}", flush=True)  # noqa: T201
-    text = f"{rate:>9,} events/s   {writer.events / seconds:,.0f} were written, {writer.late_s:.2f} s late at most"
-    print(text, flush=True)  # noqa: T201
+def await_start(follower: subprocess.Popen[bytes], said: Path) -> None:
+    """Wait until the follower has judged what there is, which is nothing."""
+    end_s = time.monotonic() + MINUTE_S
+    while b"up to event" not in said.read_bytes():
+        if follower.poll() is not None or time.monotonic() > end_s:
+            raise SystemExit(f"the follower did not begin: {said.read_text()}")
+        CLOCK.wait(TICK_S)
+
+
+def judged_events(said: Path) -> int:
+    """Up to which event the follower has judged, as it says last."""
+    found = JUDGED.findall(said.read_bytes())
+    return int(found[-1]) if found else 0
+
+
+def show(made: Made, rate: int, watch: Watch, late_s: float) -> None:
+    """Print one line a fault, and those that sum up."""
+    behind: list[float] = []
+    for each in made.planted:
+        told = "not told"
+        if each.told_s is not None:
+            behind.append(each.told_s - each.due_s)
+            told = f"{behind[-1]:8.2f} s behind"
+        print(f"{rate:>9,} events/s   {each.events:>12,} events   {told}", flush=True)  # noqa: T201
+    count = sum(piece.events for piece in made.pieces)
+    lines = [f"{count:,} events in {made.pieces[-1].due_s:.0f} s, the writer {late_s:.2f} s late at most"]
+    if behind:
+        lines.append(f"{len(behind)} of {len(made.planted)} faults told, p50 {statistics.median(behind):.2f} s behind")
+        lines[-1] += f", max {max(behind):.2f} s"
+    memory = [f"{each / KIB**2:.0f}" for each in watch.memory if each]
+    lines.append(f"memory, the most in each minute: {' '.join(memory)} MiB")
+    for line in lines:
+        print(f"{rate:>9,} events/s   {line}", flush=True)  # noqa: T201
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Simulate once, then measure at each rate."""
+    """Simulate and measure at each rate."""
     parser = argparse.ArgumentParser(description="How far behind a follower is.")
     parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 200_000])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--fault-s", type=float, default=10.0)
-    parser.add_argument("--wait", type=float, default=120.0)
+    parser.add_argument("--part-s", type=float, default=0.5)
+    parser.add_argument("--format", choices=("parquet", "ndjson"), default="parquet")
+    parser.add_argument("--wait", type=float, default=60.0)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
-        packed = Path(directory) / "packed"
-        write_large(packed, Load(events=round(max(options.rates) * options.seconds), queues=16))
-        write_lines(packed, packed / LINES)
-        for rate in options.rates:
-            measure(packed, rate, options.seconds, options.fault_s, options.wait)
+    for rate in options.rates:
+        with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
+            source = Path(directory) / "made"
+            shape = Shape(rate, options.seconds, options.fault_s, options.part_s, f".{options.format}")
+            made = make(source, shape)
+            measure(made, rate, source, options.wait)
 
 
 if __name__ == "__main__":

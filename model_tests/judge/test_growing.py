@@ -126,6 +126,7 @@ def test_a_planted_fault_is_told_or_left_to_the_whole(fault: str, tmp_path: Path
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_every_planted_fault_is_told_or_left_to_the_whole(seed: int, tmp_path: Path) -> None:
     """Each kind there is; most are told before the end, all of pulls and logs are."""

@@ -15,7 +15,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_judge.read import files
-from longpoll_judge.read.source import History, find, kind_of
+from longpoll_judge.read.source import History, RowGroups, find, kind_of
 from longpoll_spec.history import NDJSON_SUFFIX, PART_FILES
 
 BLOCK_BYTES: Final = 1 << 16
@@ -43,10 +43,16 @@ def sizes_of(directories: Iterable[Path | str]) -> dict[str, int]:
 
 @define
 class Growth:
-    """Looks at histories again and again. Invariant: `sizes` are those of the last look."""
+    """Looks at histories again and again, and opens no part again that has not grown.
+
+    Invariant: `sizes` are those of the last look, and `_ends` those of its lines.
+    """
 
     paths: Sequence[Path | str]
     sizes: dict[str, int] = field(factory=dict)
+    _ends: dict[str, int] = field(factory=dict)
+    """By part of lines: the byte after its last newline."""
+    _row_groups: RowGroups = field(factory=dict)
 
     def has_grown(self) -> bool:
         """Whether a part is longer than at the last look, or new."""
@@ -56,8 +62,12 @@ class Growth:
         """What is whole now; raises `HistoryNotFoundError`."""
         before, self.sizes = self.sizes, sizes_of(self.paths)
         settled = {part for part, size in self.sizes.items() if before.get(part) == size}
-        history = find(self.paths)
-        ends = {part: whole_end(part) for part in self.sizes if kind_of(part) == NDJSON_SUFFIX}
+        history = find(self.paths, self._row_groups)
+        self._ends = ends = {
+            part: self._ends[part] if part in self._ends and before.get(part) == size else whole_end(part)
+            for part, size in self.sizes.items()
+            if kind_of(part) == NDJSON_SUFFIX
+        }
         slices = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.slices

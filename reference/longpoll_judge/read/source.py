@@ -39,6 +39,9 @@ MONOTONIC: Final = "monotonic"
 SLICE_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
 
+RowGroups = dict[tuple[str, int], int]
+"""How many row groups a Parquet part of a path and a size in bytes has."""
+
 
 @with_table
 class Slice(msgspec.Struct, frozen=True, order=True):
@@ -75,8 +78,16 @@ class History:
     """By source: the policy of its broker, where it is known."""
 
 
-def find(places: Iterable[Path | str]) -> History:
-    """Look through the directories, paths or URIs; raises `HistoryNotFoundError` for one that holds no history."""
+def find(places: Iterable[Path | str], known: RowGroups | None = None) -> History:
+    """Look through the directories, paths or URIs.
+
+    Args:
+        places: Where histories are.
+        known: What was known of Parquet parts by an earlier look, which is not read again; what is new is added.
+
+    Raises `HistoryNotFoundError` for a place that holds no history.
+    """
+    known = {} if known is None else known
     directories = sorted({files.absolute(place) for place in places})
     damages: list[Damage] = []
     metas: dict[str, Meta | None] = {}
@@ -112,7 +123,7 @@ def find(places: Iterable[Path | str]) -> History:
             laws |= {rename.get(name, name): (meta.policy, meta.law) for name in names}
         clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
         for part in files.entries(directory, PART_FILES):
-            slices += _cut(part, rename, clocks, damages)
+            slices += _cut(part, rename, clocks, damages, known)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
     return History(
         slices=slices,
@@ -170,7 +181,13 @@ def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
         yield f"hold_limit of source {source.name!r} is {source.hold_limit}, which is no number of pulls"
 
 
-def _cut(part: Entry, rename: dict[str, str], clocks: dict[str, tuple[int, int]], damages: list[Damage]) -> list[Slice]:
+def _cut(
+    part: Entry,
+    rename: dict[str, str],
+    clocks: dict[str, tuple[int, int]],
+    damages: list[Damage],
+    known: RowGroups,
+) -> list[Slice]:
     """The slices of one part; what is no readable part is named in `damages`."""
     kind = kind_of(part.path)
     if kind not in PART_SUFFIXES:
@@ -180,11 +197,21 @@ def _cut(part: Entry, rename: dict[str, str], clocks: dict[str, tuple[int, int]]
         damages.append(Damage(part.path, -1, "it is named like a part and is no file: nothing of it is read"))
         return []
     if kind == PARQUET_SUFFIX:
-        step, end = 1, parquet.row_group_count(part.path, damages)
+        step, end = 1, _row_groups(part, damages, known)
     else:
         end = part.size
         step = SLICE_BYTES if kind == NDJSON_SUFFIX else max(end, 1)
     return [Slice(part.path, start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
+
+
+def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
+    """How many row groups a part has; one that cannot be read is looked at each time."""
+    if (part.path, part.size) in known:
+        return known[part.path, part.size]
+    count = parquet.row_group_count(part.path, damages)
+    if count:
+        known[part.path, part.size] = count
+    return count
 
 
 def kind_of(path: str) -> str:

@@ -34,6 +34,8 @@ from longpoll_judge.run.spill import open_spill
 
 PERIOD_S: Final = 0.5
 """How often there is a look for something new."""
+LONG_PERIOD_S: Final = 1.0
+"""The same of a long history: the more comes at once the less an event costs."""
 TELL_S: Final = 1.0
 """How often it is told where a history stands that was there before."""
 WHOLE_EVENTS: Final = 200_000
@@ -145,7 +147,7 @@ def _follow_growing(
             tell(steps.result(history))
         if progress is not None:
             progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
-        if stops(max(PERIOD_S - (time.monotonic() - begun_s), 0.0)):
+        if stops(max(LONG_PERIOD_S - (time.monotonic() - begun_s), 0.0)):
             return
 
 
