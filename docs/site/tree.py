@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -27,6 +28,8 @@ _FENCED: Final = re.compile(r"^(```+)(\w*)[^\n]*\n.*?^\1$", re.MULTILINE | re.DO
 PICTURED: Final = DOCS / "findings.md"
 """The page on which each run is drawn below the commands that explain it."""
 EXPLAINED: Final = re.compile(r"^longpoll explain (\S+)$", re.MULTILINE)
+_DRAWN: Final = re.compile(r"^!\[([^\]\n]*)\]\(([^)\s]+\.svg)\)$", re.MULTILINE)
+"""A picture of the project's own on a line of its own."""
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -85,8 +88,20 @@ def _block(block: re.Match[str]) -> str:
 
 
 def linked(text: str, path: Path, place: str, known: dict[Path, str], target: Path) -> str:
-    """Prose with its links as they lead from the page's place; what stands in backticks is left alone."""
+    """Prose with its links as they lead from the page's place; what stands in backticks is left alone.
+
+    A picture of ours becomes part of the page, so that it is dark where the page is.
+    """
+    text = _DRAWN.sub(lambda found: _inline(found, path), text)
     return _LINK.sub(lambda found: _link(found, path, place, known, target), text)
+
+
+def _inline(found: re.Match[str], path: Path) -> str:
+    picture = path.parent / found[2]
+    if not picture.is_file():
+        raise TreeError(f"{path.relative_to(ROOT)}: no picture {found[2]}")
+    svg = picture.read_text("utf-8").strip().replace('role="img"', f'role="img" aria-label="{escape(found[1])}"')
+    return f"```{{raw}} html\n<figure>{svg}</figure>\n```"
 
 
 def _link(found: re.Match[str], path: Path, place: str, known: dict[Path, str], target: Path) -> str:

@@ -1,11 +1,13 @@
 """What polling costs and gains: fixed rates, RocketMQ's short polling, and long polling, on our broker.
 
-    python -m model_tests.bench.polling_bench [--messages 60] [--idle-s 5] [--json]
+    python -m model_tests.bench.polling_bench [--messages 60] [--idle-s 5] [--json] [--write docs/figures/polling.json]
 
 One consumer of eight queues, one producer that sends at random moments, and `longpoll serve` as a process of its own,
 anew for each way. Measured: the time from the call of send to the consumer's having the message, pulls and the broker's
-processor time while messages come, and the same while none do. Exits with 1 when long polling is not the quickest way
-or not the one with the fewest pulls while nothing comes.
+processor time while messages come, and the same while none do. Exits with 1 when long polling is not quicker than every
+way that asks at a rate, or does not have fewer pulls than they while nothing comes. `--write` keeps the figures, the
+machine's name and every latency in a file, which the pictures of docs/polling.md are drawn from
+(`python -m docs.site.figures`).
 
 Leaves out many consumers (`broker_bench`). On a machine with other work the latencies are theirs as well; pulls and
 processor time are not.
@@ -29,6 +31,7 @@ from time import perf_counter_ns
 
 import msgspec
 from attrs import field, frozen
+from model_tests.bench.broker_shown import machine
 from rich.console import Console
 from rich.table import Table
 
@@ -64,12 +67,15 @@ class Way:
     """Of `broker.conf`."""
 
 
+LOOKED_AT = "long polling, log looked at every 1 ms"
+NOTIFIED = "long polling"
 WAYS = (
     Way("every 1 s", 1.0),
     Way("every 100 ms", 0.1),
     Way("every 10 ms", 0.01),
     Way("short polling", options=("--policy", "rocketmq-4.9"), settings="longPollingEnable=false\n"),
-    Way("long polling"),
+    Way(LOOKED_AT, options=("--knob", "notify=dispatcher_poll")),
+    Way(NOTIFIED),
 )
 
 
@@ -86,6 +92,17 @@ class Result(msgspec.Struct):
     """Of one core, the broker's, while messages came."""
     idle_pulls_per_s: float
     idle_cpu_percent: float
+    latencies_ms: list[float]
+    """Each message's, from the quickest on."""
+
+
+class Figures(msgspec.Struct):
+    """What the file of figures has."""
+
+    command: str
+    machine: dict[str, str]
+    messages: int
+    results: list[Result]
 
 
 @contextmanager
@@ -222,6 +239,7 @@ def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
         cpu_percent=busy[1],
         idle_pulls_per_s=idle[0],
         idle_cpu_percent=idle[1],
+        latencies_ms=[round(each, 3) for each in found],
     )
 
 
@@ -234,9 +252,9 @@ def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tu
 
 
 def is_long_polling_best(results: Sequence[Result]) -> bool:
-    """Whether long polling is the quickest, and has the fewest pulls while nothing comes."""
-    best = next(result for result in results if result.way == "long polling")
-    others = [result for result in results if result is not best]
+    """Whether long polling is quicker than what asks at a rate, and has fewer pulls while nothing comes."""
+    best = next(result for result in results if result.way == NOTIFIED)
+    others = [result for result in results if result.way not in {NOTIFIED, LOOKED_AT}]
     return all(
         best.latency_ms_median < other.latency_ms_median and best.idle_pulls_per_s < other.idle_pulls_per_s
         for other in others
@@ -249,7 +267,7 @@ def show(results: Sequence[Result]) -> None:
     for column in ("way", "median ms", "p99 ms", "max ms", "pulls/s", "broker CPU %", "idle pulls/s", "idle CPU %"):
         grid.add_column(column, justify="left" if column == "way" else "right")
     for result in results:
-        figures = msgspec.structs.astuple(result)[1:]
+        figures = msgspec.structs.astuple(result)[1:-1]
         grid.add_row(result.way, *(f"{figure:,.1f}" for figure in figures))
     Console(width=120).print(grid)
 
@@ -261,8 +279,13 @@ def main() -> int:
     parser.add_argument("--idle-s", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, help="keep the figures in this file")
     options = parser.parse_args()
     results = [measure(way, options.messages, options.idle_s, options.seed) for way in WAYS]
+    if options.write is not None:
+        command = f"python -m model_tests.bench.polling_bench --messages {options.messages} --idle-s {options.idle_s:g}"
+        figures = Figures(command, machine(), options.messages, results)
+        options.write.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
     if options.json:
         sys.stdout.write(msgspec.json.encode({"results": results}).decode() + "\n")
     else:

@@ -9,7 +9,7 @@ from model_tests.bench.polling_bench import WAYS, Result, is_long_polling_best, 
 
 def result(way: str, latency_ms: float, idle_pulls_per_s: float) -> Result:
     """One way's figures, of which two count."""
-    return Result(way, latency_ms, latency_ms, latency_ms, 1.0, 1.0, idle_pulls_per_s, 0.0)
+    return Result(way, latency_ms, latency_ms, latency_ms, 1.0, 1.0, idle_pulls_per_s, 0.0, [latency_ms])
 
 
 @pytest.mark.parametrize(

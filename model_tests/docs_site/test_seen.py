@@ -17,6 +17,7 @@ PAGES: Final = (
     "findings.html",
     "architecture.html",
     "protocol.html",
+    "polling.html",
     "lessons/1-lost-by-hold.html",
     "commands/check.html",
     "api/longpoll.html",
@@ -32,7 +33,8 @@ CUT_OFF: Final = """
   const bad = [];
   const wide = document.documentElement.scrollWidth - innerWidth;
   if (wide > 0) bad.push(`the page is ${wide} px too wide`);
-  for (const svg of document.querySelectorAll("svg[viewBox].lp-lanes, svg.lp-graph, svg.lp-sequence, svg.lp-chart")) {
+  const kinds = ["lanes", "graph", "sequence", "chart", "plot"].map((kind) => `svg.lp-${kind}[viewBox]`).join();
+  for (const svg of document.querySelectorAll(kinds)) {
     const sheet = svg.viewBox.baseVal;
     for (const text of svg.querySelectorAll("text")) {
       const box = text.getBBox(), where = text.getCTM().multiply(svg.getCTM().inverse());

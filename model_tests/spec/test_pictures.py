@@ -15,7 +15,7 @@ from longpoll.cli import main
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.moves import moves_of
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.render.pictures import graph, lanes, svg
+from longpoll_spec.render.pictures import graph, lanes, plot, svg
 from longpoll_spec.render.pictures.graph import Edge
 from longpoll_spec.render.pictures.letters import width_of, wrapped
 from longpoll_spec.render.pictures.phases import phases
@@ -29,10 +29,18 @@ SIZES: Final = {
     "lp-lanes": ({"java": lanes.SMALL, "inside": lanes.SMALL, "tick": lanes.SMALL, "number": lanes.SMALL}, lanes.SIZE),
     "lp-chart": ({"java": svg.SMALL, "change": svg.SMALL, "number": svg.SMALL}, svg.SIZE),
     "lp-graph": ({"words": graph.SMALL}, graph.SIZE),
+    "lp-plot": ({"small": plot.SMALL}, plot.SIZE),
 }
 """Picture -> the sizes of its letters by class, and of all others."""
-BOLD: Final = {("lp-lanes", "number"), ("lp-chart", "name")}
-MIDDLE: Final = {("lp-lanes", "number"), ("lp-lanes", "middle"), ("lp-chart", "name"), ("lp-chart", "java")}
+BOLD: Final = {("lp-lanes", "number"), ("lp-chart", "name"), ("lp-plot", "head")}
+MIDDLE: Final = {
+    ("lp-lanes", "number"),
+    ("lp-lanes", "middle"),
+    ("lp-chart", "name"),
+    ("lp-chart", "java"),
+    ("lp-plot", "middle"),
+}
+END: Final = {("lp-plot", "end")}
 
 
 @frozen
@@ -73,7 +81,8 @@ def _placed(element: ET.Element, kind: str, x: float, y: float) -> Written:
     text = element.text or ""
     width = width_of(text, size, bold=any((kind, each) in BOLD for each in classes))
     middle = kind == "lp-graph" or any((kind, each) in MIDDLE for each in classes)
-    left = x + float(element.get("x", "0")) - (width / 2 if middle else 0)
+    end = any((kind, each) in END for each in classes)
+    left = x + float(element.get("x", "0")) - (width / 2 if middle else width if end else 0)
     base = y + float(element.get("y", "0"))
     return Written(text, left, left + width, base - 0.75 * size, base + 0.2 * size)
 

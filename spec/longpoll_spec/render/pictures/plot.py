@@ -1,0 +1,201 @@
+"""Measured figures as SVG: lines over one another with an axis of tens, or bars in groups, readable in light and dark.
+
+Lines differ by their dashes as well as by colour, and each figure stands beside its bar, so that nothing is told by
+colour alone. Every text is measured (`letters`) and escaped. Leaves out what is measured, and interaction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.errors import UserError
+from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+
+SIZE: Final = 13.0
+SMALL: Final = 11.5
+PAD: Final = 14.0
+LINE: Final = 18.0
+WIDTH: Final = 640.0
+"""Of the whole picture."""
+HEIGHT: Final = 260.0
+"""Of the field of a line plot."""
+ROW: Final = 24.0
+BAR: Final = 15.0
+SERIES_MAX: Final = 6
+"""As many as there are colours and dashes."""
+POINTS_MAX: Final = 10_000
+"""In all series of one picture."""
+DECADES_MAX: Final = 12
+_LIGHT: Final = (
+    "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--s0:#1f5fa8;--s1:#b3261e;--s2:#2e7a36;--s3:#8a4b00;--s4:#7a3a9a;"
+    "--s5:#3f4b55"
+)
+_DARK: Final = (
+    "--ink:#e3e8ec;--dim:#a9b5be;--line:#3c4852;--s0:#7db4f0;--s1:#ff8a80;--s2:#7fcf88;--s3:#f0b35a;--s4:#d3a4ee;"
+    "--s5:#c3ccd4"
+)
+DASHES: Final = ("none", "7 4", "2 3", "10 3 2 3", "4 2", "1 5")
+STYLE: Final = (
+    f"""
+.lp-plot{{{_LIGHT};font-family:{FONT};max-width:100%;height:auto}}
+@media (prefers-color-scheme:dark){{.lp-plot{{{_DARK}}}}}
+body[data-theme="light"] .lp-plot{{{_LIGHT}}}body[data-theme="dark"] .lp-plot{{{_DARK}}}
+.lp-plot text{{fill:var(--ink);font-size:{SIZE}px}}.lp-plot .small{{fill:var(--dim);font-size:{SMALL}px}}
+.lp-plot .middle{{text-anchor:middle}}.lp-plot .end{{text-anchor:end}}.lp-plot .head{{font-weight:700}}
+.lp-plot .grid{{stroke:var(--line)}}.lp-plot .curve{{fill:none;stroke-width:2.2}}
+"""
+    + "".join(
+        f".lp-plot .s{number}{{stroke:var(--s{number});stroke-dasharray:{dash}}}"
+        f".lp-plot .b{number}{{fill:var(--s{number})}}"
+        for number, dash in enumerate(DASHES)
+    )
+    + "\n"
+)
+
+
+@frozen
+class Line:
+    """One series of points, from left to right."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    """Each x above 0 (its axis has tens) and y between 0 and 1."""
+
+
+@frozen
+class Bars:
+    """One figure of several things: a group of bars below a head."""
+
+    head: str
+    """What is measured, with its unit."""
+    figures: tuple[tuple[str, float], ...]
+    """Name and figure, 0 or more."""
+
+
+def lines(series: Sequence[Line], *, title: str, across: str, up: str) -> str:
+    """The series as one `<svg>` element; `across` and `up` say what the axes are. Raises UserError on odd figures."""
+    _check(series)
+    first, last = _decades(series)
+    left = PAD + width_of("100 %", SMALL) + 8
+    top = PAD + LINE
+    right, bottom = WIDTH - PAD - 10, top + HEIGHT
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return left + (right - left) * (math.log10(x) - first) / (last - first), bottom - HEIGHT * y
+
+    parts = [_text("small", PAD, PAD + 4, up)]
+    for quarter in range(5):
+        y = bottom - HEIGHT * quarter / 4
+        parts += [_rule(left, y, right, y), _text("small end", left - 6, y + 4, f"{25 * quarter} %")]
+    for decade in range(first, last + 1):
+        x = at(10.0**decade, 0)[0]
+        parts += [_rule(x, top, x, bottom), _text("small middle", x, bottom + LINE, _ten(decade))]
+    parts.append(_text("small middle", (left + right) / 2, bottom + 2 * LINE, across))
+    for number, each in enumerate(series):
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(*point) for point in each.points))
+        parts.append(f'<path class="curve s{number}" d="M{path}"><title>{escape(each.name)}</title></path>')
+    y = bottom + 3 * LINE
+    for number, each in enumerate(series):
+        for row, words in enumerate(wrapped(each.name, WIDTH - left - 44 - PAD, SIZE)):
+            y += LINE
+            if not row:
+                parts.append(f'<line class="curve s{number}" x1="{left}" y1="{y - 4}" x2="{left + 34}" y2="{y - 4}"/>')
+            parts.append(_text("", left + 44, y, words))
+    return _sheet(title, y + PAD, parts)
+
+
+def bars(groups: Sequence[Bars], *, title: str) -> str:
+    """The groups below one another as one `<svg>` element, each to a scale of its own. Raises UserError."""
+    _check_bars(groups)
+    names = [name for group in groups for name, _ in group.figures]
+    label = min(max(width_of(name, SIZE) for name in names), WIDTH / 2) + 2 * PAD
+    figure = max(width_of(shown(value), SMALL) for group in groups for _, value in group.figures) + PAD
+    room = WIDTH - label - figure - PAD
+    parts, y = [], PAD
+    for group in groups:
+        for words in wrapped(group.head, WIDTH - 2 * PAD, SIZE * 1.1):  # the head's letters are bold, and wider
+            y += LINE
+            parts.append(_text("head", PAD, y, words))
+        y += 8
+        most = max(value for _, value in group.figures) or 1.0
+        for number, (name, value) in enumerate(group.figures):
+            width = room * value / most
+            rows = wrapped(name, label - 2 * PAD + 1, SIZE)
+            parts += [_text("", PAD, y + BAR - 3 + LINE * row, words) for row, words in enumerate(rows)]
+            parts.append(f'<rect class="b{number}" x="{label:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BAR}"/>')
+            parts.append(_text("small", label + width + 6, y + BAR - 3, shown(value)))
+            y += ROW + LINE * (len(rows) - 1)
+        y += 6
+    return _sheet(title, y + PAD, parts)
+
+
+def shares(name: str, values: Sequence[float]) -> Line:
+    """How large a part of the values is at most so large: a line from 0 to 1 over them, in steps."""
+    found = sorted(values)
+    if not found:
+        raise UserError(f"plot: {name} has no figures; measure first")
+    points = [(found[0], 0.0)]
+    for number, value in enumerate(found, start=1):
+        points += [(value, points[-1][1]), (value, number / len(found))]
+    return Line(name, tuple(points))
+
+
+def shown(value: float) -> str:
+    """A figure as it is written beside its bar: three digits that count."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 or not value else f"{value:.2g}"
+
+
+def _check(series: Sequence[Line]) -> None:
+    if not 1 <= len(series) <= SERIES_MAX:
+        raise UserError(f"plot: {len(series)} series; give 1 to {SERIES_MAX}")
+    points = [point for each in series for point in each.points]
+    if not all(each.points for each in series) or len(points) > POINTS_MAX:
+        raise UserError(f"plot: {len(points)} points; give each series some, and {POINTS_MAX:,} in all at most")
+    for x, y in points:
+        if not (0 < x < math.inf and 0 <= y <= 1):
+            raise UserError(f"plot: the point {x}, {y} has no place: x is above 0 and finite, y from 0 to 1")
+
+
+def _check_bars(groups: Sequence[Bars]) -> None:
+    if not groups or not all(1 <= len(group.figures) <= SERIES_MAX for group in groups):
+        raise UserError(f"plot: give groups of 1 to {SERIES_MAX} bars each")
+    for value in (value for group in groups for _, value in group.figures):
+        if not 0 <= value < math.inf:
+            raise UserError(f"plot: no bar is {value} long: a figure is 0 or more and finite")
+
+
+def _decades(series: Sequence[Line]) -> tuple[int, int]:
+    """The powers of ten at both ends of the axis."""
+    values = [x for each in series for x, _ in each.points]
+    first = math.floor(math.log10(min(values)))
+    last = max(math.ceil(math.log10(max(values))), first + 1)
+    if last - first > DECADES_MAX:
+        raise UserError(f"plot: the figures go over {last - first} powers of ten; {DECADES_MAX} can be read at most")
+    return first, last
+
+
+def _ten(decade: int) -> str:
+    return f"{10**decade:,}" if decade >= 0 else f"{10.0**decade:.{-decade}f}"
+
+
+def _sheet(title: str, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-plot" role="img" viewBox="0 0 {WIDTH:.0f} {height:.0f}" '
+        f'width="{WIDTH:.0f}" height="{height:.0f}"><title>{escape(title)}</title><style>{STYLE}</style>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="grid" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(kind: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
