@@ -349,10 +349,9 @@ FAULTS: Final = (
     Fault(
         "a deletion that the disk fails tells nobody who waits",
         f"{SERVICE}/admin/admin_processor.py",
-        "        try:\n            self.store.delete_topic(name)\n        finally:\n"
-        "            # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who "
-        "waits.\n            self.topic_deleted(name, outbox)\n",
-        "        self.store.delete_topic(name)\n        self.topic_deleted(name, outbox)\n",
+        "        self.topic_deleted(name, outbox)\n        finish = partial(self.store.finish_deletion, name)\n",
+        "\n        def finish() -> None:\n            self.store.finish_deletion(name)\n"
+        "            self.topic_deleted(name, outbox)\n\n",
         f"{TESTS}/service/test_delete_topic.py::test_who_waits_is_told_although_the_disk_keeps_the_queues",
     ),
 )

@@ -14,8 +14,9 @@ from longpoll_broker.core.pull import Decision
 from longpoll_broker.fast.woken_herd import HerdRunner
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
+from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 
@@ -91,7 +92,7 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
     def fail(_topic: str) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(broker.store, "delete_topic", fail)
+    monkeypatch.setattr(broker.store, "finish_deletion", fail)
     assert admin.call(DELETE, {"topic": "T"}).code == 1
     reply = puller.reply(opaque)
 
@@ -196,3 +197,35 @@ def test_system_topics_stay_as_they_are(
         client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, counts | {"topic": "U", "topicFilterType": "3"}).code == kind
     )
     assert broker.topics.by_name == before
+
+
+def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are served meanwhile; a send to a topic of that name is refused, and taken once it is answered."""
+    broker = start_broker()
+    admin, bystander = connect(broker.address), connect(broker.address)
+    send_message(admin, "T", b"old")
+    stands, goes_on = broker.runtime.event(), broker.runtime.event()
+    write = Deletions._write
+
+    def stand_still(deletions: Deletions, ends: dict[str, int]) -> None:
+        stands.set()
+        goes_on.wait(60.0)
+        write(deletions, ends)
+
+    monkeypatch.setattr(Deletions, "_write", stand_still)
+    deletion = admin.send(DELETE, {"topic": "T"})
+    try:
+        assert stands.wait(60.0)
+        assert [send_message(bystander, "Other", b"meanwhile") for _ in range(3)] == [0, 1, 2]
+        refused = bystander.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"too early")
+        assert (refused.code, "being deleted" in str(refused.remark)) == (14, True)
+        assert bystander.call(PULL, pull_fields("T", 0)).code == 19
+    finally:
+        goes_on.set()
+    answer = admin.reply(deletion)
+    assert answer is not None
+    assert answer.code == 0
+    assert send_message(bystander, "T", b"new") == 0
+    assert [bytes(record.body) for record in records_of(bystander.call(PULL, pull_fields("T", 0)))] == [b"new"]

@@ -1,6 +1,7 @@
 """Random sequences of requests of every code from several clients at once, in a process of its own, and a bystander.
 
 The bystander is a process, too, so that its times are the broker's and not those of the clients that draw requests.
+Another one asks a broker that nobody fuzzes, at the same time on the same machine: what it waits for is the machine.
 Afterwards no thread is gone, no traceback was written, memory is under its limit, and the store is whole.
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +30,12 @@ from longpoll_protocol.frames.command import Command
 CLIENTS: Final = 3
 TOGETHER: Final = 64
 """Requests of one write."""
-P99_MS_MAX: Final = 1_000.0
-WORST_MS_MAX: Final = 5_000.0
-"""Wide: on a machine with six times the work that its two cores can do, 300 and 1,146 ms were seen."""
+RATIO_P99_MAX: Final = 10.0
+RATIO_WORST_MAX: Final = 10.0
+"""How much longer the bystander may wait than the one beside a broker that nobody fuzzes."""
+P99_MS_MIN: Final = 50.0
+WORST_MS_MIN: Final = 500.0
+"""What it may wait in any case."""
 MEMORY_KIB_MAX: Final = 300 * 1024
 SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2.value, RequestCode.SEND_BATCH_MESSAGE.value})
 
@@ -48,6 +54,14 @@ class Times:
         times_ms = sorted(map(float, text.split()))
         assert times_ms, "the bystander was not served"
         return cls(len(times_ms), times_ms[len(times_ms) * 99 // 100], times_ms[-1])
+
+    def is_served(self, alone: Times) -> bool:
+        """Whether rounds took no longer than they may beside those of a bystander that nobody was in the way of."""
+        p99_ms_max = max(P99_MS_MIN, RATIO_P99_MAX * alone.p99_ms)
+        return self.p99_ms < p99_ms_max and self.worst_ms < max(WORST_MS_MIN, RATIO_WORST_MAX * alone.worst_ms)
+
+    def __str__(self) -> str:
+        return f"{self.count} rounds, p99 {self.p99_ms:.1f} ms, worst {self.worst_ms:.0f} ms"
 
 
 def play(address: tuple[str, int], seed: int, count: int) -> int:
@@ -81,22 +95,33 @@ def burst(client: RawClient, requests: list[Command]) -> list[int]:
     return [opaque for opaque, _content in made]
 
 
+@contextmanager
+def standing_by(served: Served, directory: Path) -> Iterator[Callable[[], Times]]:
+    """A bystander of its own process as long as the block runs; what its rounds took, once it has ended."""
+    path = directory / "times"
+    command = [sys.executable, "-m", "model_tests.bench.attacks_bench", "--stand-by", "{}:{}".format(*served.address)]
+    with (
+        path.open("w") as times,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as bystander,
+    ):
+        wait_until(lambda: path.stat().st_size > 0)
+        assert bystander.stdin is not None
+        try:
+            yield lambda: Times.of(path.read_text())
+        finally:
+            bystander.stdin.close()
+    assert bystander.returncode == 0
+
+
 def stays_whole(directory: Path, seed: int, count: int, *options: str) -> tuple[Times, int]:
     """Play sequences at a broker; the bystander's times and the memory that the broker grew by, KiB."""
-    with serving(directory, *options) as served, (directory / "times").open("w+") as times:
-        command = [sys.executable, "-m", "model_tests.bench.attacks_bench", "--stand-by", "{}:{}".format(*served.address)]  # noqa: E501 - one command  # fmt: skip
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as bystander:
-            wait_until(lambda: (directory / "times").stat().st_size > 0)
+    with serving(directory, *options) as served:
+        with standing_by(served, directory) as times:
             play_all(served, seed, TOGETHER * CLIENTS)
             threads, memory_kib = served.status("Threads"), served.status("RssAnon")
             play_all(served, seed + CLIENTS, count)
             grown_kib = served.status("RssAnon") - memory_kib
             assert served.status("Threads") == threads
-            assert bystander.stdin is not None
-            bystander.stdin.close()
-        assert bystander.returncode == 0
-        times.seek(0)
-        told = Times.of(times.read())
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 0
     errors = (directory / "stderr").read_text()
@@ -105,7 +130,7 @@ def stays_whole(directory: Path, seed: int, count: int, *options: str) -> tuple[
     verified = [sys.executable, "-c", "from longpoll.cli import main; main()", "store", "verify", str(directory / "store")]  # noqa: E501 - one command  # fmt: skip
     checked = subprocess.run(verified, capture_output=True, text=True, check=False, timeout=600)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    return told, grown_kib
+    return times(), grown_kib
 
 
 def play_all(served: Served, seed: int, count: int) -> None:
@@ -125,16 +150,23 @@ def test_any_sequence_leaves_the_broker_whole_and_a_bystander_served(tmp_path: P
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5", "rocketmq-lmq"])
 def test_a_million_requests_leave_a_bystander_served_in_time(policy: str, tmp_path: Path) -> None:
-    """250,000 on each of four policies: of 100 rounds 99 take under a second, and none over five."""
-    told, grown_kib = stays_whole(tmp_path, 100, 250_000, "--policy", policy)
-    print(f"{policy}: {told.count} rounds, p99 {told.p99_ms:.1f} ms, worst {told.worst_ms:.0f} ms, {grown_kib} KiB more")  # noqa: E501, T201 - the figures  # fmt: skip
-    assert told.p99_ms < P99_MS_MAX
-    assert told.worst_ms < WORST_MS_MAX
+    """250,000 on each of four policies: of 100 rounds 99 take under 50 ms, and none over 500, where the machine lets.
+
+    That is, at most ten times what a bystander waits at the same time whom nobody is in the way of.
+    """
+    quiet = tmp_path / "quiet"
+    quiet.mkdir()
+    with serving(quiet, "--policy", policy) as other, standing_by(other, quiet) as alone:
+        told, grown_kib = stays_whole(tmp_path, 100, 250_000, "--policy", policy)
+    print(f"{policy}: {told}; alone {alone()}; {grown_kib} KiB more")  # noqa: T201 - the figures
+    assert told.is_served(alone())
 
 
 def test_planted_times_that_are_long_are_seen() -> None:
-    """One round in fifty that takes six seconds is over both limits, and one in a thousand over one."""
+    """One round in fifty, or in a thousand, that takes six seconds is too long, unless the machine's own are."""
+    quick, slow = Times.of("1.0\n" * 1000), Times.of("900.0\n" * 1000)
     often, once = Times.of("1.0\n" * 49 + "6000.0\n"), Times.of("1.0\n" * 999 + "6000.0\n")
-    assert often.p99_ms > P99_MS_MAX
-    assert once.p99_ms < P99_MS_MAX
-    assert once.worst_ms > WORST_MS_MAX
+    assert often.p99_ms > P99_MS_MIN
+    assert once.p99_ms < P99_MS_MIN
+    assert [each.is_served(quick) for each in (quick, often, once)] == [True, False, False]
+    assert [each.is_served(slow) for each in (quick, often, once)] == [True, True, True]

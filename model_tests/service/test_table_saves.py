@@ -59,7 +59,7 @@ def test_a_change_that_is_answered_outlives_a_kill(
     assert saved == [(["Made"], []), (["Made"], ["Made"]), ([], ["Made"]), ([], [])]
     assert json.loads((tmp_path / "killed" / "17" / "topics.json").read_text())["topicConfigTable"]["Made"]["perm"] == 4
 
-    monkeypatch.setattr(TableSaves, "answer_when_saved", lambda _self, _channel, _command, parts: parts)
+    monkeypatch.setattr(TableSaves, "answer_when_saved", lambda _self, _channel, _command, parts, _work=None: parts)
     client = connect(start_broker(store_config=rare, directory=str(tmp_path / "planted")).address)
     assert change(client, tmp_path / "lost", tmp_path / "planted") == [([], [])] * 4
 

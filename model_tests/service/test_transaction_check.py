@@ -240,14 +240,24 @@ def test_planted_a_check_that_does_not_know_the_ends_is_noticed(
     assert bodies(client, "T") == [b"x", b"x"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["in", "out", "gone"]), st.integers(0, 3), st.sampled_from("ab"))))
-def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, int, str]]) -> None:
-    """Whoever is picked is a member, each gets its turn, and the count is theirs."""
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["in", "out", "gone"]), st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xy")
+        )
+    )
+)
+def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, int, str, str]]) -> None:
+    """Whoever is picked is a member, each gets its turn, the count is theirs, and a client is found where it began."""
     table = Producers()
     plain: set[tuple[Hashable, str]] = set()
-    for step, channel, group in steps:
+    clients: dict[Hashable, str] = {}
+    for step, channel, group, client in steps:
         if step == "in":
-            table.register(channel, group)
+            table.register(channel, group, client)
+            if (channel, group) not in plain or clients[channel] != client:
+                clients.pop(channel, None)
+                clients[channel] = client
             plain.add((channel, group))
         elif step == "out":
             table.unregister(channel, group)
@@ -260,15 +270,21 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
             picked = {table.pick(name) for _turn in range(max(len(members), 1))}
             assert picked == (members or {None})
         assert table._count == len(plain)
+        clients = {channel: own for channel, own in clients.items() if any(pair[0] == channel for pair in plain)}
+        for own in "xy":
+            assert table.find(own) == next((each for each, id_ in reversed(clients.items()) if id_ == own), None)
+        assert table._client_of == clients
+        assert sum(map(len, table._clients.values())) == len(clients)
 
 
 def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One over the limit is not noted, nor one with a name that no group may have."""
     monkeypatch.setattr(producers, "PRODUCER_COUNT_MAX", 1)
     table = Producers()
-    table.register("a", "g")
-    table.register("b", "g")
+    table.register("a", "g", "x")
+    table.register("b", "g", "x")
     assert [table.pick("g"), table.pick("g")] == ["a", "a"]
     table.close("a")
-    table.register("a", "g" * 256)
+    table.register("a", "g" * 256, "x")
     assert table.pick("g" * 256) is None
+    assert table.find("x") is None

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.transport import QUEUED_SIZE_MAX, TURN_NS_MAX
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.opening import limits_of
+from longpoll_broker.service.io import transport
+from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
-from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
+from longpoll_runtime.real import RealRuntime
 
 BYSTANDER_COUNT = 3
 TURN_COUNT_MAX = 100_000
@@ -152,6 +157,96 @@ def test_planted_turns_without_an_end_are_noticed(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All twenty in one pass, or in the two that they came in."""
-    monkeypatch.setattr("longpoll_broker.service.io.transport.TURN_NS_MAX", 1 << 60)
+    for limit in ("TURN_NS_MAX", "PASS_NS"):
+        monkeypatch.setattr(transport, limit, 1 << 60)
     broker = start_broker()
     assert passes_of_slow_requests(connect(broker.address), broker, monkeypatch) < 6
+
+
+LEAVING_COUNT = 40
+
+
+def most_closed_in_a_pass(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Forty connections with held pulls end while the loop is busy; how many of them one pass closed at most."""
+    broker = start_broker()
+    loop, closed, most = broker.loops[0], BrokerHandler.closed, [0]
+    goes_on, stands = broker.runtime.event(), broker.runtime.event()
+    in_pass = [0]
+
+    def count_closed(handler: BrokerHandler, channel: Channel) -> None:
+        in_pass[0] += 1
+        most[0] = max(most[0], in_pass[0])
+        closed(handler, channel)
+
+    def end_pass(outbox: Outbox) -> None:
+        in_pass[0] = 0
+        if stands.is_set() and not goes_on.is_set():
+            goes_on.wait(60.0)
+        ended(outbox)
+
+    ended = loop._pass_ended
+    clients = [RawClient(broker.address) for _ in range(LEAVING_COUNT)]
+    send_message(clients[0], "T")
+    for client in clients:
+        client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
+    wait_until(lambda: len(broker.hold_service) == LEAVING_COUNT)
+    monkeypatch.setattr(BrokerHandler, "closed", count_closed)
+    monkeypatch.setattr(loop, "_pass_ended", end_pass)
+    stands.set()
+    for client in clients:
+        client.close()
+    goes_on.set()
+    wait_until(lambda: loop.channel_count == 0 and not len(broker.hold_service))
+    assert not loop._leaving
+    return most[0]
+
+
+def test_connections_that_end_at_once_are_closed_in_turns(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few a pass, and all of them, with what they hold, in the end."""
+    monkeypatch.setattr(transport, "CLOSES_MAX", 4)
+    assert 0 < most_closed_in_a_pass(start_broker, monkeypatch) <= 4
+
+
+def test_planted_connections_that_are_all_closed_in_one_pass_are_noticed(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an end to them the pass in which they ended closes more."""
+    monkeypatch.setattr(IoLoop, "_close_in_turn", IoLoop._close)
+    assert most_closed_in_a_pass(start_broker, monkeypatch) > 4
+
+
+def test_a_loop_that_stops_closes_those_that_wait_for_it(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is left over, whatever turn it waits for."""
+    broker = start_broker()
+    loop = broker.loops[0]
+    clients = [RawClient(broker.address) for _ in range(5)]
+    wait_until(lambda: loop.channel_count == len(clients))
+    with monkeypatch.context() as patch:
+        leave_waiting(loop, clients, patch)
+    broker.stop()
+    assert (loop.channel_count, len(loop._leaving)) == (0, 0)
+
+
+def leave_waiting(loop: IoLoop, clients: list[RawClient], patch: pytest.MonkeyPatch) -> None:
+    """End connections of a loop that closes none of them."""
+    patch.setattr(loop, "_close_those_leaving", lambda: setattr(loop, "_closes_left", 0))
+    for client in clients:
+        client.close()
+    wait_until(lambda: len(loop._leaving) == len(clients))
+    assert all(channel.has_left and not channel.closed for channel in loop._channels)
+    loop._stopping = True
+
+
+@pytest.mark.parametrize(
+    ("ready", "turn_ns"), [(0, TURN_NS_MAX), (4, PASS_NS // 5), (9, PASS_NS // 10), (10_000, TURN_NS_MIN)]
+)
+def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
+    """They share a pass, down to the shortest turn that is worth a change; one alone has the longest."""
+    loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+    loop._run_pass([(object(), False, False)] * ready)
+    assert loop._turn_ns == turn_ns
+    loop.stop()

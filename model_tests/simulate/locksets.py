@@ -249,9 +249,20 @@ def _watch_sends(watch: Watch) -> None:
     watch.after(GroupCommit, "__init__", guard_open)
 
 
+def _name_leaving(watch: Watch, store: Any) -> None:
+    """Nothing is put into these queues any more: who removes them is alone with them."""
+    for topic in store._table.leaving.values():
+        for queue in topic.queues.values():
+            watch.name(queue.segments, store._flush_lock)
+
+
 def _watch_store(watch: Watch) -> None:
+    stores: dict[object, Any] = {}
+    """By their dispatchers."""
+
     def name_parts(store: Any) -> None:
         """Once it is open; until then one thread alone has it."""
+        stores[store._dispatcher] = store
         watch.name(store._dispatcher, store._dispatch_lock)
         watch.name(store._table, store._append_lock)
         watch.name(store._log.segments, store._append_lock)
@@ -268,6 +279,7 @@ def _watch_store(watch: Watch) -> None:
 
     watch.after(MessageStore, "_recover", name_parts)
     watch.before(MessageStore, "flush_queues", name_queues)
+    watch.after(Dispatcher, "unlist", lambda dispatcher: _name_leaving(watch, stores[dispatcher]))
     for call in ("append", "append_records", "make_room"):
         watch.calls(CommitLog, call, by_segments)
     for call in ("put", "remove_before"):

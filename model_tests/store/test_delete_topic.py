@@ -9,9 +9,10 @@ import pytest
 from attrs import evolve
 from msgspec import structs
 
-from longpoll_broker.errors import StoreUserError
+from longpoll_broker.errors import StoreUserError, TopicLeavingError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
+from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
@@ -197,3 +198,61 @@ def test_what_is_gone_is_no_problem(tmp_path: pathlib.Path) -> None:
     store.close()
 
     assert verify(RealFiles(), str(tmp_path)).problems == []
+
+
+def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: pathlib.Path) -> None:
+    """Also not as a further queue, nor in a batch or a burst; what was on its way is listed in vain."""
+    store = open_store(tmp_path, evolve(SMALL, multi_dispatch=True))
+    put_and_dispatch(store, [message(topic="gone", body=b"old")])
+    store.put(message(topic="gone", body=b"not visible yet"))
+    store.begin_deletion("gone")
+    store.begin_deletion("gone")
+    assert store.ends("gone", 0) == (0, 0)
+    further = structs.replace(message("kept", properties={"INNER_MULTI_DISPATCH": "gone"}), inner_queues=(("gone", 0),))
+    for refused in (message(topic="gone"), further):
+        with pytest.raises(TopicLeavingError, match="being deleted"):
+            store.put(refused)
+        with pytest.raises(TopicLeavingError):
+            store.put_batch([refused])
+    assert store.put_burst([message(topic="gone")]) == []
+    store.flush_queues()
+    store.dispatch(10)
+    assert store.ends("gone", 0) == (0, 0)
+    store.finish_deletion("gone")
+    store.finish_deletion("gone")
+    assert queue_files(tmp_path, "gone") == []
+    put_and_dispatch(store, [message(topic="gone", body=b"new")])
+    assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
+    store.finish_deletion("gone")
+    assert store.ends("gone", 0) == (0, 1)
+    store.close()
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
+) -> None:
+    """With everything in it, also what became visible meanwhile, and after a kill."""
+    if not handed:
+        monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
+    store = open_store(tmp_path / "0")
+    put_and_dispatch(store, [message(topic="T", body=b"first")])
+    store.put(message(topic="T", body=b"second"))
+    store.begin_deletion("T")
+    store.dispatch(10)
+
+    def fail(_deletions: Deletions, _ends: dict[str, int]) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Deletions, "_write", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            store.finish_deletion("T")
+    put_and_dispatch(store, [message(topic="T", body=b"third")])
+    copy = killed(tmp_path / "0")
+    for opened in (store, open_store(copy)):
+        found = read_all(opened, "T", 0)
+        assert [text in record for text, record in zip((b"first", b"second", b"third"), found, strict=True)] == [
+            True
+        ] * 3
+        opened.close()

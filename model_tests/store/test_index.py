@@ -343,3 +343,32 @@ def test_planted_faults_are_seen(
         monkeypatch.setattr(indexer, "keys_of", lambda *record: keys_of(*record)[::-1])
     with pytest.raises(AssertionError):
         test_files_are_java_s_byte_for_byte(java_store, java_config, 1)
+
+
+def splits_of(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the keys of a record with 400 of them are split, when it is indexed ten at a time."""
+    count = [0]
+
+    def counted(*record: Any) -> list[str]:
+        count[0] += 1
+        return keys_of(*record)
+
+    monkeypatch.setattr(indexer, "keys_of", counted)
+    put_and_dispatch(store, [message(properties={"KEYS": " ".join(map(str, range(400)))})])
+    turns = 1
+    while not store.index(10):
+        turns += 1
+    assert turns >= 40
+    assert len(store.query("T", "399", 1, 0, 2**60).records) == 1
+    return count[0]
+
+
+def test_the_keys_of_a_record_are_split_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many turns it takes to index them; forgotten after each turn, as planted, they are split in each."""
+    store = open_store(tmp_path / "0", evolve(SMALL, index=True))
+    assert splits_of(store, monkeypatch) == 1
+    store.close()
+    monkeypatch.setattr(indexer.Indexer, "_begun", property(lambda _self: None, lambda _self, _keyed: None))
+    store = open_store(tmp_path / "1", evolve(SMALL, index=True))
+    assert splits_of(store, monkeypatch) >= 40
+    store.close()

@@ -22,5 +22,9 @@ class StoreUserError(StoreError, BrokerUserError):
     """The named store directory is not there, not a store, or in use."""
 
 
+class TopicLeavingError(StoreError, OSError):
+    """Something was put into a topic that is being deleted at this moment; it can be put there soon after."""
+
+
 class StoreDamageError(StoreError):
     """Bytes in a store file are not what they must be: names file, offset, found and expected."""

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.service.admin.admin_processor import AdminProcessor, WhenSaved
+from longpoll_broker.service.admin.admin_processor import AdminProcessor
 from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
@@ -19,6 +19,7 @@ from longpoll_broker.service.admin.statistics_processor import StatisticsProcess
 from longpoll_broker.service.admin.table_processor import TableProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
+from longpoll_broker.service.upkeep.table_saves import WhenSaved
 
 
 @frozen(eq=False)

@@ -247,7 +247,7 @@ class MessageStore:
         if not self._config.multi_dispatch:
             return []
         return [
-            (self._table.make(topic, queue_id), offset)
+            (self._listing(topic, queue_id), offset)
             for topic, queue_id, offset in inner_places(record, light=self._config.light_queues)
             if not self._deletions.covers(topic, record.physical_offset)
         ]
@@ -260,7 +260,13 @@ class MessageStore:
         """
         if not record.in_queue or self._deletions.covers(record.topic, record.physical_offset):
             return None
-        return self._table.make(record.topic, record.queue_id)
+        return self._listing(record.topic, record.queue_id)
+
+    def _listing(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue of a record that was appended: a topic that is leaving lists it, for it may stay."""
+        leaving = self._table.leaving.get(topic)
+        queue = leaving.queues.get(queue_id) if leaving is not None else None
+        return queue if queue is not None else self._table.make(topic, queue_id)
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's queues and remove their files (`cleanUnusedTopic`); a later one of its name begins at 0.
@@ -269,14 +275,39 @@ class MessageStore:
         Nothing happens for an unknown topic. No crash brings the queues back once this has returned. Raises OSError:
         where files cannot be removed the topic is gone all the same, and none of its name is made before they are.
         """
-        with self._flush_lock, self._dispatch_lock, self._append_lock:
-            if topic not in self._table.topics:
-                self._table.remove_left(topic)
+        self.begin_deletion(topic)
+        self.finish_deletion(topic)
+
+    def begin_deletion(self, topic: str) -> None:
+        """The part of `delete_topic` that does not wait for the disk: nobody finds the topic any more.
+
+        Until `finish_deletion`, which has to follow, what is put into a topic of its name raises TopicLeavingError.
+        """
+        with self._dispatch_lock, self._append_lock:
+            self._table.leave(topic)
+
+    def finish_deletion(self, topic: str) -> None:
+        """The rest of it; raises OSError as it does. Where not even the deletion can be noted the topic is back."""
+        table = self._table
+        with self._flush_lock:
+            if topic not in table.leaving:
+                with self._append_lock:
+                    table.remove_left(topic)
                 return
-            self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint), self._table.left)
-            queues = self._table.forget(topic)
-            self._dispatcher.unlist(queues)
-            self._table.remove_files(queues)
+            # Neither appending nor dispatching waits for the disk meanwhile: no record of the topic is added any more.
+            try:
+                self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint), table.left)
+            except OSError:
+                with self._dispatch_lock, self._append_lock:
+                    table.stay(topic)
+                raise
+            queues = list(table.leaving[topic].queues.values())
+            with self._dispatch_lock, self._append_lock:
+                self._dispatcher.unlist(queues)
+            try:
+                table.remove_files(queues)
+            finally:
+                del table.leaving[topic]
 
     # ------------------------------------------------------------------ dispatch and read
 

@@ -1,8 +1,8 @@
-"""Which connections have a producer of each group: whom to ask how a transaction ended.
+"""Which connections have a producer of each group: whom to ask how a transaction ended, and whom to bring a reply.
 
 Not thread-safe; threads that share it hold a lock. Leaves out what is asked (`service.send.transaction_check`).
 
-Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`.
+Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`, `findChannel`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,29 @@ PRODUCER_COUNT_MAX: Final = 100_000
 
 @define(slots=True, eq=False)
 class Producers:
-    """Invariant: `_groups` and `_groups_of` say the same from both sides, `_count` pairs, and no entry is empty."""
+    """Invariant: `_groups` and `_groups_of` say the same from both sides, `_count` pairs, and no entry is empty.
+
+    `_clients` and `_client_of` say from both sides which client id each connection of `_groups_of` last said it has.
+    """
 
     _groups: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
+    _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
+    _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _count: int = field(default=0, init=False)
 
-    def register(self, channel: Hashable, group: str) -> None:
+    def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """A connection has a producer of the group; one with a longer name than groups have is not noted."""
         members = self._groups.get(group, {})
-        if channel in members or self._count >= PRODUCER_COUNT_MAX or len(group) > GROUP_SIZE_MAX:
+        if channel in members:
+            if self._client_of[channel] != client_id:
+                self._note_client(channel, client_id)
+            return
+        if self._count >= PRODUCER_COUNT_MAX or len(group) > GROUP_SIZE_MAX:
             return
         self._groups.setdefault(group, {})[channel] = None
         self._groups_of.setdefault(channel, set()).add(group)
+        self._note_client(channel, client_id)
         self._count += 1
 
     def unregister(self, channel: Hashable, group: str) -> None:
@@ -47,6 +57,7 @@ class Producers:
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
+            self._forget_client(channel)
         self._count -= 1
 
     def close(self, channel: Hashable) -> None:
@@ -58,9 +69,21 @@ class Producers:
         """The group's connections."""
         return list(self._groups.get(group, ()))
 
-    def has(self, channel: Hashable) -> bool:
-        """Whether the connection has a producer of any group."""
-        return channel in self._groups_of
+    def find(self, client_id: str) -> Hashable | None:
+        """The connection on which a client of this id last began a producer; None when there is none."""
+        return next(reversed(self._clients.get(client_id, {})), None)
+
+    def _note_client(self, channel: Hashable, client_id: str) -> None:
+        self._forget_client(channel)
+        self._client_of[channel] = client_id
+        self._clients.setdefault(client_id, {})[channel] = None
+
+    def _forget_client(self, channel: Hashable) -> None:
+        known = self._client_of.pop(channel, None)
+        if known is not None:
+            del self._clients[known][channel]
+            if not self._clients[known]:
+                del self._clients[known]
 
     def pick(self, group: str) -> Hashable | None:
         """One of the group's connections, each in its turn; None when there is none."""

@@ -11,6 +11,7 @@ on 4.9.7.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.upkeep.table_saves import WhenSaved
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import GroupTable, load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -42,8 +44,6 @@ from longpoll_protocol.headers import (
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 CONFLICT: Final = "The topic[{}] is conflict with system topic."
-WhenSaved = Callable[[Channel, Command, Parts], Parts | None]
-"""Gives the answer to a change of topics or groups when that is on the disk; the answer where it is so already."""
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
@@ -200,12 +200,11 @@ class AdminProcessor(Serving):
             return answer(command, self.traits.bad_parameter_code, problem)
         # First unknown, then without queues: a send or pull between the two is refused.
         self.topics.remove(name)
-        try:
-            self.store.delete_topic(name)
-        finally:
-            # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
-            self.topic_deleted(name, outbox)
-        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
+        self.store.begin_deletion(name)
+        # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
+        self.topic_deleted(name, outbox)
+        finish = partial(self.store.finish_deletion, name)
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:

@@ -61,7 +61,7 @@ class ClientProcessor(Serving):
         with self.lock:
             self.programs[channel] = Program(data.client_id, command.language, command.version)
             for producer in data.producer_data_set:
-                self.producers.register(channel, producer.group_name)
+                self.producers.register(channel, producer.group_name, data.client_id)
         wants_subscriptions = False
         for consumer in data.consumer_data_set:
             group = self.groups.find(consumer.group_name)
@@ -147,8 +147,9 @@ class ClientProcessor(Serving):
     def producer_with(self, client_id: str) -> Channel | None:
         """A connection of a producer that has this client id; None when it is not there."""
         with self.lock:
-            found = [channel for channel, program in self.programs.items() if program.client_id == client_id]
-            return next((channel for channel in found if self.producers.has(channel)), None)
+            channel = self.producers.find(client_id)
+        assert channel is None or isinstance(channel, Channel)
+        return channel
 
     def _register(self, channel: Channel, data: HeartbeatData, consumer: ConsumerData) -> bool:
         return self.clients.heartbeat(

@@ -74,6 +74,7 @@ class Channel:
 
     __slots__ = (
         "__weakref__",
+        "_is_watched",
         "_lock",
         "_loop",
         "_out",
@@ -119,6 +120,7 @@ class Channel:
         self._lock = lock
         self._out: deque[Parts] = deque()
         self._pending: deque[Buffer] = deque()
+        self._is_watched = True
         self._watches_write = False
         self._output_bytes_max = limits.output_bytes_max
         self._unsent = unsent
@@ -222,6 +224,26 @@ class Channel:
         """Read once; raises OSError."""
         return self._socket.recv_into(buffer)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it is closed, or about to be, and takes nothing any more."""
+        return not self._is_watched
+
+    def leave(self) -> None:
+        """Read and write nothing more until `close`; the loop only."""
+        with self._lock:
+            self.broken = True
+            self._out.clear()
+            self._pending.clear()
+            self._unsent_size = 0
+            self._note_unsent()
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.poller.unregister(self._socket)
+
     def close(self) -> None:
         """Let go of the socket; the loop only."""
         with self._lock:
@@ -232,7 +254,7 @@ class Channel:
             self._pending.clear()
             self._unsent_size = 0
             self._note_unsent()
-            self._loop.poller.unregister(self._socket)
+            self._unwatch()
             self._socket.close()
 
     def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:
@@ -331,7 +353,7 @@ class Outbox:
 
     def after_answer(self, channel: Channel, told: Callable[[], None]) -> None:
         """The same of an answer; a channel that is closed by then took none, so nothing is told of it."""
-        self._sent.append(lambda: None if channel.closed else told())
+        self._sent.append(lambda: None if channel.has_left else told())
 
     def flush(self) -> None:
         """Send everything."""

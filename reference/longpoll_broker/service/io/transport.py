@@ -34,13 +34,19 @@ RECEIVE_SIZE: Final = 256 * 1024
 """Bytes asked of one connection before the next has its turn."""
 QUEUED_SIZE_MAX: Final = 64 * KIB
 """Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on."""
-TURN_NS_MAX: Final = 10_000_000
+TURN_NS_MAX: Final = 5_000_000
 """How long one connection is served in a pass before others have their turn; its last request may take longer."""
+PASS_NS: Final = 10_000_000
+"""What those that are ready share in one pass, so that their turns are shorter the more they are."""
+TURN_NS_MIN: Final = 250_000
+"""The shortest turn, however many are ready: less would be spent on changing turns."""
 RESTS_MAX: Final = 8
 """Connections with long requests, or much to be answered, that go on in one pass, each for some milliseconds; the
 others have their turn in the next ones."""
 ACCEPTS_MAX: Final = 256
 """Connections accepted before the open ones have their turn."""
+CLOSES_MAX: Final = 64
+"""Connections closed in one pass, some milliseconds' work; further ones are only told of no more until their turn."""
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read what was written to them."""
 ACCEPT_PAUSE_S: Final = 1.0
@@ -130,6 +136,10 @@ class IoLoop:
         self._doors: list[_Door] = []
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
+        self._leaving: dict[Channel, tuple[str, Reached | None]] = {}
+        """Channels that have left and are to be closed, with the reason, in later passes."""
+        self._closes_left = CLOSES_MAX
+        self._turn_ns = TURN_NS_MAX
         self._to_adopt: deque[_Accepted] = deque()
         self._unfinished: dict[Channel, None] = {}
         """Channels that gave way: nothing more is read from them before what came is served."""
@@ -190,7 +200,7 @@ class IoLoop:
         clock = self._clock
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
-            has_more = self._unfinished or (self._has_more is not None and self._has_more())
+            has_more = self._unfinished or self._leaving or (self._has_more is not None and self._has_more())
             wait_s_max = 0.0 if has_more else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
@@ -200,15 +210,17 @@ class IoLoop:
             self.outbox.flush()
             while self._to_close:
                 channel = self._to_close.popleft()
-                self._close(channel, channel.close_reason, channel.reached)
+                self._close_in_turn(channel, channel.close_reason, channel.reached)
         self._linger()
         self._close_all()
 
     def _run_pass(self, ready: list[tuple[object, bool, bool]]) -> None:
         """Read every ready connection and let the handlers finish; nothing is written before the end."""
         now_ns = self._runtime.monotonic_ns()
+        self._close_those_leaving()
         self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
+        self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
         for data, readable, writable in ready:
             if type(data) is Channel:
                 if writable:
@@ -227,7 +239,7 @@ class IoLoop:
         slow = [channel for channel in channels if channel.rest is not None or channel.is_heavy]
         waiting = dict.fromkeys(slow[RESTS_MAX:])
         for channel in channels:
-            if not channel.closed and channel not in waiting:
+            if not (channel.closed or channel.broken) and channel not in waiting:
                 self._serve(channel)
         # First in the next pass: those that had their turn have come behind them.
         self._unfinished = waiting | self._unfinished
@@ -249,10 +261,10 @@ class IoLoop:
         except BlockingIOError:
             return
         except OSError as error:
-            self._close(channel, f"the connection failed: {error.strerror or error}")
+            self._close_in_turn(channel, f"the connection failed: {error.strerror or error}")
             return
         if size == 0:
-            self._close(channel, "the peer closed it")
+            self._close_in_turn(channel, "the peer closed it")
             return
         channel.received_ns = now_ns
         try:
@@ -267,7 +279,7 @@ class IoLoop:
         """Have what came served, up to where the channel gives way."""
         connection, received = channel.connection, channel.handler.received
         now_ns = self._runtime.monotonic_ns
-        end_ns = now_ns() + TURN_NS_MAX
+        end_ns = now_ns() + self._turn_ns
         had_command = False
         try:
             while True:
@@ -384,6 +396,25 @@ class IoLoop:
         self._totals.reached[reached] += 1
         sock.close()
 
+    def _close_in_turn(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
+        """Close a channel now, or, where many are closed at once, in a later pass; it is served no more."""
+        if channel.closed or channel in self._leaving:
+            return
+        if self._closes_left:
+            self._closes_left -= 1
+            self._close(channel, reason, reached)
+        else:
+            channel.leave()
+            self._leaving[channel] = reason, reached
+
+    def _close_those_leaving(self) -> None:
+        """Begin a pass: close some of those that wait for it."""
+        self._closes_left = CLOSES_MAX
+        while self._leaving and self._closes_left:
+            channel = next(iter(self._leaving))
+            reason, reached = self._leaving.pop(channel)
+            self._close_in_turn(channel, reason, reached)
+
     def _close(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
         if channel.closed:
             return
@@ -408,7 +439,8 @@ class IoLoop:
         idle_ns, frame_ns = limits.idle_ms_max * 1_000_000, limits.frame_ms_max * 1_000_000
         for channel in list(self._channels):
             if now_ns - channel.received_ns > idle_ns:
-                self._close(channel, f"nothing came for {limits.idle_ms_max / 1000:g} s", Reached.IDLE_TIME)
+                reason = f"nothing came for {limits.idle_ms_max / 1000:g} s"
+                self._close_in_turn(channel, reason, Reached.IDLE_TIME)
             elif channel.unfinished_size and channel not in self._unfinished and now_ns - channel.begun_ns > frame_ns:
                 log.warning(
                     "%s has not ended a frame in %g s (%s): closing it",
@@ -417,11 +449,14 @@ class IoLoop:
                     Reached.FRAME_TIME.value,
                     extra=event("connection_limit", peer=channel.peer, limit=Reached.FRAME_TIME.value),
                 )
-                self._close(channel, f"it did not end a frame in {limits.frame_ms_max / 1000:g} s", Reached.FRAME_TIME)
+                reason = f"it did not end a frame in {limits.frame_ms_max / 1000:g} s"
+                self._close_in_turn(channel, reason, Reached.FRAME_TIME)
 
     def _linger(self) -> None:
         """Give peers a moment to take what was written to them before the end."""
         self.outbox.flush()
+        while self._leaving:
+            self._close_those_leaving()
         for channel in list(self._channels):
             channel.flush()
             if channel.unsent():

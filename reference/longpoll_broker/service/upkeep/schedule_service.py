@@ -15,6 +15,7 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
@@ -93,7 +94,10 @@ class ScheduleService(ServiceThread):
             left_ms = due_ms - now_ms
             if 0 < left_ms <= DELAY_LEVELS_MS[queue_id]:
                 return min(left_ms, POLL_MS)
-            self._deliver(physical_offset)
+            try:
+                self._deliver(physical_offset)
+            except TopicLeavingError:
+                return POLL_MS
             offset += 1
             self.offsets.put(level, offset)
         return 0

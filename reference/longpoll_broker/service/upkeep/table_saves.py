@@ -4,18 +4,21 @@ A change counts at once and is answered when `topics.json` and `subscriptionGrou
 take back what was told to be done. Java writes the files on the thread that serves the request
 (`TopicConfigManager.updateTopicConfig`); here a thread of its own does, for nobody else is to wait for the disk.
 
+A deletion is finished in the store before that, likewise without anybody else waiting for it.
+
 Leaves out what is written (`config_files`), and what changes without a word of a client (`flush_service`).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from attrs import define, field
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import REMARK_SIZE_MAX, answer, tell_refused
+from longpoll_broker.service.io.processors import REMARK_SIZE_MAX, answer, failure, tell_refused
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -27,7 +30,17 @@ log = logging.getLogger(__name__)
 WAITING_COUNT_MAX: Final = 10_000
 """Most answers that wait; over this who asks saves on its own thread, and so slows itself down."""
 
-_Waiting = tuple[Channel, Command, Parts]
+Work = Callable[[], None]
+"""What has to be done on the disk for one change before all are saved; it may raise anything."""
+_Waiting = tuple[Channel, Command, Parts, Work | None]
+
+
+class WhenSaved(Protocol):
+    """Gives the answer to a change of topics or groups when that is on the disk."""
+
+    def __call__(self, channel: Channel, command: Command, parts: Parts, work: Work | None = None) -> Parts | None:
+        """The answer where it is so already; None where it follows. `work` is done first."""
+        ...
 
 
 @define(slots=True, eq=False)
@@ -57,16 +70,19 @@ class TableSaves:
         if self._thread is not None:
             self._thread.join()
 
-    def answer_when_saved(self, channel: Channel, command: Command, parts: Parts) -> Parts | None:
-        """The answer to a change that was made just now; None when it is given later, after a save.
+    def answer_when_saved(
+        self, channel: Channel, command: Command, parts: Parts, work: Work | None = None
+    ) -> Parts | None:
+        """The answer to a change that was made just now; None when it is given later, after its work and a save.
 
-        In its place comes code 1 when the change cannot be saved.
+        In its place comes code 1 when the change cannot be saved, or its work fails.
         """
         with self._changed:
             if self._running and len(self._waiting) < WAITING_COUNT_MAX:
-                self._waiting.append((channel, command, parts))
+                self._waiting.append((channel, command, parts, work))
                 self._changed.notify_all()
                 return None
+        parts = _worked(channel, command, parts, work)
         problem = self._problem_of_save()
         return parts if problem is None else _refusal(command, problem)
 
@@ -79,8 +95,9 @@ class TableSaves:
                 waiting, self._waiting = self._waiting, []
             if not waiting:
                 return
+            told = [(channel, command, _worked(channel, command, parts, work)) for channel, command, parts, work in waiting]  # noqa: E501 - one line each  # fmt: skip
             problem = self._problem_of_save()
-            for channel, command, parts in waiting:
+            for channel, command, parts in told:
                 _give(channel, command, parts if problem is None else _refusal(command, problem), outbox)
             outbox.flush()
 
@@ -92,6 +109,16 @@ class TableSaves:
             log.exception("topics and groups could not be saved; trying again")
             return f"the change counts, and could not be saved yet: {type(error).__name__}: {error}"
         return None
+
+
+def _worked(channel: Channel, command: Command, parts: Parts, work: Work | None) -> Parts:
+    """Do a change's work; its answer, or what failed."""
+    try:
+        if work is not None:
+            work()
+    except FAULTS as error:
+        return failure(channel, command, error)
+    return parts
 
 
 def _refusal(command: Command, problem: str) -> Parts:

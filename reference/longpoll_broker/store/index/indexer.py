@@ -6,8 +6,8 @@ Leaves out when the cursor moves: the flush thread calls `build`, and every quer
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Generator, Sequence
+from typing import Final, NamedTuple
 
 from longpoll_broker.store.index.index import Index, keys_of
 from longpoll_broker.store.log.commit_log import CommitLog
@@ -31,15 +31,26 @@ _KEY: Final = b"KEY"
 """In the name of both properties that hold keys, so a record without it need not be decoded."""
 
 
+class _Keyed(NamedTuple):
+    """A record and the keys that it is found by."""
+
+    physical_offset: int
+    topic: str
+    keys: Sequence[str]
+    store_ms: int
+
+
 class Indexer:
     """The index and its cursor. Invariant: every record before `cursor` is indexed, or no longer in the log."""
 
-    __slots__ = ("_index", "_lock", "_log", "cursor")
+    __slots__ = ("_begun", "_index", "_lock", "_log", "cursor")
 
     def __init__(self, log: CommitLog, index: Index, lock: Lock) -> None:
         self._log = log
         self._index = index
         self._lock = lock
+        self._begun: _Keyed | None = None
+        """The record whose keys are not all in yet: what was split once need not be again in the next turn."""
         self.cursor = 0
 
     def recover(self, *, crashed: bool, durable_ms: int) -> None:
@@ -102,18 +113,28 @@ class Indexer:
             return 1
         assert size > 0
         position = cursor - segment.start
+        keyed = self._begun
+        if keyed is None or keyed.physical_offset != cursor:
+            keyed = self._keyed(cursor, bytes(segment.view[position : position + size]))
+        self._begun = keyed
         work, is_whole = 0, True
-        part = keyed_part(bytes(segment.view[position : position + size]))
-        if part is None:
-            record = self._log.read(cursor)
-            if isinstance(record, Record):
-                part = record.sys_flag, record.store_ms, record.topic, record.properties
-        if part is not None:
-            sys_flag, store_ms, topic, properties = part
-            work, is_whole = self._index.put(cursor, topic, keys_of(sys_flag, properties), store_ms, work_max)
+        if keyed is not None:
+            work, is_whole = self._index.put(cursor, keyed.topic, keyed.keys, keyed.store_ms, work_max)
         if is_whole:
+            self._begun = None
             self.cursor = cursor + size
         return max(work, 1)
+
+    def _keyed(self, physical_offset: int, record: bytes) -> _Keyed | None:
+        """A record's keys; None for what has none because it is no whole record."""
+        part = keyed_part(record)
+        if part is None:
+            found = self._log.read(physical_offset)
+            if not isinstance(found, Record):
+                return None
+            part = found.sys_flag, found.store_ms, found.topic, found.properties
+        sys_flag, store_ms, topic, properties = part
+        return _Keyed(physical_offset, topic, keys_of(sys_flag, properties), store_ms)
 
     def query(
         self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int

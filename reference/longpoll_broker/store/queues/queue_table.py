@@ -7,9 +7,11 @@ Source: `DefaultMessageStore.consumeQueueTable`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Set as AbstractSet
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
 from longpoll_broker.store.segment import SegmentList
@@ -30,11 +32,11 @@ class Topic:
 class QueueTable:
     """Invariant: a queue stands here once, and its directory is `consumequeue/TOPIC/QUEUE`.
 
-    What was left there of a deleted topic is removed before a queue is made. Writers hold the owner's lock; readers
-    need none.
+    What was left there of a deleted topic is removed before a queue is made, and a topic that is `leaving` is in
+    `topics` no more and gets no queues. Writers hold the owner's lock; readers need none.
     """
 
-    __slots__ = ("_config", "_extended_root", "_files", "_left", "_lengthen", "_root", "topics")
+    __slots__ = ("_config", "_extended_root", "_files", "_left", "_lengthen", "_root", "leaving", "topics")
 
     def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
         """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
@@ -44,6 +46,8 @@ class QueueTable:
         self._config = config
         self._lengthen = lengthen
         self.topics: dict[str, Topic] = {}
+        self.leaving: dict[str, Topic] = {}
+        """Those that are being deleted: their files are still there."""
         self._left: dict[str, list[ConsumeQueue]] = {}
         """By topic the queues of a deleted one whose files could not be removed."""
 
@@ -66,10 +70,13 @@ class QueueTable:
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made if need be; its files come with its first unit.
 
-        Raises OSError where the files of a deleted topic of this name are still there: what they list is not its.
+        Raises OSError where the files of a deleted topic of this name are still there, for what they list is not its;
+        TopicLeavingError while it is being deleted.
         """
         known = self.topics.get(topic)
         if known is None:
+            if topic in self.leaving:
+                raise TopicLeavingError(errno.EBUSY, f"the topic {topic} is being deleted: try again in a moment")
             self.remove_left(topic)
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
@@ -86,8 +93,19 @@ class QueueTable:
         return SegmentList(self._files, directory, file_size, lengthen=self._lengthen)
 
     def all(self) -> list[ConsumeQueue]:
-        """Every queue."""
-        return [queue for topic in list(self.topics.values()) for queue in list(topic.queues.values())]
+        """Every queue, also of topics that are leaving."""
+        topics = (*self.topics.copy().values(), *self.leaving.copy().values())
+        return [queue for topic in topics for queue in list(topic.queues.values())]
+
+    def leave(self, topic: str) -> None:
+        """Have nobody find a topic or make it again while it is being deleted; nothing for one that is not there."""
+        known = self.topics.pop(topic, None)
+        if known is not None:
+            self.leaving[topic] = known
+
+    def stay(self, topic: str) -> None:
+        """Take that back: a topic that was leaving is as it was."""
+        self.topics[topic] = self.leaving.pop(topic)
 
     def forget(self, topic: str) -> list[ConsumeQueue]:
         """Take a topic out; its queues, whose files are still there."""
