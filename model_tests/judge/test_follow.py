@@ -173,7 +173,7 @@ def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None
         assert running.stderr is not None
         content = lines_of(faulty_events())
         grow(content[: len(content) // 2])
-        said = _read_until(running.stderr.fileno(), b"pull.next.visible")
+        said = read_until(running.stderr.fileno(), b"pull.next.visible")
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate(timeout=PATIENCE_S)
 
@@ -197,7 +197,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(growing: tuple[Path, Gro
     grow(content[:half])
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
-        first = _read_until(running.stderr.fileno(), b"invalid up to event")
+        first = read_until(running.stderr.fileno(), b"invalid up to event")
         running.kill()
         running.communicate(timeout=PATIENCE_S)
     names = [json.loads(line)["id"] for line in found.read_bytes().splitlines()]
@@ -205,9 +205,9 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(growing: tuple[Path, Gro
         file.truncate(found.stat().st_size - 100)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
-        again = _read_until(running.stderr.fileno(), b"invalid up to event")
+        again = read_until(running.stderr.fileno(), b"invalid up to event")
         grow(content[half:])
-        again += _read_until(running.stderr.fileno(), b"2 findings")
+        again += read_until(running.stderr.fileno(), b"2 findings")
         running.send_signal(signal.SIGTERM)
         stdout, stderr = running.communicate(timeout=PATIENCE_S)
     told = [json.loads(line) for line in found.read_bytes().splitlines()]
@@ -222,7 +222,8 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(growing: tuple[Path, Gro
     assert b"Traceback" not in first + again + stderr
 
 
-def _read_until(descriptor: int, wanted: bytes) -> bytes:
+def read_until(descriptor: int, wanted: bytes) -> bytes:
+    """What comes from a descriptor, up to and with what is wanted; fails if that does not come."""
     deadline_s, said = time.monotonic() + PATIENCE_S, b""
     while wanted not in said:
         ready, _, _ = select.select([descriptor], [], [], max(deadline_s - time.monotonic(), 0))

@@ -39,6 +39,7 @@ from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress, follow
+from longpoll_judge.run.growing.kept import STATE_FILE
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.job import judge as judge_paths
 from longpoll_judge.run.own import USERS_FAULTS, OwnProperty
@@ -236,8 +237,9 @@ def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Place
     def say(line: str) -> None:
         err.print(line, soft_wrap=True)
 
+    kept = places.checkpoint / STATE_FILE if places.checkpoint is not None else None
     with _interruptible() as stops, open_teller(places, progress, thresholds, say) as teller:
-        result = follow(paths, tell=teller.tell, stops=stops, progress=progress, **how)
+        result = follow(paths, tell=teller.tell, stops=stops, progress=progress, kept=kept, **how)
         teller.tell_last(result)
         return result
 

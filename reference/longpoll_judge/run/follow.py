@@ -27,6 +27,7 @@ from longpoll_judge.read.growth import Growth, sizes_of
 from longpoll_judge.read.source import History
 from longpoll_judge.read.tail import Tail
 from longpoll_judge.run.excerpt import with_excerpts
+from longpoll_judge.run.growing.kept import State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar
 from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
@@ -36,6 +37,10 @@ PERIOD_S: Final = 0.5
 """How often there is a look for something new."""
 LONG_PERIOD_S: Final = 1.0
 """The same of a long history: the more comes at once the less an event costs."""
+KEEP_S: Final = 10.0
+"""How often what was judged is put on disk at most, ..."""
+KEEP_SHARE: Final = 20
+"""... and how many times longer it lasts until the next time than it took."""
 TELL_S: Final = 1.0
 """How often it is told where a history stands that was there before."""
 WHOLE_EVENTS: Final = 200_000
@@ -72,14 +77,16 @@ def follow(
     stops: Callable[[float], bool],
     look: Look | None = None,
     progress: Progress | None = None,
+    kept: Path | None = None,
 ) -> Result:
     """Judge until it `stops`, and `tell` of each judgement; the last one is returned, for which there is a `look`.
 
-    What the last one rests on is noted in `progress`, which others may ask.
+    What the last one rests on is noted in `progress`, which others may ask. A file `kept` takes, now and then, what was
+    judged of a long history without Spark, and the next call goes on from there.
 
     `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
 
-    Raises `HistoryNotFoundError` and `SparkUnavailableError`.
+    Raises `HistoryNotFoundError`, `SparkUnavailableError`, and `CheckpointError` where what was kept cannot be used.
     """
     growth = Growth(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
@@ -94,6 +101,11 @@ def follow(
         return msgspec.structs.replace(result, engine=engine)
 
     has_law = bool(growth.look().laws)
+    steps = Steps.begun(limits, kept if engine == "local" and not has_law else None)
+    if steps.ends:
+        _follow_growing(growth, steps, tell, stops, progress)
+        with open_engine(engine, master, conf) as running:
+            return judged(running, look)
     with _open(engine, master, conf) as running, _new_events(engine, running, growth) as is_new:
         result = judged(running)
         tell(result)
@@ -105,7 +117,7 @@ def follow(
             is_long = engine == "local" and result.events >= WHOLE_EVENTS and not has_law
         if not is_long:
             return judged(running, look) if look is not None or growth.has_grown() else result
-    _follow_growing(growth, limits, tell, stops, progress)
+    _follow_growing(growth, steps, tell, stops, progress)
     with open_engine(engine, master, conf) as running:
         return judged(running, look)
 
@@ -124,42 +136,72 @@ class Limits:
 
 def _follow_growing(
     growth: Growth,
-    limits: Limits,
+    steps: Steps,
     tell: Callable[[Result], None],
     stops: Callable[[float], bool],
     progress: Progress | None,
 ) -> None:
     """Judge what is new until it `stops`."""
-    tail = Tail(growth, threads=os.cpu_count() or 1)
-    growing = Growing(limits.wake_ms, limits.late_ms)
-    steps = Steps(growing, limits)
+    tail = Tail(growth, threads=os.cpu_count() or 1, ends=steps.ends)
     while True:
         begun_s = told_s = time.monotonic()
         history, new = tail.look()
         for tables, damages in tail.read(new):
-            growing.add(tables, damages, history)
+            steps.growing.add(tables, damages, history)
             if time.monotonic() - told_s >= TELL_S:
                 tell(steps.result(history))
                 told_s = time.monotonic()
                 if stops(0.0):
+                    steps.keep(is_last=True)
                     return
+                steps.keep()
         if new:
             tell(steps.result(history))
+            steps.keep()
         if progress is not None:
             progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
         if stops(max(LONG_PERIOD_S - (time.monotonic() - begun_s), 0.0)):
+            steps.keep(is_last=True)
             return
 
 
 @define(eq=False)
 class Steps:
-    """Makes results of what has come so far."""
+    """Makes results of what has come so far, and keeps it.
+
+    Invariant: what is kept was told before, so nothing is lost that a result showed and a later one does not.
+    """
 
     growing: Growing
     limits: Limits
+    kept: Path | None = None
+    """Where what was judged is kept; None for nowhere."""
+    ends: dict[str, int] = field(factory=dict)
+    """By part, how far it was read."""
+    keep_next_s: float = 0.0
+    """When, by the monotonic clock, it is kept again."""
     begun_s: float = field(factory=time.monotonic)
     shown: dict[tuple[str, str], Finding] = field(factory=dict)
     """By name and sentence, findings whose evidence is a history by itself."""
+
+    @classmethod
+    def begun(cls, limits: Limits, kept: Path | None) -> Steps:
+        """From where a file of what was judged leaves off, or from the beginning; raises `CheckpointError`."""
+        growing = Growing(limits.wake_ms, limits.late_ms)
+        found = read_state(kept, growing) if kept is not None else None
+        if found is None:
+            return cls(growing, limits, kept)
+        shown = {(finding.id, finding.why): finding for finding in found.shown}
+        return cls(found.growing, limits, kept, ends=found.ends, shown=shown)
+
+    def keep(self, *, is_last: bool = False) -> None:
+        """Put on disk what was judged, if it is time; raises OSError."""
+        begun_s = time.monotonic()
+        if self.kept is None or (begun_s < self.keep_next_s and not is_last):
+            return
+        write_state(self.kept, State(self.growing, self.ends, list(self.shown.values())))
+        now_s = time.monotonic()
+        self.keep_next_s = now_s + max(KEEP_S, KEEP_SHARE * (now_s - begun_s))
 
     def result(self, history: History) -> Result:
         """The judgement of what has come."""

@@ -49,6 +49,8 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
     visible_min: int
     """Visible ends."""
     visible_max: int
+    visible_early: int
+    """The highest visible end that was told before its last message was appended, by what the slice shows."""
     after_min_ns: int
     after_max_ns: int
     before_min_ns: int
@@ -117,6 +119,7 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
         *(least(np.where(is_known, offset, NEVER)), most(np.where(is_known, offset, -1))),
         most(np.where(acknowledged, offset, -1)),
         *(least(np.where(moved, end, NEVER)), most(np.where(moved, end, BEGINNING))),
+        most(np.where(_are_early(key, (after_ns, before_ns), appended, moved, (offset, end)), end, BEGINNING)),
         *(least(after_ns), most(after_ns), least(before_ns), most(before_ns)),
     )
     sorted_key = key[order]
@@ -131,6 +134,38 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
         msgspec.convert((*first.values(), count, append_count, *numbers), LogSpan)
         for first, count, append_count, *numbers in zip(firsts, counts, appends, *columns, rises.tolist(), strict=True)
     ]
+
+
+def _are_early(
+    key: Integers,
+    moments: tuple[Integers, Integers],
+    appended: Booleans,
+    moved: Booleans,
+    values: tuple[Integers, Integers],
+) -> Booleans:
+    """Which visible ends lie past what was appended by then, in rows of several logs.
+
+    Args:
+        key: Which log each row is of.
+        moments: Its `after_ns` and `before_ns`.
+        appended: Whether it is an append.
+        moved: Whether it tells a visible end.
+        values: The offsets and the visible ends.
+    """
+    (after_ns, before_ns), (offset, end) = moments, values
+    # An append may have been done when it began, an end may have been told as late as it ended.
+    for moment_ns in (after_ns, np.where(moved, before_ns, after_ns)):
+        order = order_by(key, moment_ns) if moment_ns is after_ns else np.lexsort((moved, moment_ns, key))
+        group, is_append = key[order], appended[order]
+        last = np.maximum.accumulate(np.where(is_append, np.arange(len(order)), -1))
+        has_any = (last >= 0) & (group[last] == group)
+        reached = np.where(has_any, offset[order][last] + 1, BEGINNING)
+        found = np.zeros(len(key), dtype=np.bool_)
+        found[order] = moved[order] & (end[order] > reached)
+        if not found.any():
+            # In the order of what is told first, which is at hand, there is none as a rule.
+            break
+    return found
 
 
 def _falls(key: Integers, values: Integers, rows: Booleans, *, strictly: bool) -> Booleans:

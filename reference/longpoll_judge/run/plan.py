@@ -8,7 +8,7 @@ where they do not, less can be judged at home, and the rest is judged beside the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -216,13 +216,15 @@ def _is_even(spans: Sequence[tuple[int, LogSpan]], count: int, apart: int) -> bo
         name: _extremes(spans, count, name, none, join)
         for names, none, join in (
             (("append_min", "known_min", "visible_min", "before_min_ns"), NEVER, np.minimum),
-            (("append_max", "known_max", "visible_max", "after_max_ns"), BEGINNING, np.maximum),
+            (("append_max", "known_max", "visible_max", "visible_early", "after_max_ns"), BEGINNING, np.maximum),
             (("append_count",), 0, np.add),
         )
         for name in names
     }
     appended = int(number["append_count"].sum())
     if appended and appended != int(number["append_max"].max()) - int(number["append_min"].min()) + 1:
+        return False
+    if apart == 1 and appended and _is_shown_early(number):
         return False
     return all(
         bool((np.maximum.accumulate(number[high])[:-apart] <= number[low][apart:] - strictly).all())
@@ -233,3 +235,10 @@ def _is_even(spans: Sequence[tuple[int, LogSpan]], count: int, apart: int) -> bo
             ("after_max_ns", "before_min_ns", 0),
         )
     )
+
+
+def _is_shown_early(number: Mapping[str, Integers]) -> bool:
+    """Whether a stretch shows an end of a log before its last message was appended there, or in an earlier stretch."""
+    reached = np.append(BEGINNING, np.maximum.accumulate(number["append_max"])[:-1]) + 1
+    # What lies below the first append was there before the record began.
+    return bool((number["visible_early"] > np.maximum(reached, number["append_min"].min())).any())

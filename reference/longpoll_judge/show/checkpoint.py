@@ -4,7 +4,8 @@
 has taken. What is in the first and not elsewhere is told there at the next start. `checkpoint.json` says of which
 histories and thresholds it is: with others the same finding would not be the same.
 
-Judging itself is not in it: at a start the whole history is judged again.
+What was judged of a long history stands beside these (`run.growing.kept`); where that is missing the whole history is
+judged again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from longpoll_judge.rules.case import Case
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.cases import may_stop, reached_by
 from longpoll_judge.run.growing.rare import with_rare
-from longpoll_judge.run.growing.spans import Log, Outlooks, by_queue, follows, shown_early, together
+from longpoll_judge.run.growing.spans import Log, Outlooks, are_shown_early, by_queue, follows, together
 from longpoll_judge.run.home import Home, request_rows
 from longpoll_judge.run.overview import LogSpan, overview_of_table
 from longpoll_judge.run.sweep import log_of
@@ -129,7 +129,7 @@ class Growing:
         self.survey = _folded(merge([self.survey, overview.survey]))
         self.rare = with_rare(self.rare, table, self._first_shown(spans), self._inside())
         self.window.append(Piece(spans, log_of(table), overview.last_ns))
-        self.disordered |= dict.fromkeys(shown_early(self.window[-1].log, self.all_spans), overview.last_ns)
+        self.disordered |= dict.fromkeys(are_shown_early(spans, self.all_spans), overview.last_ns)
         self._note(spans, overview.last_ns)
         self.pending = joined([self.pending, self._requests(table)])
         self._settle(history)

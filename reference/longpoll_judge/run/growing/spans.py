@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 from attrs import frozen
 
-from longpoll_judge.columns.batch import QueueName, make_batch
+from longpoll_judge.columns.batch import QueueName
 from longpoll_judge.columns.outlook import Outlook
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.run.overview import LogSpan
@@ -22,7 +20,13 @@ Log = tuple[str, str, int, str]
 """Broker, topic, queue and source."""
 _JOINS: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (min, ("append_min", "known_min", "visible_min", "after_min_ns", "before_min_ns")),
-    (max, ("append_max", "known_max", "acknowledged_max", "visible_max", "after_max_ns", "before_max_ns")),
+    (
+        max,
+        (
+            *("append_max", "known_max", "acknowledged_max", "visible_max", "visible_early"),
+            *("after_max_ns", "before_max_ns"),
+        ),
+    ),
 )
 
 
@@ -81,19 +85,13 @@ def together(one: LogSpan, other: LogSpan) -> LogSpan:
     )
 
 
-def shown_early(log: pa.Table, known: Mapping[Log, LogSpan]) -> set[QueueName]:
-    """Queues of which some events may show an end before its last message was appended, given what came before them."""
-    before = by_queue(known)
+def are_shown_early(spans: Mapping[Log, LogSpan], known: Mapping[Log, LogSpan]) -> set[QueueName]:
+    """Queues of which a piece may show an end before its last message was appended, given what came before it."""
     found: set[QueueName] = set()
-    for name, events in make_batch(log).queues():
-        moved, appended = events.rows("make_visible"), events.rows("append")
-        first_end = max((span.append_max + 1 for span in before.get(name, [])), default=0)
-        if not len(moved) or not (len(appended) or first_end > 0):
-            continue
-        ends = np.append(first_end, events.integers("queue_offset", appended) + 1)
-        begun = np.searchsorted(
-            events.integers("after_ns", appended), events.integers("before_ns", moved), side="right"
-        )
-        if (events.integers("visible_end", moved) > np.maximum.accumulate(ends)[begun]).any():
-            found.add(name)
+    for log, span in spans.items():
+        before = known.get(log, span)
+        first = min(before.append_min, span.append_min)
+        reached = known[log].append_max + 1 if log in known else BEGINNING
+        if first < NEVER and span.visible_early > max(reached, first):
+            found.add(log[:3])
     return found

@@ -1,0 +1,225 @@
+"""Puts what was judged of a growing history on disk, so that who follows it goes on from there after a kill.
+
+One file, `judging.state`: a line that names what it is and its version, a checksum, and what a `Growing` holds as
+MessagePack, its events as Arrow streams. It is written under another name first, so it is there whole or as it was
+before. How far each part was read stands in it too, and a checksum of the last bytes of lines before that, or the size
+of a part of another kind: a part that was written anew is noticed, one that is gone is not asked for.
+
+Leaves out what was told (`show.checkpoint`), which is known beyond this: what is judged again is not told again.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter, deque
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from attrs import define, field
+
+from longpoll_judge.columns.batch import QueueName
+from longpoll_judge.columns.exchange import decode, encode
+from longpoll_judge.contract.result import Finding
+from longpoll_judge.errors import CheckpointError
+from longpoll_judge.evidence.survey import Survey
+from longpoll_judge.read import files
+from longpoll_judge.read.source import kind_of
+from longpoll_judge.run.growing.beside import Beside
+from longpoll_judge.run.growing.queues import Growing, Piece
+from longpoll_judge.run.growing.spans import Log
+from longpoll_judge.run.overview import LogSpan
+from longpoll_judge.run.tally import Tally
+from longpoll_judge.run.verdict import RESULT_SCHEMA, Found, Row, as_table
+from longpoll_spec.history import NDJSON_SUFFIX
+from longpoll_spec.tables import with_table
+
+STATE_FILE: Final = "judging.state"
+VERSION: Final = 1
+"""Is raised with every change of what is kept, or of what the judge makes of it."""
+_TITLE: Final = b"longpoll judging "
+_SUM_BYTES: Final = 4
+_THEN: Final = "all of the history is judged again (what was told is not told again)"
+_REMEDY: Final = f"remove it, and {_THEN}"
+_TAIL_BYTES: Final = 4_096
+"""How much of a part of lines is compared, before the byte to which it was read."""
+
+
+@with_table
+class _Piece(msgspec.Struct):
+    spans: list[LogSpan]
+    log: bytes
+    last_ns: int
+
+
+@with_table
+class _Beside(msgspec.Struct):
+    pieces: list[tuple[bytes, int]]
+    gone_ns: int
+    count: int
+    fresh: int
+    judged_ns: int
+    found: list[Finding]
+
+
+@with_table
+class _Kept(msgspec.Struct):
+    """A `Growing`, how far its parts were read, and the findings that were shown."""
+
+    wake_ms: float
+    late_ms: float
+    ends: dict[str, tuple[int, int]]
+    """By part: where the next look begins, and what tells that it is still the same (`_sum_before`)."""
+    shown: list[Finding]
+    beside: _Beside
+    window: list[_Piece]
+    rare: bytes
+    before: list[LogSpan]
+    all_spans: list[LogSpan]
+    pending: bytes
+    tally: list[Row]
+    survey: Survey
+    doubts: dict[str, int]
+    unstopped: dict[str, int]
+    logged: list[str]
+    disordered: list[tuple[QueueName, int]]
+    reached: list[tuple[QueueName, int]]
+    settled_ns: int
+
+
+@define
+class State:
+    """What is kept of a follower."""
+
+    growing: Growing
+    ends: dict[str, int] = field(factory=dict)
+    """By part: where the next look begins."""
+    shown: list[Finding] = field(factory=list)
+
+
+def write_state(file: Path, state: State) -> None:
+    """Put the state on disk; raises OSError."""
+    content = msgspec.msgpack.encode(_kept(state))
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("wb") as written:
+        written.write(_TITLE + str(VERSION).encode() + b"\n")
+        written.write(zlib.crc32(content).to_bytes(_SUM_BYTES, "big"))
+        written.write(content)
+        written.flush()
+        os.fsync(written.fileno())
+    temporary.replace(file)
+
+
+def read_state(file: Path, growing: Growing) -> State | None:
+    """What was kept; None where nothing was.
+
+    Raises `CheckpointError` where it is damaged, of another version or thresholds, or not of these parts any more.
+    """
+    try:
+        title, _newline, rest = file.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}; {_REMEDY}") from None
+    if title != _TITLE + str(VERSION).encode():
+        what = "of another version" if title.startswith(_TITLE) else "no state of a follower"
+        raise CheckpointError(f"{file} is {what}; {_REMEDY}")
+    content = rest[_SUM_BYTES:]
+    if zlib.crc32(content).to_bytes(_SUM_BYTES, "big") != rest[:_SUM_BYTES]:
+        raise CheckpointError(f"{file} is damaged, its checksum differs; {_REMEDY}")
+    try:
+        kept = msgspec.msgpack.decode(content, type=_Kept)
+        found = _state(kept)
+    except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}; {_REMEDY}") from None
+    if (kept.wake_ms, kept.late_ms) != (growing.wake_ms, growing.late_ms):
+        raise CheckpointError(f"{file} is of other thresholds; {_REMEDY}")
+    for part, (end, known) in kept.ends.items():
+        if files.entry(part) is not None and _sum_before(part, end) != known:
+            raise CheckpointError(f"{part} is not what was judged before; remove {file}, and {_THEN}")
+    return found
+
+
+def _kept(state: State) -> _Kept:
+    growing, beside = state.growing, state.growing.beside
+    tally = growing.tally.rows()
+    return _Kept(
+        wake_ms=growing.wake_ms,
+        late_ms=growing.late_ms,
+        ends={part: (end, _sum_before(part, end)) for part, end in state.ends.items()},
+        shown=state.shown,
+        beside=_Beside(
+            pieces=[(encode(table), last_ns) for table, last_ns in beside.pieces],
+            gone_ns=beside.gone_ns,
+            count=beside.count,
+            fresh=beside.fresh,
+            judged_ns=beside.judged_ns,
+            found=list(beside.found.values()),
+        ),
+        window=[_Piece(list(one.spans.values()), encode(one.log), one.last_ns) for one in growing.window],
+        rare=encode(growing.rare),
+        before=list(growing.before.values()),
+        all_spans=list(growing.all_spans.values()),
+        pending=encode(growing.pending),
+        tally=list(zip(*(tally[name].to_pylist() for name in RESULT_SCHEMA.names), strict=True)),
+        survey=growing.survey,
+        doubts=growing.doubts,
+        unstopped=dict(growing.unstopped),
+        logged=list(growing.logged.values()),
+        disordered=list(growing.disordered.items()),
+        reached=list(growing.reached.items()),
+        settled_ns=growing.settled_ns,
+    )
+
+
+def _state(kept: _Kept) -> State:
+    tally = Tally()
+    tally.add(as_table(kept.tally))
+    beside = Beside(
+        pieces=deque((decode(content), last_ns) for content, last_ns in kept.beside.pieces),
+        gone_ns=kept.beside.gone_ns,
+        count=kept.beside.count,
+        fresh=kept.beside.fresh,
+        judged_ns=kept.beside.judged_ns,
+        found={finding.id: finding for finding in kept.beside.found},
+    )
+    growing = Growing(
+        wake_ms=kept.wake_ms,
+        late_ms=kept.late_ms,
+        beside=beside,
+        window=deque(Piece(_by_log(one.spans), decode(one.log), one.last_ns) for one in kept.window),
+        rare=decode(kept.rare),
+        before=_by_log(kept.before),
+        all_spans=_by_log(kept.all_spans),
+        pending=decode(kept.pending),
+        tally=tally,
+        survey=kept.survey,
+        doubts=kept.doubts,
+        unstopped=Counter(kept.unstopped),
+        logged={_named(text): text for text in kept.logged},
+        disordered=dict(kept.disordered),
+        reached=dict(kept.reached),
+        settled_ns=kept.settled_ns,
+    )
+    return State(growing, {part: end for part, (end, _sum) in kept.ends.items()}, kept.shown)
+
+
+def _by_log(spans: list[LogSpan]) -> dict[Log, LogSpan]:
+    return {(span.broker, span.topic, span.queue, span.source): span for span in spans}
+
+
+def _named(text: str) -> tuple[object, ...]:
+    found = msgspec.json.decode(text, type=Found)
+    return found.finding.clause, found.finding.why, found.order
+
+
+def _sum_before(part: str, end: int) -> int:
+    """The checksum of the last bytes of a part of lines before one; of another part its size, for it is whole."""
+    found = files.entry(part)
+    if found is None or kind_of(part) != NDJSON_SUFFIX:
+        return 0 if found is None else found.size
+    with files.open_file(part) as file:
+        file.seek(max(end - _TAIL_BYTES, 0))
+        return zlib.crc32(file.read(min(end, _TAIL_BYTES)))
