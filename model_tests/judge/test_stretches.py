@@ -108,6 +108,23 @@ def test_odd_events_are_judged_as_the_whole(rows: Rows, borders: list[int], in_o
     assert told(judge_stretches(stretches_of(cut(table, borders)), CONTEXT)) == told(judge_table(table, CONTEXT))
 
 
+@pytest.mark.parametrize("fault", ["visible_too_soon", "visible_past_the_log"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_an_end_before_its_message_is_seen_in_stretches(fault: str, count: int) -> None:
+    """Appends in order and ends that rise do not show by themselves that each end came after its message."""
+    recording = Recording(list(simulate(Load(events=1_200, timeout_ms=60))), simulated_meta())
+    FAULTS[fault].apply(recording)
+    table = table_of_events(sorted(recording.events, key=lambda event: event.sequence))
+    steady = {recording.events[0].source: SourceFacts(last_ns=1 << 60, stopped_ns=1 << 60)}
+    context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=steady, closes={})
+    whole = told(judge_table(table, context))
+    stretches = stretches_of(cut(table, [place * len(table) // count for place in range(1, count)]))
+
+    assert len(stretches.plan.stretches) == count
+    assert any("log.visible.appended" in text for _kind, _bucket, _count, text in whole)
+    assert told(judge_stretches(stretches, context)) == whole
+
+
 @pytest.mark.parametrize(("name", "kind"), [("stop", ""), ("take", "pull.step.unanswered")])
 def test_what_is_done_with_a_pull_is_seen_in_stretches(name: str, kind: str) -> None:
     """A stop that no cause tells of excuses an early 19, and a step after the answer is found, however it is cut."""
