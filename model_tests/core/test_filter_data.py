@@ -58,9 +58,9 @@ def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch)
     """However many expressions heartbeats bring; then the one that is asked for, once."""
     compiled: list[str] = []
 
-    def compiling(expression: str, kind: str) -> SqlFilter:
+    def compiling(expression: str, kind: str, *, with_parts: bool) -> SqlFilter:
         compiled.append(expression)
-        return sql_filter(expression, kind)
+        return sql_filter(expression, kind, with_parts=with_parts)
 
     monkeypatch.setattr(module, "sql_filter", compiling)
     table = FilterTable()

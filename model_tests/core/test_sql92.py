@@ -22,11 +22,12 @@ from longpoll_broker.core.filter.sql92_values import Value
 from longpoll_broker.testing.sql92_cases import WORDS, Case, outcome
 
 RECORDED: Final = Path(__file__).parent / "golden" / "sql92-4.9.7.jsonl.xz"
+RECORDED_5: Final = Path(__file__).parent / "golden" / "sql92-5.5.0.jsonl.xz"
 
 
-def recorded() -> list[tuple[Case, str]]:
-    """Cases and what the parser of RocketMQ 4.9.7 made of them."""
-    lines = [json.loads(line) for line in lzma.decompress(RECORDED.read_bytes()).decode().splitlines()]
+def recorded(path: Path = RECORDED) -> list[tuple[Case, str]]:
+    """Cases and what the parser of RocketMQ 4.9.7 made of them, or that of another one."""
+    lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
     return [((line["expression"], line["properties"]), line["outcome"]) for line in lines]
 
 
@@ -44,6 +45,22 @@ def test_every_recorded_outcome_is_ours() -> None:
     assert list(differing()) == []
     counts = Counter(java for _case, java in CASES)
     assert min(counts[word] for word in ("bad", "error", "true", "false", "null")) >= 400
+
+
+def test_every_outcome_of_what_5_has_more_is_ours() -> None:
+    """CONTAINS, STARTSWITH and ENDSWITH; read as 4.9 reads them, as planted, many a case has another outcome."""
+    cases = recorded(RECORDED_5)
+    assert [(case, java) for case, java in cases if outcome(*case, with_parts=True) != java] == []
+    assert min(Counter(java for _case, java in cases).values()) >= 50
+    assert sum(outcome(*case) != java for case, java in cases) > 500
+
+
+def test_a_part_nests_as_deep_as_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts towards the depth, so that a walk through the tree may recurse."""
+    monkeypatch.setattr(sql92_tree, "DEPTH_MAX", 3)
+    assert compile_expression("a" + " CONTAINS 'x'" * 3, with_parts=True).matches({"a": "x"}.get) is False
+    with pytest.raises(Sql92Error, match="nested over 3 deep"):
+        compile_expression("a" + " CONTAINS 'x'" * 4, with_parts=True)
 
 
 # ---------------------------------------------------------------- SQLite

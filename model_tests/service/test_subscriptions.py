@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from model_tests.service.subscription_script import play, play_strict
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.filter.data import FilterTable
 from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
+from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 CONFIG = BrokerConfig(property_filter=True)
@@ -39,3 +42,33 @@ def test_planted_a_filter_that_is_always_replaced_is_seen(
     monkeypatch.setattr(FilterTable, "register", forgetful)
     differing = play(connect(start_broker(policy=ROCKETMQ_4_9, config=CONFIG).address))
     assert any("28" in line for line in differing)
+
+
+@pytest.mark.parametrize(
+    ("policy", "codes"), [(STRICT, (23, 0, 27)), (ROCKETMQ_4_9, (23, 0, 27)), (ROCKETMQ_5, (0, 0, 0))],
+    ids=["strict", "4.9", "5.x"],
+)  # fmt: skip
+def test_parts_of_texts_are_compared_where_the_version_does(
+    policy: Policy, codes: tuple[int, int, int], start_broker: StartBroker, connect: Connect
+) -> None:
+    """However a filter comes: a client asks about it (46), a pull brings it, a heartbeat has brought it."""
+    client = connect(start_broker(policy=policy, config=CONFIG).address)
+    expression = "TAGS NOT CONTAINS 'blue' AND TAGS STARTSWITH 're'"
+    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
+    for tag in ("blue", "red"):
+        send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
+    wanted = {"topic": "T", "subString": expression, "expressionType": "SQL92", "subVersion": 1}
+    asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
+    consumer = {"groupName": "G", "subscriptionDataSet": [wanted]}
+    beat = msgspec.json.encode({"clientID": "me", "consumerDataSet": [consumer]})
+    brought = pull_fields("T", 0) | {"subscription": expression, "expressionType": "SQL92"}
+    checked = client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked))
+    assert client.call(RequestCode.HEART_BEAT, {}, beat).code == 0
+    known = pull_fields("T", 0) | {"sysFlag": "0", "subVersion": "1"}
+    found = [client.call(RequestCode.PULL_MESSAGE, fields) for fields in (brought, known)]
+    assert (checked.code, *(each.code for each in found)) == codes
+    # A pull whose own expression cannot be read is given everything, as in RocketMQ.
+    wanted_bodies = [b"blue", b"red"] if codes[0] else [b"red"]
+    assert [bytes(record.body) for record in records_of(found[0])] == wanted_bodies
+    if found[1].code == 0:
+        assert [bytes(record.body) for record in records_of(found[1])] == [b"red"]

@@ -87,7 +87,10 @@ class Shared:
     request_counts: RequestCounts = field(init=False, factory=RequestCounts)
     clients: Clients = field(
         init=False,
-        default=Factory(lambda self: Clients(FilterTable(self.traits.filters_outlive_groups)), takes_self=True),
+        default=Factory(
+            lambda self: Clients(FilterTable(self.traits.filters_outlive_groups, self.traits.filters_with_parts)),
+            takes_self=True,
+        ),
     )
     standing: Standing = field(init=False, default=Factory(_standing, takes_self=True))
     desk: Desk = field(init=False, default=Factory(_desk, takes_self=True))

@@ -246,7 +246,7 @@ def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
         # Whatever it says, it will be refused so: nothing is compiled for that.
         return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
     try:
-        brought = filter_of(pull.subscription, pull.expression_type)
+        brought = filter_of(pull.subscription, pull.expression_type, with_parts=desk.traits.filters_with_parts)
     except ExpressionError:
         return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
     if desk.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:

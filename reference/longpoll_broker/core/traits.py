@@ -112,6 +112,8 @@ class Traits:
     """A heartbeat's tags are the hashes that it names, also none, and not its expression's."""
     filters_outlive_groups: bool = False
     """The SQL92 filters of a group stay when its last member leaves, and count before older ones of later members."""
+    filters_with_parts: bool = False
+    """SQL92 filters know CONTAINS, STARTSWITH and ENDSWITH."""
     registers_unknown_groups: bool = True
     """A heartbeat of a group that must not be made registers its members all the same."""
     group_size_max: int = GROUP_SIZE_MAX
@@ -176,6 +178,7 @@ TRAITS_5: Final = attrs.evolve(
     zero_for_stored_only=True,
     searches_by_boundary=True,
     heartbeat_fields=True,
+    filters_with_parts=True,
     registers_unknown_groups=False,
     group_size_max=GROUP_SIZE_MAX,
     validates_groups=True,

@@ -39,10 +39,15 @@ RELATIONS: Final = (" = ", "=", " <> ", " > ", " >= ", " < ", "<=", ">")
 LETTERS: Final = " ()'=<>-+,!.0aeL/*\n"
 
 
-def outcome(expression: str, properties: dict[str, str]) -> str:
-    """What becomes of a case here: `bad`, `error`, `true`, `false` or `null`."""
+PARTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH", "contains", "startsWith", "NOT CONTAINS", "not StartsWith",
+                "NOT  ENDSWITH", "NOT/**/ENDSWITH", "endswith")  # fmt: skip
+"""Comparisons that 5.x has."""
+
+
+def outcome(expression: str, properties: dict[str, str], *, with_parts: bool = False) -> str:
+    """What becomes of a case here, `with_parts` in 5.x's language: `bad`, `error`, `true`, `false` or `null`."""
     try:
-        compiled = compile_expression(expression)
+        compiled = compile_expression(expression, with_parts=with_parts)
     except Sql92Error:
         return "bad"
     try:
@@ -55,8 +60,10 @@ def outcome(expression: str, properties: dict[str, str]) -> str:
 class Cases:
     """An endless sequence of cases."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, with_parts: bool = False) -> None:
         self._random = random.Random(seed)
+        self._with_parts = with_parts
+        """Whether a third of the comparisons are those of 5.x."""
 
     def next(self) -> Case:
         """The next case."""
@@ -66,7 +73,8 @@ class Cases:
         elif kind < 0.85:
             expression = self._slipped(self._condition(2))
         else:
-            expression = self._pick((" ", "", " ")).join(self._pick(WORDS) for _ in range(self._random.randint(1, 9)))
+            words = (*WORDS, *PARTS) if self._with_parts else WORDS
+            expression = self._pick((" ", "", " ")).join(self._pick(words) for _ in range(self._random.randint(1, 9)))
         given = {name: self._pick(TEXTS) for name in NAMES if self._random.random() < 0.6}
         return expression, {name: text for name, text in given.items() if text}
 
@@ -105,6 +113,8 @@ class Cases:
 
     def _comparison(self, depth: int) -> str:  # noqa: PLR0911 - one return a form
         negated = self._pick(("", " NOT"))
+        if self._with_parts and self._random.random() < 0.35:
+            return self._part(depth)
         sense = self._random.random() < 0.8
         left, right, high = (self._operand() if sense else self._anything(depth) for _ in range(3))
         kind = self._random.random()
@@ -121,6 +131,13 @@ class Cases:
         if kind < 0.93 and depth > 0:
             return f"{negated} ({self._condition(depth - 1)})"
         return f"{negated} {left}"
+
+    def _part(self, depth: int) -> str:
+        """A comparison of 5.x, mostly of a property with a short text; sometimes with what is none."""
+        left = self._pick(NAMES) if self._random.random() < 0.7 else self._anything(depth)
+        short = "'" + self._pick(("", "5", ".", "e", "E", "-", "0", "true", " ", "red", "''")) + "'"
+        right = self._pick((short, short, short, self._text(), self._pick(WORDS)))
+        return f"{left} {self._pick(PARTS)} {right}"
 
     def _slipped(self, expression: str) -> str:
         """The expression with a letter or two dropped, put in or changed."""

@@ -37,13 +37,15 @@ class FilterData:
     expression_type: str
     version: int
     """The `subVersion` that it was last registered with."""
+    with_parts: bool = False
+    """Whether it is of 5.x's language."""
     _filter: SqlFilter | None = field(default=None, init=False)
 
     @property
     def filter(self) -> SqlFilter:
         """The compiled filter; two threads that are the first to ask compile it each, to the same end."""
         if self._filter is None:
-            self._filter = sql_filter(self.expression, self.expression_type)
+            self._filter = sql_filter(self.expression, self.expression_type, with_parts=self.with_parts)
         return self._filter
 
     @property
@@ -58,6 +60,8 @@ class FilterTable:
 
     outlive_groups: bool = False
     """Whether a group's filters stay when its last member leaves."""
+    with_parts: bool = False
+    """Whether expressions are of 5.x's language, which has CONTAINS, STARTSWITH and ENDSWITH."""
     _by_place: dict[Place, FilterData] = field(factory=dict, init=False)
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
@@ -78,7 +82,7 @@ class FilterTable:
         self._orphans.pop(place, None)
         known = self._by_place.get(place)
         if known is None or known.is_known_bad or version > known.version:
-            self._by_place[place] = FilterData(expression, expression_type, version)
+            self._by_place[place] = FilterData(expression, expression_type, version, self.with_parts)
 
     def group_gone(self, group: str, topics: Iterable[str]) -> None:
         """A group has lost its last member; these are the topics that it had subscribed to."""

@@ -67,14 +67,14 @@ class SqlFilter(msgspec.Struct, frozen=True):
 Filter: TypeAlias = TagFilter | SqlFilter
 
 
-def filter_of(expression: str | None, expression_type: str | None) -> Filter:
+def filter_of(expression: str | None, expression_type: str | None, *, with_parts: bool = False) -> Filter:
     """The filter of a subscription; raises `ExpressionError` as `FilterAPI.build` throws."""
     if is_tag_type(expression_type):
         return tag_filter(expression, expression_type)
     assert expression_type is not None
     if not expression:
         raise ExpressionError(f"Expression can't be null! {expression_type}")
-    return sql_filter(expression, expression_type)
+    return sql_filter(expression, expression_type, with_parts=with_parts)
 
 
 @lru_cache(maxsize=4096)
@@ -100,12 +100,15 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
 
 
 @lru_cache(maxsize=256)
-def sql_filter(expression: str, expression_type: str) -> SqlFilter:
-    """The filter of any other type: `FilterFactory` knows SQL92 alone, and what it cannot compile has no condition."""
+def sql_filter(expression: str, expression_type: str, *, with_parts: bool = False) -> SqlFilter:
+    """The filter of any other type: `FilterFactory` knows SQL92 alone, and what it cannot compile has no condition.
+
+    `with_parts` is 5.x's language, which has CONTAINS, STARTSWITH and ENDSWITH.
+    """
     if expression_type != SQL92:
         return SqlFilter(expression, expression_type, None, f"no filter is of type {expression_type[:64]}")
     try:
-        return SqlFilter(expression, expression_type, compile_expression(expression), "")
+        return SqlFilter(expression, expression_type, compile_expression(expression, with_parts=with_parts), "")
     except Sql92Error as error:
         return SqlFilter(expression, expression_type, None, str(error), isinstance(error, Sql92LimitError))
 

@@ -3,7 +3,7 @@
 Logic has three values; a message matches only when the outcome is TRUE. `docs/sql92.md` tells the language and where it
 differs from the standard's. Leaves out where properties are found in a record (`longpoll_protocol.log_record`).
 
-Sources: the `evaluate` methods of `org.apache.rocketmq.filter.expression` 4.9, `ExpressionMessageFilter.java`.
+Sources: the `evaluate` methods of `org.apache.rocketmq.filter.expression` 4.9 and 5.5, `ExpressionMessageFilter.java`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ Lookup: TypeAlias = Callable[[str], str | None]
 """A message's property by its name; None when it has none."""
 Evaluate: TypeAlias = Callable[[Lookup], Value]
 
+_IS_PART: Final[dict[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
 _HOLDS: Final[dict[str, Callable[[int, int], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -49,12 +54,12 @@ class Expression:
             return False
 
 
-def compile_expression(text: str) -> Expression:
-    """The compiled expression. Raises Sql92Error."""
-    return Expression(text, evaluator(parse(text)))
+def compile_expression(text: str, *, with_parts: bool = False) -> Expression:
+    """The compiled expression; `with_parts` in 5.x's language. Raises Sql92Error."""
+    return Expression(text, evaluator(parse(text, with_parts=with_parts)))
 
 
-def evaluator(node: Node) -> Evaluate:  # noqa: PLR0911 - one return a kind of node
+def evaluator(node: Node) -> Evaluate:  # noqa: C901, PLR0911 - one return a kind of node
     """A function that gives a node's value; as deep as the tree, whose depth is limited."""
     if isinstance(node, tree.Literal):
         constant = node.value
@@ -78,6 +83,8 @@ def evaluator(node: Node) -> Evaluate:  # noqa: PLR0911 - one return a kind of n
         return _relation(_HOLDS[node.operator], evaluator(node.left), evaluator(node.right))
     if isinstance(node, In):
         return _in(node)
+    if isinstance(node, tree.Part):
+        return _part(node, evaluator(node.operand))
     assert_never(node)
 
 
@@ -150,5 +157,16 @@ def _in(node: In) -> Evaluate:
     def evaluate(lookup: Lookup) -> Value:
         value = lookup(name)
         return None if value is None else (value in texts) != negated
+
+    return evaluate
+
+
+def _part(node: tree.Part, operand: Evaluate) -> Evaluate:
+    """Of an empty text FALSE, and then the operand is not evaluated."""
+    is_part, text, negated = _IS_PART[node.operator], node.text, node.negated
+
+    def evaluate(lookup: Lookup) -> Value:
+        value = operand(lookup) if text else None
+        return isinstance(value, str) and is_part(value, text) != negated
 
     return evaluate

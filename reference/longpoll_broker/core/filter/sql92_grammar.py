@@ -3,7 +3,9 @@
 As in RocketMQ, NOT binds tighter than any comparison, there is no arithmetic but the sign, no LIKE and no `!=`, and
 parsing ends at the first token that cannot go on: what comes after it is not looked at (`a = 1 b ! c` is `a = 1`).
 
-Leaves out what 5.x added (CONTAINS, STARTSWITH, ENDSWITH). Source: `SelectorParser.jj` 4.9, seen with its own jar.
+5.x has six more comparisons, of a text's parts, and their three words name no property there.
+
+Source: `SelectorParser.jj` 4.9 and 5.5, seen with their own jars.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from longpoll_broker.core.filter.sql92_tree import (
     Negate,
     Node,
     Not,
+    Part,
     Property,
     Relation,
     Sql92Error,
@@ -38,6 +41,7 @@ from longpoll_broker.core.filter.sql92_tree import (
     make_negate,
     make_not,
     make_not_between,
+    make_part,
     make_relation,
 )
 
@@ -46,7 +50,7 @@ SIZE_MAX: Final = 4 * 1024
 
 # JavaCC takes the longest match and among equals the first. Here priorities say the same: a comment before a minus, a
 # float before a whole number (which never matches longer), a word of the language before an identifier.
-GRAMMAR: Final = r"""
+_GRAMMAR: Final = r"""
 start: or_
 
 ?or_: and_ (_OR and_)*
@@ -68,7 +72,7 @@ start: or_
     | comparison _NOT _BETWEEN unary _AND unary     -> not_between
     | comparison _IN "(" texts ")"                  -> in_
     | comparison _NOT _IN "(" texts ")"             -> not_in
-
+%(comparisons)s
 ?unary: primary
     | "+" unary                             -> plus
     | "-" unary                             -> negate
@@ -96,7 +100,7 @@ _TRUE.2: /(?ai:TRUE)(?![A-Za-z0-9_$])/
 _FALSE.2: /(?ai:FALSE)(?![A-Za-z0-9_$])/
 _NULL.2: /(?ai:NULL)(?![A-Za-z0-9_$])/
 _IS.2: /(?ai:IS)(?![A-Za-z0-9_$])/
-
+%(words)s
 FLOAT.2: /[0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
 DECIMAL: /0|[1-9][0-9]*[lL]?/
 STRING: /'(''|[^'])*'/
@@ -109,6 +113,24 @@ BLANK: /[ \t\n\r\f]+/
 %ignore BLOCK_COMMENT
 %ignore BLANK
 """
+GRAMMAR: Final = _GRAMMAR.replace("%(comparisons)s", "").replace("%(words)s", "")
+"""4.9's, and strict's."""
+GRAMMAR_5: Final = _GRAMMAR.replace(
+    "%(comparisons)s",
+    r"""    | comparison _CONTAINS STRING                   -> contains
+    | comparison _NOT _CONTAINS STRING              -> not_contains
+    | comparison _STARTSWITH STRING                 -> starts_with
+    | comparison _NOT _STARTSWITH STRING            -> not_starts_with
+    | comparison _ENDSWITH STRING                   -> ends_with
+    | comparison _NOT _ENDSWITH STRING              -> not_ends_with
+""",
+).replace(
+    "%(words)s",
+    r"""_CONTAINS.2: /(?ai:CONTAINS)(?![A-Za-z0-9_$])/
+_STARTSWITH.2: /(?ai:STARTSWITH)(?![A-Za-z0-9_$])/
+_ENDSWITH.2: /(?ai:ENDSWITH)(?![A-Za-z0-9_$])/
+""",
+)
 
 
 class _Builder(lark.Transformer[lark.Token, Node]):
@@ -159,6 +181,24 @@ class _Builder(lark.Transformer[lark.Token, Node]):
     def not_in(self, parts: tuple[Node, list[str]]) -> In:
         return make_in(parts[0], parts[1], negated=True)
 
+    def contains(self, parts: tuple[Node, str]) -> Part:
+        return _part("CONTAINS", parts)
+
+    def not_contains(self, parts: tuple[Node, str]) -> Part:
+        return _part("CONTAINS", parts, negated=True)
+
+    def starts_with(self, parts: tuple[Node, str]) -> Part:
+        return _part("STARTSWITH", parts)
+
+    def not_starts_with(self, parts: tuple[Node, str]) -> Part:
+        return _part("STARTSWITH", parts, negated=True)
+
+    def ends_with(self, parts: tuple[Node, str]) -> Part:
+        return _part("ENDSWITH", parts)
+
+    def not_ends_with(self, parts: tuple[Node, str]) -> Part:
+        return _part("ENDSWITH", parts, negated=True)
+
     def plus(self, nodes: list[Node]) -> Node:
         return nodes[0]
 
@@ -197,17 +237,26 @@ def _unquote(token: str) -> str:
     return token[1:-1].replace("''", "'")
 
 
+def _part(operator: str, parts: tuple[Node, str], *, negated: bool = False) -> Part:
+    operand, token = parts
+    return make_part(operator, operand, _unquote(token), negated=negated)
+
+
 @functools.cache
-def _parser() -> lark.Lark:
+def _parser(*, with_parts: bool) -> lark.Lark:
     # The basic lexer: the contextual one would take a word of the language for a property's name.
-    return lark.Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder())
+    grammar = GRAMMAR_5 if with_parts else GRAMMAR
+    return lark.Lark(grammar, parser="lalr", lexer="basic", transformer=_Builder())
 
 
-def parse(expression: str) -> Node:
-    """The tree of an expression, a condition at its top. Raises Sql92Error and nothing else."""
+def parse(expression: str, *, with_parts: bool = False) -> Node:
+    """The tree of an expression, a condition at its top; `with_parts` in 5.x's language.
+
+    Raises Sql92Error and nothing else.
+    """
     if len(expression) > SIZE_MAX:
         raise Sql92LimitError(f"the expression is over {SIZE_MAX} characters")
-    running = _parser().parse_interactive(expression)
+    running = _parser(with_parts=with_parts).parse_interactive(expression)
     place = "its end"
     try:
         for _token in running.iter_parse():

@@ -6,7 +6,7 @@ tree may recurse.
 
 Leaves out the grammar (`sql92_grammar`) and the meaning of a tree (`sql92`).
 
-Sources: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`, `ConstantExpression` 4.9.
+Sources: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`, `ConstantExpression` 4.9 and 5.5.
 """
 
 from __future__ import annotations
@@ -110,7 +110,19 @@ class In:
     depth: int = 1
 
 
-Node: TypeAlias = Literal | Property | Negate | Truth | Not | Logic | Equal | Relation | In
+@frozen
+class Part:
+    """Whether a text has another one in it, or begins or ends with it; of what is no text FALSE, negated too."""
+
+    operator: str
+    """CONTAINS, STARTSWITH or ENDSWITH."""
+    operand: Node
+    text: str
+    negated: bool
+    depth: int
+
+
+Node: TypeAlias = Literal | Property | Negate | Truth | Not | Logic | Equal | Relation | In | Part
 NULL: Final = Literal(None)
 
 
@@ -211,3 +223,8 @@ def make_in(operand: Node, texts: list[str], *, negated: bool) -> In:
     if not isinstance(operand, Property):
         raise Sql92Error("IN needs a property before it")
     return In(operand, frozenset(texts), negated)
+
+
+def make_part(operator: str, operand: Node, text: str, *, negated: bool) -> Part:
+    """`createContains` and its like, of 5.x. Raises Sql92Error."""
+    return Part(operator, operand, text, negated, depth_over(operand))

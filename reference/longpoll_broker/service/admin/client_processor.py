@@ -123,7 +123,9 @@ class ClientProcessor(Serving):
             return answer(command, ResponseCode.SUCCESS)
         if not self.property_filter:
             return answer(command, ResponseCode.SYSTEM_ERROR, not_supported(wanted.expression_type))
-        problem = sql_filter(wanted.sub_string, wanted.expression_type).problem
+        problem = sql_filter(
+            wanted.sub_string, wanted.expression_type, with_parts=self.traits.filters_with_parts
+        ).problem
         if problem:
             return answer(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem)
         return answer(command, ResponseCode.SUCCESS)
