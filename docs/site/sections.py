@@ -93,6 +93,12 @@ SECTIONS: Final = (
         ),
     ),
     Section(
+        "chinese",
+        "中文",
+        "首页、探索器和课程的中文版。 Start page, explorer and lessons in Chinese.",
+        ("zh/index", "lessons/zh/README"),
+    ),
+    Section(
         "project",
         "The project",
         "What stands beside the code.",

@@ -50,6 +50,7 @@ def pages_of(target: Path) -> dict[str, str]:
     made |= {f"commands/{name}": text for name, text in commands.pages().items()}
     made |= {"clauses.md": clauses.page()} | dict(_api()) | start.pages() | book()
     made |= {f"{section.name}.md": _section_page(section, made) for section in SECTIONS}
+    made |= dict(_switched(made))
     made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
     check_places(made)
     return made
@@ -182,8 +183,12 @@ def _section_page(section: Section, made: dict[str, str]) -> str:
 def _below(place: str, made: dict[str, str]) -> str:
     """The list of a folder's other pages, for the door of the folder."""
     folder = place.removesuffix("README.md")
+    doors = {Path(each).parent for each in made if Path(each).name == "README.md" and each != place}
+    inside = [each for each in made if each.startswith(folder) and each != place]
+    # What lies behind a door further in is listed there.
     others = sorted(
-        (each.removesuffix(".md") for each in made if each.startswith(folder) and each != place), key=_by_number
+        (each.removesuffix(".md") for each in inside if doors.isdisjoint(_inside(Path(each), Path(folder)))),
+        key=_by_number,
     )
     if not others:
         return ""
@@ -193,6 +198,26 @@ def _below(place: str, made: dict[str, str]) -> str:
 def _by_number(name: str) -> list[tuple[int, str]]:
     """In the order of names in which numbers count as such: lesson 2 before lesson 10."""
     return [(int(part or -1), word) for word, part in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _inside(page: Path, folder: Path) -> set[Path]:
+    """The folders between a page and one that it lies in."""
+    return set(page.parents) - {folder, *folder.parents}
+
+
+def _switched(made: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Each page that is there in both languages, with a link to the other below its heading."""
+    for place, text in made.items():
+        folder, _, name = place.rpartition("/")
+        other = f"{folder}/zh/{name}"
+        if folder and other in made:
+            yield place, _with_link(text, f"[中文](zh/{name})")
+            yield other, _with_link(made[other], f"[English](../{name})")
+
+
+def _with_link(text: str, link: str) -> str:
+    head, _, rest = text.partition("\n")
+    return f"{head}\n\n{link}\n{rest}"
 
 
 def check_places(made: dict[str, str]) -> None:

@@ -2,7 +2,11 @@
 /* What a reader sees and clicks. Every text is written as text, never as HTML. The law is run by `law.js`. */
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (name) => document.getElementById(name);
-const text = (number) => data.texts[number];
+/* English words -> Chinese ones; names of the law's own, such as those of variables and properties, stay as they are. */
+const words = JSON.parse(at("words").textContent);
+const language = languageOf(new URLSearchParams(location.search).get("lang") ?? navigator.language);
+const name = (number) => data.texts[number];
+const text = (number) => say(data.texts[number]);
 
 /* The law, the slip (or null), the run, and how many of its steps have been taken. */
 const now = { law: 0, slip: null, run: [], step: 0, machine: null, states: [], property: "" };
@@ -10,6 +14,31 @@ const now = { law: 0, slip: null, run: [], step: 0, machine: null, states: [], p
 const STATES_MAX_OF_SLIP = 100_000;
 let worker = null;
 let playing = null;
+
+function languageOf(wanted) {
+  return wanted.toLowerCase().startsWith("zh") ? "zh" : "en";
+}
+
+/* Words in the page's language, with what belongs in their places; what the table lacks stays English. */
+function say(english, ...values) {
+  const found = language === "zh" ? (words[english] ?? english) : english;
+  return found.replace(/\{(\d)\}/g, (_, place) => values[Number(place)]);
+}
+
+/* Put the template's own words into the page's language, once. */
+function translate() {
+  document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
+  at("language").value = language;
+  const policy = data.laws[0].policy;
+  document.title = at("title").textContent = say("Long polling, step by step: {0}", policy);
+  if (language === "en") return;
+  for (const element of document.querySelectorAll("[aria-label]")) element.ariaLabel = say(element.ariaLabel);
+  const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode, english = node.data.trim();
+    if (english in words) node.data = node.data.replace(english, () => words[english]);
+  }
+}
 
 function put(parent, tag, content = "", attributes = {}) {
   const made = document.createElement(tag);
@@ -55,6 +84,15 @@ function address() {
 
 const slipName = (slip) => `${slip.action} ${slip.what}`;
 
+/* The name as a reader sees it: what the slip does in words, and of whom and to what by the law's own names. */
+function slipShown(slip) {
+  const [, who, what] = /^(\(.*?\) )?(.*)$/.exec(slip.what);
+  const kind = ["forgets to write {0}", "forgets what its guard says of {0}", "takes the other case for {0}"]
+    .find((each) => what.startsWith(each.slice(0, -3)));
+  const shown = kind ? say(kind, what.slice(kind.length - 3)) : say(what);
+  return `${slip.action} ${who ?? ""}${shown}`;
+}
+
 function read() {
   const fragment = location.hash.slice(1);
   if (!fragment || (now.machine && fragment === address())) return;
@@ -63,11 +101,11 @@ function read() {
     const [token, broken] = fragment.split("~");
     const named = Law.readToken(data, token);
     const slip = broken === undefined ? null : data.slips.findIndex((each) => slipName(each) === decodeURIComponent(broken));
-    if (slip !== null && (slip < 0 || named.law !== 0)) throw new Error("this page has not this slip in this law");
+    if (slip !== null && (slip < 0 || named.law !== 0)) throw new Error(say("this page has not this slip in this law"));
     open(named.law, slip, named.run, named.run.length, named.property);
     draw();
   } catch (error) {
-    at("notice").textContent = `The address names no run: ${error.message}`;
+    at("notice").textContent = say("The address names no run: {0}", error.message);
   }
 }
 
@@ -77,21 +115,22 @@ function draw() {
   at("knob").value = String(now.law);
   at("slip").value = now.slip === null ? "" : String(now.slip);
   at("slip").disabled = now.law !== 0;
-  at("sizes").textContent = `${law().policy}: ${law().sizes}.`;
+  const sizes = law().sizes.split(", ").map((size) => size.replace(/^(\D+) (\d+)$/, (_, word, count) => `${say(word)} ${count}`));
+  at("sizes").textContent = `${law().policy}: ${sizes.join(", ")}.`;
   const may = now.machine.enabled(state());
   drawState();
   drawBroken(may);
   drawEnabled(may);
   drawLanes();
   drawStory(at("story"), now.machine, now.run.slice(0, now.step), now.states);
-  at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : "none: a run of a broken law is no run of the law";
+  at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : say("none: a run of a broken law is no run of the law");
   at("back").disabled = at("first").disabled = now.step === 0;
   at("on").disabled = at("play").disabled = now.step === now.run.length && now.run.length === 0;
   history.replaceState(null, "", `#${address()}`);
 }
 
 function said(variable, value) {
-  return variable.words.length ? text(variable.words[value]) : String(value);
+  return variable.words.length ? name(variable.words[value]) : String(value);
 }
 
 /* The requests' own variables as a table, a row for each; all others as the clock, the queue's ends and the threads. */
@@ -99,11 +138,11 @@ function drawState() {
   const rows = new Map(), columns = new Set();
   at("clock").replaceChildren();
   law().variables.forEach((variable, place) => {
-    const name = text(variable.name), match = /^(.*)_(\d+)$/.exec(name);
+    const called = name(variable.name), match = /^(.*)_(\d+)$/.exec(called);
     const shown = said(variable, state()[place]);
     if (!match) {
       const box = put(at("clock"), "div", "", { title: text(variable.sentence) });
-      put(box, "dt", name.replaceAll("_", " "));
+      put(box, "dt", called.replaceAll("_", " "));
       put(box, "dd", shown);
       return;
     }
@@ -114,7 +153,7 @@ function drawState() {
   const table = at("requests");
   table.querySelectorAll("thead, tbody").forEach((part) => part.remove());
   const head = put(put(table, "thead"), "tr");
-  put(head, "th", "request", { scope: "col" });
+  put(head, "th", say("request"), { scope: "col" });
   for (const column of columns) put(head, "th", column.replaceAll("_", " "), { scope: "col" });
   const body = put(table, "tbody");
   for (const [slot, values] of rows) {
@@ -131,7 +170,7 @@ function drawBroken(may) {
   list.replaceChildren();
   for (const name of brokenBy(now.machine, now.states, now.run, now.step, may)) {
     const item = now.machine.properties.find((each) => each.name === name);
-    put(list, "li", `${name} is broken: ${text(item.sentence)}`);
+    put(list, "li", say("{0} is broken: {1}", name, text(item.sentence)));
   }
 }
 
@@ -152,14 +191,14 @@ function drawEnabled(may) {
     const action = now.machine.actions[number];
     const button = put(at("enabled"), "button", "", { type: "button", "data-action": action.label });
     put(button, "strong", `${place < 9 ? `${place + 1}. ` : ""}${action.label}`);
-    put(button, "span", ` ${text(action.thread)}: ${text(action.sentence)}`);
+    put(button, "span", ` ${say("{0}: {1}", text(action.thread), text(action.sentence))}`);
     if (text(action.place)) put(button, "small", text(action.place));
     button.addEventListener("click", () => {
       halt();
       take(number);
     });
   });
-  if (!may.length) put(at("enabled"), "p", "Nothing: the run has ended.");
+  if (!may.length) put(at("enabled"), "p", say("Nothing: the run has ended."));
   if (focused) at("enabled").querySelector("button")?.focus();
 }
 
@@ -168,7 +207,7 @@ function drawLanes() {
   const table = at("lanes");
   table.querySelectorAll("thead, tbody").forEach((part) => part.remove());
   const head = put(put(table, "thead"), "tr");
-  put(head, "th", "step", { scope: "col" });
+  put(head, "th", say("step"), { scope: "col" });
   for (const thread of threads) put(head, "th", thread, { scope: "col" });
   const body = put(table, "tbody");
   now.run.forEach((number, place) => {
@@ -177,7 +216,7 @@ function drawLanes() {
     for (const thread of threads) {
       const cell = put(row, "td");
       if (thread !== text(action.thread)) continue;
-      const button = put(cell, "button", action.label, { type: "button", "aria-label": `Go to step ${place + 1}: ${action.label}` });
+      const button = put(cell, "button", action.label, { type: "button", "aria-label": say("Go to step {0}: {1}", place + 1, action.label) });
       if (place + 1 === now.step) button.setAttribute("aria-current", "step");
       button.addEventListener("click", () => {
         halt();
@@ -191,11 +230,11 @@ function drawLanes() {
 function drawStory(list, machine, run, states) {
   list.replaceChildren();
   run.forEach((number, place) => {
-    const action = machine.actions[number], item = put(list, "li", `${text(action.thread)}: ${text(action.sentence)}`);
+    const action = machine.actions[number], item = put(list, "li", say("{0}: {1}", text(action.thread), text(action.sentence)));
     const changed = machine.law.variables
       .map((variable, which) => [variable, states[place][which], states[place + 1][which]])
       .filter(([, before, after]) => before !== after)
-      .map(([variable, before, after]) => `${text(variable.name)}: ${said(variable, before)} → ${said(variable, after)}`);
+      .map(([variable, before, after]) => `${name(variable.name)}: ${said(variable, before)} → ${said(variable, after)}`);
     put(item, "small", [`[${action.label}] ${text(action.place)}`.trim(), ...changed].join("; "));
   });
 }
@@ -219,11 +258,11 @@ onmessage = ({ data: asked }) => {
   at("search").disabled = true;
   at("stop").disabled = false;
   at("found").replaceChildren();
-  at("progress").textContent = "Searching…";
+  at("progress").textContent = say("Searching…");
   const asked = { law: now.law, slip: now.slip };
   worker.onmessage = ({ data: answer }) => {
     if (!answer.done) {
-      at("progress").textContent = `Searching: ${answer.states.toLocaleString("en")} states, ${answer.level} steps deep.`;
+      at("progress").textContent = say("Searching: {0} states, {1} steps deep.", answer.states.toLocaleString("en"), answer.level);
       return;
     }
     rest();
@@ -231,7 +270,7 @@ onmessage = ({ data: asked }) => {
   };
   worker.onerror = (error) => {
     rest();
-    at("progress").textContent = `The search has ended: ${error.message}`;
+    at("progress").textContent = say("The search has ended: {0}", error.message);
   };
   const limit = now.slip === null ? null : STATES_MAX_OF_SLIP;
   worker.postMessage({ data, start: state(), limit, ...asked });
@@ -254,17 +293,19 @@ function drawFound(answer, before, asked) {
   const isNew = ([item]) => !own(properties.indexOf(item));
   const caught = asked.slip === null ? [] : broken.filter(isNew);
   broken.sort((one, other) => Number(isNew(other)) - Number(isNew(one)));
-  const told = `${answer.states.toLocaleString("en")} states, ${answer.transitions.toLocaleString("en")} transitions, depth ${answer.depth}`;
-  const end = answer.whole ? "" : " The slip makes more states than are searched: what was not seen is not said.";
+  const counts = [answer.states, answer.transitions].map((count) => count.toLocaleString("en"));
+  const told = say("{0} states, {1} transitions, depth {2}", ...counts, answer.depth);
+  const end = answer.whole ? "" : say(" The slip makes more states than are searched: what was not seen is not said.");
   const names = caught.map(([item]) => item.name).join(", ");
-  const slip = asked.slip === null ? "" : names ? ` The slip is caught by ${names}.` : " No property catches the slip.";
-  const count = broken.length === 1 ? "1 property is broken" : `${broken.length || "no"} properties are broken`;
-  at("progress").textContent = `${told}: ${count}.${slip}${end}`;
+  const slip = asked.slip === null ? "" : names ? say(" The slip is caught by {0}.", names) : say(" No property catches the slip.");
+  const count = broken.length === 1 ? say("1 property is broken")
+    : broken.length ? say("{0} properties are broken", broken.length) : say("no properties are broken");
+  at("progress").textContent = `${say("{0}: {1}", told, count)}${language === "zh" ? "。" : "."}${slip}${end}`;
   for (const [item, run] of broken) {
     const box = put(at("found"), "div", "", { class: "found", "data-property": item.name });
-    const too = own(properties.indexOf(item)) ? " The law breaks it without the slip, too." : "";
-    put(box, "p", `${item.name}, ${run.length} steps from here: ${text(item.sentence)}${too}`);
-    put(box, "button", "Show the shortest run", { type: "button", "aria-label": `Show the shortest run that breaks ${item.name}` })
+    const too = own(properties.indexOf(item)) ? say(" The law breaks it without the slip, too.") : "";
+    put(box, "p", `${say("{0}, {1} steps from here: {2}", item.name, run.length, text(item.sentence))}${too}`);
+    put(box, "button", say("Show the shortest run"), { type: "button", "aria-label": say("Show the shortest run that breaks {0}", item.name) })
       .addEventListener("click", () => {
         open(asked.law, asked.slip, [...before, ...run], before.length + run.length, item.name);
         draw();
@@ -277,10 +318,12 @@ function drawFound(answer, before, asked) {
       item.kind === "sometimes" && !answer.findings.has(number) && (asked.slip === null || own(number)),
   );
   if (missed.length && !before.length && answer.whole) {
-    put(at("found"), "p", `Never reached${asked.slip === null ? "" : ", though the law reaches it"}: ${missed.map((item) => item.name).join(", ")}.`);
+    const names = missed.map((item) => item.name).join(", ");
+    const never = asked.slip === null ? say("Never reached: {0}.", names) : say("Never reached, though the law reaches it: {0}.", names);
+    put(at("found"), "p", never);
   }
   if (asked.slip !== null && answer.whole && !caught.length && !missed.length) {
-    put(at("found"), "p", "Nothing notices this slip under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody.");
+    put(at("found"), "p", say("Nothing notices this slip under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody."));
   }
 }
 
@@ -288,7 +331,7 @@ function drawFound(answer, before, asked) {
 function play() {
   if (playing !== null) return halt();
   if (now.step === now.run.length) jump(0);
-  at("play").textContent = "Pause";
+  at("play").textContent = say("Pause");
   playing = setInterval(() => {
     jump(now.step + 1);
     if (now.step === now.run.length) halt();
@@ -298,7 +341,7 @@ function play() {
 function halt() {
   clearInterval(playing);
   playing = null;
-  at("play").textContent = "Replay";
+  at("play").textContent = say("Replay");
 }
 
 /* The choices of policy, of one knob of the policy, and of a slip in the page's first law. */
@@ -312,14 +355,21 @@ function settings() {
   at("knob").replaceChildren();
   data.laws.forEach((each, number) => {
     const [name, ...knobs] = each.policy.split("+");
-    if (name === here) put(at("knob"), "option", knobs.join(", ") || "as the policy is", { value: String(number) });
+    if (name === here) put(at("knob"), "option", knobs.join(", ") || say("as the policy is"), { value: String(number) });
   });
   at("slip").replaceChildren();
-  put(at("slip"), "option", "the law as it is", { value: "" });
-  data.slips.forEach((each, number) => put(at("slip"), "option", slipName(each), { value: String(number) }));
+  put(at("slip"), "option", say("the law as it is"), { value: "" });
+  data.slips.forEach((each, number) => put(at("slip"), "option", slipShown(each), { value: String(number) }));
 }
 
 function begin() {
+  translate();
+  // The run stands behind `#`, so it is kept when the page is read anew in another language.
+  at("language").addEventListener("change", () => {
+    const address = new URL(location.href);
+    address.searchParams.set("lang", at("language").value);
+    location.href = address.href;
+  });
   at("policy").addEventListener("change", () => {
     open(data.laws.findIndex((each) => each.policy === at("policy").value), null, []);
     at("knob").replaceChildren();
@@ -345,7 +395,7 @@ function begin() {
   at("search").addEventListener("click", search);
   at("stop").addEventListener("click", () => {
     rest();
-    at("progress").textContent = "The search was stopped.";
+    at("progress").textContent = say("The search was stopped.");
   });
   addEventListener("hashchange", read);
   addEventListener("keydown", onKey);

@@ -1,4 +1,4 @@
-"""The explorer as one file: data, interpreter and page script put into the template.
+"""The explorer as one file: data, interpreter, page script and the Chinese words put into the template.
 
 The page's own policy lets no script run but the two whose hashes it names and the worker that they make, and no address
 be asked for anything. Leaves out the data (`data`) and what the scripts do.
@@ -19,6 +19,7 @@ def page_of(data: str, title: str) -> str:
         "TITLE": escape(title),
         "HASHES": f"'{_hash(law)}' '{_hash(script)}'",
         "STYLE": part("page.css"),
+        "WORDS": part("zh.json").replace("<", "\\u003c"),
         "LAW": law,
         "SCRIPT": script,
         "DATA": data,

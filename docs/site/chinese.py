@@ -1,0 +1,98 @@
+"""The Chinese pages beside the English ones: the same blocks, links and order, and other words.
+
+    python -m docs.site.chinese     # puts the English blocks into the Chinese lessons, where there are as many
+
+A line `@` alone in a Chinese page stands for the next block of the English one, until that is done. Leaves out the
+words of the explorer (`longpoll_spec.render.export.explorer`), which stand in a table there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from longpoll_spec.errors import UserError
+
+LESSONS: Final = Path(__file__).parents[1] / "lessons"
+CHINESE: Final = LESSONS / "zh"
+BLOCK: Final = re.compile(r"^(?:```\w*\n.*?^```|@)$", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"(?<!\\)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+_HAN: Final = re.compile(r"[\u4e00-\u9fff]")
+SHARE_LEAST: Final = 0.2
+"""Of a page's letters outside of blocks and code that are Chinese: an English page has none."""
+
+
+def pairs() -> list[tuple[Path, Path]]:
+    """Each English page of the lessons and its Chinese one, which may be missing."""
+    return [(page, CHINESE / page.name) for page in sorted(LESSONS.glob("*.md"))]
+
+
+def blocks(text: str) -> list[str]:
+    """The page's blocks, in their order."""
+    return BLOCK.findall(text)
+
+
+def links(page: Path, text: str) -> list[str]:
+    """Where the page leads, from the top of the docs; a Chinese page of a lesson counts as the lesson."""
+    docs = LESSONS.parent
+    found = []
+    for link in _LINK.findall(BLOCK.sub("", text)):
+        if re.match(r"\w+:", link):
+            found.append(link)
+            continue
+        meant = Path(os.path.relpath(page.parent / link, docs))
+        found.append(os.path.normpath(str(meant).replace("lessons/zh/", "lessons/")))
+    return found
+
+
+def differences(english: Path, chinese: Path) -> list[str]:
+    """What the Chinese page has otherwise, or lacks; nothing where it is the same but for the words."""
+    if not chinese.is_file():
+        return [f"{english.name}: no Chinese page {chinese.name}"]
+    before, after = english.read_text("utf-8"), chinese.read_text("utf-8")
+    found = []
+    if blocks(before) != blocks(after):
+        found.append(f"{chinese.name}: other blocks than the English page: python -m docs.site.chinese")
+    if sorted(links(english, before)) != sorted(links(chinese, after)):
+        found.append(f"{chinese.name}: other links than the English page")
+    if [len(mark) for mark in _heads(before)] != [len(mark) for mark in _heads(after)]:
+        found.append(f"{chinese.name}: other headings than the English page")
+    if before.count("<details>") != after.count("<details>"):
+        found.append(f"{chinese.name}: other hints or solutions than the English page")
+    prose = re.sub(r"`[^`]*`|[\W\d_]", "", BLOCK.sub("", after))
+    if len(_HAN.findall(prose)) < SHARE_LEAST * len(prose):
+        found.append(f"{chinese.name}: not in Chinese")
+    return found
+
+
+def _heads(text: str) -> list[str]:
+    return re.findall(r"^(#+) ", BLOCK.sub("", text), re.MULTILINE)
+
+
+def filled(english: str, chinese: str) -> str:
+    """The Chinese page with the English page's blocks; raises UserError where it has more or fewer."""
+    wanted = blocks(english)
+    if len(blocks(chinese)) != len(wanted):
+        raise UserError(f"{len(blocks(chinese))} blocks, and the English page has {len(wanted)}: translate it anew")
+    left = iter(wanted)
+    return BLOCK.sub(lambda _: next(left), chinese)
+
+
+def main() -> None:
+    """Fill every Chinese page, and say what is missing."""
+    missing = []
+    for english, chinese in pairs():
+        if chinese.is_file():
+            try:
+                chinese.write_text(filled(english.read_text("utf-8"), chinese.read_text("utf-8")), "utf-8")
+            except UserError as error:
+                missing.append(f"{chinese.name}: {error}")
+        missing += differences(english, chinese)
+    sys.exit("\n".join(dict.fromkeys(missing)) or 0)
+
+
+if __name__ == "__main__":
+    main()

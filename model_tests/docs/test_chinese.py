@@ -1,0 +1,144 @@
+"""Lessons, start page and explorer in Chinese: complete, with the same commands and links; each gap is seen."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from docs.site import chinese, start
+
+from longpoll_spec.bounds import named
+from longpoll_spec.errors import UserError
+from longpoll_spec.policy import preset
+from longpoll_spec.render.export.explorer.page import part
+from longpoll_spec.testing.explorer import law_data
+
+HAN: Final = re.compile(r"[\u4e00-\u9fff]")
+PLACES: Final = re.compile(r"\{\d\}")
+SAID: Final = re.compile(r"\bsay\(\s*(\"(?:[^\"\\]|\\.)*\")")
+TYPED: Final = re.compile(r">([^<>@]*[A-Za-z]{2}[^<>@]*)<|aria-label=\"([^\"]*)\"")
+OF_THE_PAGE: Final = {"English", "中文", "Home"}
+"""Of the template, what is the same in both languages."""
+PATTERNS: Final = ("forgets to write", "forgets what its guard says of", "takes the other case for")
+
+
+def typed(page: str) -> set[str]:
+    """The words of the template."""
+    found = {(text or label).strip() for text, label in TYPED.findall(page.partition("<body>")[2])}
+    return found - OF_THE_PAGE
+
+
+def said(script: str) -> set[str]:
+    """The words of the script."""
+    return {json.loads(text) for text in SAID.findall(script)}
+
+
+def told(data: dict[str, Any]) -> set[str]:
+    """The words of the law: sentences, threads and places with words in them, kinds of slips, and sizes."""
+    texts = data["texts"]
+    found = {texts[entry[key]] for entry in data["entries"] for key in ("sentence", "thread") if key in entry}
+    places = {texts[entry["place"]] for entry in data["entries"] if "place" in entry}
+    found |= {each for each in places if re.search(r", its |\(client\)|only in|not in|without", each)}
+    for slip in data["slips"]:
+        what = re.sub(r"^\(.*?\) ", "", slip["what"])
+        kind = next((each for each in PATTERNS if what.startswith(each)), None)
+        found.add(f"{kind} {{0}}" if kind else what)
+    return found | {word for law in data["laws"] for word in re.findall(r"([a-z ]+?) \d+", law["sizes"])}
+
+
+def lacking(words: dict[str, str], wanted: set[str]) -> list[str]:
+    """The English words without Chinese ones, or with other places for values."""
+    wrong = {each for each in wanted if not HAN.search(words.get(each, "")) and re.search("[A-Za-z]{2}", each)}
+    odd = {each for each in wanted if sorted(PLACES.findall(each)) != sorted(PLACES.findall(words.get(each, each)))}
+    return sorted(wrong | odd)
+
+
+@pytest.fixture(scope="module")
+def wanted() -> set[str]:
+    """All that the explorer on the start page says."""
+    law = json.loads(law_data(preset(start.POLICY), partial(named, "tiny")))
+    law_words = {word.strip() for word in told(law)}
+    return typed(part("page.html")) | said(part("page.js")) | law_words
+
+
+def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> None:
+    """With the same places for values, and none that nobody says."""
+    words = json.loads(part("zh.json"))
+
+    assert lacking(words, wanted) == []
+    assert len(wanted) > 150
+    spare = set(words) - wanted - {"queues", "tags"}  # sizes of other bounds
+    assert {each for each in spare if each.strip() not in wanted} == set()
+
+
+def test_a_word_that_lacks_is_seen(wanted: set[str]) -> None:
+    """One that is missing, one that is English still, and one that has lost the place of a value."""
+    words = json.loads(part("zh.json"))
+    del words["Step back"]
+    words["Stop"] = "Stop"
+    words["{0} is broken: {1}"] = "违反了 {0}"
+
+    assert lacking(words, wanted) == ["Step back", "Stop", "{0} is broken: {1}"]
+
+
+def test_every_word_of_the_start_page_is_there_in_both() -> None:
+    """Each language has its own words for all of it, and a link to the other."""
+    pages = start.pages()
+    for key, words in start.WORDS.items():
+        assert set(words) == set(start.LANGUAGES), key
+        assert HAN.search(words["zh"]) or key == "other", key
+    assert "?lang=zh" in pages["zh/index.md"]
+    assert "(zh/index.md)" in pages["index.md"]
+    assert "(../index.md)" in pages["zh/index.md"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", chinese.pairs(), ids=lambda pair: pair[0].stem)
+def test_a_lesson_is_the_same_in_chinese(pair: tuple[Path, Path]) -> None:
+    """It is there, and has the same blocks, links, headings, hints and solutions."""
+    assert chinese.differences(*pair) == []
+
+
+ENGLISH: Final = "# 1. Lesson\n\nOne word, and [a link](../law.md).\n\n```console\n$ longpoll check\n```\n"
+CHINESE: Final = "# 1. 课\n\n一个词，以及[一个链接](../../law.md)。\n\n```console\n$ longpoll check\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told_of"),
+    [
+        (CHINESE, []),
+        (CHINESE.replace("check", "prove"), ["other blocks"]),
+        (CHINESE.replace("law.md", "spec.md"), ["other links"]),
+        (CHINESE.replace("# 1.", "## 1."), ["other headings"]),
+        (CHINESE + "<details>\n", ["other hints"]),
+        (ENGLISH.replace("../law.md", "../../law.md"), ["not in Chinese"]),
+        (None, ["no Chinese page"]),
+    ],
+)
+def test_a_page_that_differs_is_seen(
+    changed: str | None, told_of: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted difference of each kind is told, and the same page in Chinese is not."""
+    folder = tmp_path / "docs" / "lessons"
+    (folder / "zh").mkdir(parents=True)
+    monkeypatch.setattr(chinese, "LESSONS", folder)
+    english, other = folder / "1.md", folder / "zh" / "1.md"
+    english.write_text(ENGLISH, "utf-8")
+    if changed is not None:
+        other.write_text(changed, "utf-8")
+    found = chinese.differences(english, other)
+
+    assert len(found) == len(told_of)
+    assert all(words in each for words, each in zip(told_of, found, strict=True))
+
+
+def test_blocks_are_put_in_by_command() -> None:
+    """Those of the English page, where there are as many; else nothing is written."""
+    assert chinese.filled(ENGLISH, re.sub(r"```.*```", "@", CHINESE, flags=re.DOTALL)) == CHINESE
+    assert chinese.filled(ENGLISH, CHINESE.replace("check", "prove")) == CHINESE
+    with pytest.raises(UserError, match="0 blocks, and the English page has 1"):
+        chinese.filled(ENGLISH, "# 1. 课\n")
