@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from docs.site import clauses, commands, start
+from docs.site import clauses, commands, slides, start
 from docs.site.book import book
 from docs.site.diagrams import drawn
 from docs.site.sections import API, FROM_OUTSIDE, SECTIONS, Section
@@ -48,9 +48,10 @@ def pages_of(target: Path) -> dict[str, str]:
     known = places()
     made = {place: _page(path, place, known, target) for path, place in known.items()}
     made |= {f"commands/{name}": text for name, text in commands.pages().items()}
-    made |= {"clauses.md": clauses.page()} | dict(_api()) | start.pages() | book()
+    made |= {"slides.md": slides.page(), "clauses.md": clauses.page()} | dict(_api()) | start.pages() | book()
     made |= {f"{section.name}.md": _section_page(section, made) for section in SECTIONS}
     made |= dict(_switched(made))
+    made["lecturer.md"] = _with_link(made["lecturer.md"], "[The slides](slides.md)")
     made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
     check_places(made)
     return made
@@ -66,6 +67,7 @@ def assemble(target: Path) -> None:
     shutil.copy(OWN / "conf.py", target / "conf.py")
     shutil.copytree(OWN / "static", target / "static")
     start.write_extras(target / "extra")
+    slides.write(target / "extra")
 
 
 def _page(path: Path, place: str, known: dict[Path, str], target: Path) -> str:
