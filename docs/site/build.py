@@ -12,11 +12,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from docs.site.accessible import mend
 from docs.site.diagrams import DiagramError
 from docs.site.tree import ROOT, TreeError, assemble
 
 SITE: Final = ROOT / "build" / "site"
 SOURCE: Final = ROOT / "build" / "site-source"
+OWN_PAGES: Final = frozenset({"explorer", "slides"})
+"""Folders of pages that Sphinx does not make."""
 DATED: Final = "SOURCE_DATE_EPOCH"
 
 
@@ -27,7 +30,7 @@ def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
     assemble(source)
     environment = os.environ | {DATED: os.environ.get(DATED) or _moment_of_commit()}
     words = ["-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "2", str(source), str(site)]
-    return subprocess.run(
+    ran = subprocess.run(
         [sys.executable, *words],
         env=environment,
         stdout=subprocess.PIPE,
@@ -35,6 +38,9 @@ def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+    if not ran.returncode:
+        mend(site, OWN_PAGES)
+    return ran
 
 
 def _moment_of_commit() -> str:

@@ -1,0 +1,42 @@
+"""What Sphinx and the theme leave open for those who use keys or a screen reader, put into the pages that were made.
+
+What scrolls can be reached by keys, landmarks have names of their own, and the corner of a table is no heading. A test
+has axe-core look at every page. Leaves out what the pages say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+_PLAIN: Final = {
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
+    '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
+}
+_CORNER: Final = re.compile(r'<th class="(head[^"]*)">(?:<p>\s*</p>)?\s*</th>')
+_SCROLLS: Final = re.compile(r"<(pre|figure|table)(?![^>]*tabindex)(?=[ >])")
+_FORMULA: Final = re.compile(r'role="region" aria-label="Formula"')
+
+
+def mended(page: str) -> str:
+    """The page with what was open."""
+    for before, after in _PLAIN.items():
+        page = page.replace(before, after)
+    page = _CORNER.sub(r'<td class="\1"></td>', page)
+    page = _SCROLLS.sub(r'<\1 tabindex="0"', page)
+    return _FORMULA.sub(_numbered(), page)
+
+
+def _numbered() -> Callable[[re.Match[str]], str]:
+    numbers = count(1)
+    return lambda _: f'role="region" aria-label="Formula {next(numbers)}"'
+
+
+def mend(site: Path, made_by_hand: frozenset[str]) -> None:
+    """Mend every page below the folder, but those in the folders that are not Sphinx's."""
+    for path in site.rglob("*.html"):
+        if path.relative_to(site).parts[0] not in made_by_hand:
+            path.write_text(mended(path.read_text("utf-8")), encoding="utf-8")

@@ -1,0 +1,82 @@
+"""axe-core, which finds what keeps people with a screen reader or weak eyes from a page; and how soon a page is of use.
+
+It is fetched from npm as `axe/package-lock.json` pins it. Run as a program on a built site, it prints for each page how
+long it takes in Chromium until it answers, beside a limit; tests assert none of these times:
+
+    python -m model_tests.docs_site.axe_core build/site
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.judge.browser import Browser, open_browser
+
+PINNED: Final = Path(__file__).with_name("axe")
+LIMIT_MS: Final = 1_000
+RUN: Final = """
+axe.run(document, { resultTypes: ["violations"], iframes: false }).then((found) => found.violations.flatMap(
+  (each) => each.nodes.map((node) => `${each.id}: ${node.html.slice(0, 120)} (${node.target.join(" ")})`)))
+"""
+"""Every rule of axe-core that is on by itself; a page in a frame is looked at by itself."""
+INTERACTIVE: Final = """
+new Promise((done) => { const answered = () => setTimeout(() => done(performance.now()));
+  if (document.readyState === "complete") answered(); else addEventListener("load", answered) })
+"""
+"""Milliseconds from the start of the navigation until the page is loaded and its thread free to answer."""
+
+
+def fetched(directory: Path) -> str:
+    """The script of axe-core; skips the test where npm is not there or does not reach its registry."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("NO AXE: install npm to have the site's pages looked at by axe-core")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(PINNED / name, directory / name)
+    words = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    ran = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        pytest.skip(f"NO AXE: npm could not fetch axe-core: {ran.stderr[-300:]}")
+    return (directory / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+
+
+def violations(browser: Browser, axe: str) -> list[str]:
+    """What axe-core finds wrong in the page that is shown: the rule, the element and where it is."""
+    browser.run(f"void ({{}}); {axe}; true")
+    found: list[str] = browser.run(RUN)
+    return found
+
+
+def times(browser: Browser, site: Path, pages: Iterable[str]) -> Iterable[tuple[str, float]]:
+    """Page -> milliseconds until it answers."""
+    for page in pages:
+        browser.call("Page.navigate", url="about:blank")
+        browser.call("Page.navigate", url=(site / page).as_uri())
+        yield page, float(browser.run(INTERACTIVE))
+
+
+def main() -> int:
+    """Print the times of every page of a built site; 1 where one is over the limit."""
+    if len(sys.argv) != 2 or not (site := Path(sys.argv[1])).is_dir():
+        sys.stderr.write("name the folder of a built site: python -m model_tests.docs_site.axe_core build/site\n")
+        return 2
+    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    with tempfile.TemporaryDirectory() as home, open_browser(Path(home)) as browser:
+        found = sorted(times(browser, site.resolve(), pages), key=lambda each: -each[1])
+    for page, took_ms in found:
+        sys.stdout.write(f"{took_ms:8.0f} ms  {took_ms / LIMIT_MS:5.2f} of the limit  {page}\n")
+    middle = found[len(found) // 2][1] if found else 0.0
+    over = sum(took_ms > LIMIT_MS for _, took_ms in found)
+    sys.stdout.write(f"{len(found)} pages, {middle:.0f} ms in the middle, {over} over {LIMIT_MS} ms\n")
+    return int(over > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""axe-core finds nothing wrong in any page of the site; a planted fault of each kind is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from docs.site.accessible import mended
+from docs.site.start import EXPLORER
+from model_tests.docs_site.axe_core import fetched, violations
+from model_tests.docs_site.built import build_or_skip
+from model_tests.docs_site.test_seen import PAGES
+from model_tests.judge.browser import Browser, open_browser
+
+pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(3600), pytest.mark.xdist_group("site")]
+KINDS: Final = (
+    *PAGES,
+    EXPLORER,
+    f"{EXPLORER}?lang=zh",
+    "zh/index.html",
+    "lessons/zh/1-lost-by-hold.html",
+    "slides.html",
+    "slides/1-lost-by-hold.html",
+    "slides/zh/1-lost-by-hold.html",
+)
+"""One page of each kind."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site."""
+    return build_or_skip(tmp_path_factory)[0]
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core."""
+    return fetched(tmp_path_factory.mktemp("axe"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests."""
+    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) -> None:
+    """Load the page of an address, which may ask for a language."""
+    page, _, asked = address.partition("?")
+    browser.show(site / page, width=width, dark=dark)
+    if asked:
+        browser.call("Page.navigate", url=f"{(site / page).as_uri()}?{asked}")
+        browser.run("new Promise(done => { const look = () => document.documentElement.lang.startsWith('zh')"
+                    " ? done() : requestAnimationFrame(look); look() })")  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1_400, True), (390, False), (390, True)])
+def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str, width: int, dark: bool) -> None:
+    """Narrow, and dark: other colours, other parts that scroll."""
+    found = {}
+    for address in KINDS:
+        show(browser, address, site, width=width, dark=dark)
+        found[address] = violations(browser, axe)
+    assert {address: wrong for address, wrong in found.items() if wrong} == {}
+
+
+def test_every_page(browser: Browser, site: Path, axe: str) -> None:
+    """Wide and light."""
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        browser.show(path, width=1_400, dark=False)
+        found[path.relative_to(site).as_posix()] = violations(browser, axe)
+    assert len(found) > 200
+    assert {page: wrong for page, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("document.querySelector('article p').style.color = '#ddd'", "color-contrast"),
+        ("document.documentElement.removeAttribute('lang')", "html-has-lang"),
+        ("document.querySelector('article').insertAdjacentHTML('beforeend', '<img src=\"data:,\">')", "image-alt"),
+        ("document.querySelector('article pre').tabIndex = -1", "scrollable-region-focusable"),
+    ],
+)
+def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault: str, rule: str) -> None:
+    """In a page without one."""
+    browser.show(site / "lessons" / "1-lost-by-hold.html", width=390, dark=False)
+    assert violations(browser, axe) == []
+    browser.run(f"void ({fault})")
+
+    assert [each.partition(":")[0] for each in violations(browser, axe)] == [rule]
+
+
+def test_what_is_open_is_mended() -> None:
+    """What scrolls gets a place among what keys reach, once; a corner is no heading; landmarks differ."""
+    page = '<th class="head"><p></p></th><pre>a</pre><pre tabindex="0">b</pre><th class="head">c</th><prefix>'
+    region = '<div role="region" aria-label="Formula">'
+
+    assert mended(page) == (
+        '<td class="head"></td><pre tabindex="0">a</pre><pre tabindex="0">b</pre><th class="head">c</th><prefix>'
+    )
+    assert mended(mended(page)) == mended(page)
+    assert mended(region * 2).count("Formula 1") == mended(region * 2).count("Formula 2") == 1
