@@ -10,6 +10,8 @@ compile() {
 compile requirements/build.in --output-file requirements/build.lock
 compile --extra dev pyproject.toml --constraint requirements/build.lock --output-file requirements/longpoll.lock
 compile requirements/docs.in --constraint requirements/longpoll.lock --output-file requirements/docs.lock
+compile requirements/notebook.in --constraint requirements/longpoll.lock --constraint requirements/docs.lock \
+    --output-file requirements/notebook.lock
 for name in fuzz java peers s3; do
     compile "requirements/$name.in" --output-file "requirements/$name.lock"
 done

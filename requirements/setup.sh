@@ -45,6 +45,9 @@ fi
 if ! install --requirement requirements/docs.lock 2>/dev/null; then
     say "note: Sphinx (extra 'docs') does not install here; \`make docs\` will say so, and the tests of the site will be skipped"
 fi
+if ! install --requirement requirements/notebook.lock 2>/dev/null; then
+    say "note: what runs the notebook (nbclient) does not install here; the long test of it will be skipped"
+fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 touch "$venv/.fresh"
 say "ready; source $venv/bin/activate puts longpoll and its python on the PATH"

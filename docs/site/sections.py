@@ -27,7 +27,7 @@ SECTIONS: Final = (
         "tutorials",
         "Tutorials",
         "Learn by doing: each lesson is ten minutes of commands, and every command of a lesson is run by a test.",
-        ("lessons/README", "slides", "lecturer", "dojo"),
+        ("lessons/README", "slides", "lecturer", "notebook/README", "dojo"),
     ),
     Section(
         "guides",
