@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
+from longpoll_spec.bounds import ASPECTS
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
@@ -108,11 +109,12 @@ def test_a_knob_is_told_by_the_command() -> None:
 
 @pytest.mark.long
 def test_every_action_has_a_page_with_its_slips() -> None:
-    """Each with its places in Java, and a slip on the page of its own action alone."""
+    """Each with its places in Java, and a slip on the page of its own action alone; each aspect has one too."""
     planted = Slipped("hold", "planted slip", "strict", "tiny", "no_lost_wakeup", 9, "the proof stands")
     made = pages([planted])
 
     assert {f"actions/{name}.md" for name in touched()} < set(made)
+    assert {f"aspects/{name}.md" for name in ASPECTS} < set(made)
     assert "4.9.7 and 5.5.0" in made["actions/hold.md"]
     assert [place for place, text in made.items() if "planted slip" in text] == ["actions/hold.md"]
     assert "| planted slip | `strict` | no_lost_wakeup, 9 steps (bounds `tiny`) |" in made["actions/hold.md"]

@@ -5,10 +5,8 @@ Leaves out what slips show (`Slipped` is given) and where the pages lie in a sit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from html import escape
-from itertools import combinations
 from typing import Final
 
 from attrs import frozen
@@ -16,9 +14,11 @@ from attrs import frozen
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
 from longpoll_spec.model import ACTION_NAMES, Property
 from longpoll_spec.moves import Move, moves_of
-from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
-from longpoll_spec.render.book.differences import Difference, aligned, difference
+from longpoll_spec.policy import PRESETS, Policy
+from longpoll_spec.render.book import policies
+from longpoll_spec.render.book.differences import aligned
 from longpoll_spec.render.book.formula import shown_name, statement, step
+from longpoll_spec.render.book.markdown import Lines, links, raw, table, toctree, two
 from longpoll_spec.render.book.touched import broken_by, statements, touched
 from longpoll_spec.render.conditions import PLAIN, condition_of, samples
 from longpoll_spec.render.pictures.phases import phases
@@ -39,7 +39,11 @@ SEVERAL: Final = {
     "tags": "A message has a tag, and a pull wants one.",
 }
 """The aspects that are switched on by number."""
-Lines = Iterator[str]
+WORLDS: Final[Mapping[str, Bounds]] = {
+    **EXPLORATIONS,
+    "lateness": Bounds("lateness", requests=2, messages=1, aspects=frozenset({"lateness"})),
+}
+"""Each aspect -> a world with it. That of lateness finds bounds on answers, and no exploration of its own is pinned."""
 
 
 @frozen
@@ -61,13 +65,10 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
     made = {
         "state.md": _state(),
         "phases.md": _phases(),
-        "policies.md": _policies(),
         "properties.md": _properties(),
-        "differences/index.md": _differences(),
     }
     made |= {f"actions/{name}.md": _action(name, slips) for name in _names()}
-    made |= {f"aspects/{name}.md": _aspect(name) for name in EXPLORATIONS if name in ASPECTS or name in SEVERAL}
-    made |= {f"differences/{_pair(*two)}.md": _sides(difference(*two)) for two in combinations(PRESETS.values(), 2)}
+    made |= {f"aspects/{name}.md": _aspect(name) for name in _aspect_names()} | policies.pages()
     made["actions/index.md"] = _actions()
     made["aspects/index.md"] = _aspects()
     made["index.md"] = _index()
@@ -98,27 +99,7 @@ def _index() -> Lines:
     yield from (f"- [{name.partition('/')[0].capitalize()}]({name}.md): {said}" for name, said in chapters.items())
     yield ""
     yield "A variable with a dash is its value after the step. `r` is the request that takes part, `q` any."
-    yield from _toctree(chapters)
-
-
-def _toctree(names: Iterable[str]) -> Lines:
-    yield from ("", "```{toctree}", ":hidden:", "", *names, "```")
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
-    yield f"| {' | '.join(heads)} |"
-    yield f"| {' | '.join('---' for _ in heads)} |"
-    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
-    yield ""
-
-
-def _raw(html: str) -> Lines:
-    yield from ("```{raw} html", f'<div class="lp-scroll" tabindex="0" role="region" aria-label="Formula">{html}</div>')
-    yield from ("```", "")
-
-
-def _links(names: Iterable[str], folder: str) -> str:
-    return ", ".join(f"[`{name}`]({folder}{name}.md)" for name in names) or "none"
+    yield from toctree(chapters)
 
 
 def _state() -> Lines:
@@ -132,8 +113,8 @@ def _state() -> Lines:
         exists = condition_of(lambda policy, bounds, shown=shown: shown in _variables(policy, bounds))  # type: ignore[misc]
         yield from (f"## `{shown}`", "", variable.sentence, "")
         yield f"- exists: {exists.text}"
-        yield f"- read by {_links((name for name in _names() if shown in known[name].reads), 'actions/')}"
-        yield f"- written by {_links((name for name in _names() if shown in known[name].writes), 'actions/')}"
+        yield f"- read by {links((name for name in _names() if shown in known[name].reads), 'actions/')}"
+        yield f"- written by {links((name for name in _names() if shown in known[name].writes), 'actions/')}"
         yield ""
 
 
@@ -149,7 +130,7 @@ def _phases() -> Lines:
         pictures.setdefault(moves_of(model_of(policy)), []).append(name)
     for moves, names in pictures.items():
         yield from ("", f"## {', '.join(names)}", "")
-        yield from _raw(phases(moves, f"The phases of a request in {', '.join(names)}"))
+        yield from raw(phases(moves, f"The phases of a request in {', '.join(names)}"))
 
 
 def _actions() -> Lines:
@@ -160,8 +141,8 @@ def _actions() -> Lines:
     )
     yield ""
     rows = ((f"[`{name}`]({name}.md)", _sentences(name)[0], _presets(name)) for name in _names())
-    yield from _table(("action", "what it does", "in"), rows)
-    yield from _toctree(_names())
+    yield from table(("action", "what it does", "in"), rows)
+    yield from toctree(_names())
 
 
 def _worlds(name: str) -> Iterator[tuple[str, Bounds]]:
@@ -169,7 +150,7 @@ def _worlds(name: str) -> Iterator[tuple[str, Bounds]]:
     if any(action_lines(name, policy, OPEN) for policy in PRESETS.values()):
         yield "", OPEN
         return
-    for aspect, bounds in EXPLORATIONS.items():
+    for aspect, bounds in WORLDS.items():
         if any(action_lines(name, policy, opened(bounds)) for policy in PRESETS.values()):
             yield aspect, opened(bounds)
 
@@ -220,16 +201,16 @@ def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
         lines = action_lines(name, policy, bounds)
         if lines:
             groups.setdefault(lines, []).append(policy)
-    for policies in groups.values():
-        model = model_of(policies[0], bounds)
-        whose = ", ".join(policy.name for policy in policies) if len(groups) > 1 else "every preset that has it"
+    for alike in groups.values():
+        model = model_of(alike[0], bounds)
+        whose = ", ".join(policy.name for policy in alike) if len(groups) > 1 else "every preset that has it"
         yield from (f"## In {whose}{f', with {aspect}' if aspect else ''}", "")
         for action in kinds_of_action(model, name):
             head, *rest = action_told(model, action)[1:]
             yield from (f"### {head}" if len(kinds_of_action(model, name)) > 1 else "", "")
-            yield from _raw(step(model, action))
+            yield from raw(step(model, action))
             yield from ("```text", head, *rest, "```", "")
-        if name == "tick" and any(policy.tick == "maximal_progress" for policy in policies):
+        if name == "tick" and any(policy.tick == "maximal_progress" for policy in alike):
             yield from ("Under maximal progress it waits besides until no urgent action can happen.", "")
 
 
@@ -237,9 +218,7 @@ def _by_aspects(name: str) -> Lines:
     """Where an aspect gives the action another text in `strict`."""
     strict = PRESETS["strict"]
     before = action_lines(name, strict, OPEN)
-    found = [
-        each for each, size in EXPLORATIONS.items() if action_lines(name, strict, opened(size)) not in ((), before)
-    ]
+    found = [each for each, size in WORLDS.items() if action_lines(name, strict, opened(size)) not in ((), before)]
     if before and found:
         yield from ("## With an aspect", "")
         listed = ", ".join(f"[{each}](../aspects/{each}.md)" for each in found)
@@ -277,21 +256,26 @@ def _slipped(name: str, slips: Sequence[Slipped]) -> Lines:
         )
         for slip in own
     )
-    yield from _table(("slip", "policy", "exploring says", "the proof says"), rows)
+    yield from table(("slip", "policy", "exploring says", "the proof says"), rows)
+
+
+def _aspect_names() -> list[str]:
+    return [name for name in WORLDS if name in ASPECTS or name in SEVERAL]
 
 
 def _aspects() -> Lines:
-    names = [name for name in EXPLORATIONS if name in ASPECTS or name in SEVERAL]
+    names = _aspect_names()
     yield from ("# Aspects", "", "Each is explored by itself, and all of them together are proved.", "")
+    yield from ("Lateness only measures: its counts take the place of what is stated of ticks.", "")
     said = {**ASPECTS, **SEVERAL}
-    yield from _table(
+    yield from table(
         ("aspect", "what is in the world with it"), ((f"[{name}]({name}.md)", said[name]) for name in names)
     )
-    yield from _toctree(names)
+    yield from toctree(names)
 
 
 def _aspect(name: str) -> Lines:
-    bounds = opened(EXPLORATIONS[name])
+    bounds = opened(WORLDS[name])
     said = {**ASPECTS, **SEVERAL}
     yield from (f"# {name}", "", said[name], "")
     plain: dict[str, Variable] = {}
@@ -302,10 +286,10 @@ def _aspect(name: str) -> Lines:
     new = [(f"`{shown}`", variable.sentence) for shown, variable in after.items() if shown not in plain]
     if new:
         yield from ("## Variables", "")
-        yield from _table(("variable", "what it is"), new)
+        yield from table(("variable", "what it is"), new)
     alone = [each for each in _names() if ("", OPEN) not in list(_worlds(each)) and name in dict(_worlds(each))]
     if alone:
-        yield from ("## Actions that exist only so", "", f"{_links(alone, '../actions/')}", "")
+        yield from ("## Actions that exist only so", "", f"{links(alone, '../actions/')}", "")
     yield from _own_properties(name)
     strict = PRESETS["strict"]
     yield from ("## What changes in strict", "")
@@ -315,7 +299,7 @@ def _aspect(name: str) -> Lines:
         if before and text and before != text:
             changed = True
             yield from (f"### {each}", "")
-            yield from _two(tuple(aligned(before, text)), ("without", f"with {name}"))
+            yield from two(tuple(aligned(before, text)), ("without", f"with {name}"))
     yield from ("" if changed else "No other action's text.", "")
 
 
@@ -323,19 +307,19 @@ def _own_properties(name: str) -> Lines:
     without = {each.name for policy in PRESETS.values() for each in statements(policy, PLAIN)}
     own: dict[str, Property] = {}
     for policy in PRESETS.values():
-        for each in statements(policy, EXPLORATIONS[name]):
+        for each in statements(policy, WORLDS[name]):
             if each.name not in without:
                 own.setdefault(each.name, each)
     if own:
         yield from ("## Properties that are stated only so", "")
-        yield from _table(("property", "sentence"), ((f"`{each.name}`", each.sentence) for each in own.values()))
+        yield from table(("property", "sentence"), ((f"`{each.name}`", each.sentence) for each in own.values()))
 
 
 def _properties() -> Lines:
     yield from ("# Properties", "", "As formulas of `strict`, or of the first preset in which they are stated.", "")
     told: set[str] = set()
     for policy in PRESETS.values():
-        for size in (PLAIN, *EXPLORATIONS.values()):
+        for size in (PLAIN, *WORLDS.values()):
             for each in statements(policy, size):
                 if each.name not in told and each.kind != "sometimes":
                     told.add(each.name)
@@ -358,52 +342,7 @@ def _property(policy: Policy, size: Bounds, each: Property) -> Lines:
         )
         first = each.closing[0]
         yield from (f"`{first[0]}` would break it if", "")
-        yield from _raw(statement(model, first[1]))
+        yield from raw(statement(model, first[1]))
     if not each.closing or each.here.op != "true":
         yield from (f"In {where}, in every state:", "")
-        yield from _raw(statement(model, each.here))
-
-
-def _policies() -> Lines:
-    yield from ("# Policies", "", "A policy is a value for each knob; a preset is a policy with a name.", "")
-    yield from _table(("preset", "what it is"), ((f"`{name}`", text) for name, text in PRESET_SENTENCES.items()))
-    values, said = knob_values(), knob_sentences()
-    rows = ([f"`{knob}`", *(str(getattr(each, knob)).lower() for each in PRESETS.values())] for knob in values)
-    yield from _table(("knob", *PRESETS), rows)
-    yield from _table(
-        ("knob", "values", "what it says"),
-        ((f"`{knob}`", ", ".join(str(each).lower() for each in values[knob]), said[knob]) for knob in values),
-    )
-
-
-def _pair(first: Policy, second: Policy) -> str:
-    return f"{first.name}--{second.name}"
-
-
-def _differences() -> Lines:
-    yield from ("# Differences", "", "Any two policies, with knobs set otherwise or not, are told apart by the command")
-    yield from ("", "```text", "longpoll policies strict rocketmq-4.9+recheck_after_hold=after_insert", "```", "")
-    yield from ("The presets, two by two:", "")
-    pairs = list(combinations(PRESETS.values(), 2))
-    yield from (f"- [{one.name} and {other.name}]({_pair(one, other)}.md)" for one, other in pairs)
-    yield from _toctree(_pair(*two) for two in pairs)
-
-
-def _sides(found: Difference) -> Lines:
-    one, other = found.first.name, found.second.name
-    yield from (f"# {one} and {other}", "")
-    yield from _table(("knob", one, other), ((f"`{knob}`", left, right) for knob, left, right in found.knobs))
-    for each in found.actions:
-        yield from (f"## {each.action}{f', with {each.aspect}' if each.aspect else ''}", "")
-        yield from _two(each.pairs, (one, other))
-
-
-def _two(pairs: Iterable[tuple[str, str]], heads: tuple[str, str]) -> Lines:
-    """Two texts side by side; lines that differ are marked."""
-    rows = "".join(
-        f"<tr{'' if left == right else ' class=lp-other'}>"
-        f"<td><code>{escape(left)}</code></td><td><code>{escape(right)}</code></td></tr>"
-        for left, right in pairs
-    )
-    head = "".join(f"<th scope=col>{escape(each)}</th>" for each in heads)
-    yield from _raw(f'<table class="lp-sides"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>')
+        yield from raw(statement(model, each.here))
