@@ -213,6 +213,36 @@ def test_a_slip_is_caught_only_by_what_the_law_keeps(opened: Browser, slip: str,
     assert opened.complaints == []
 
 
+ENGLISH_LEFT: Final = """
+[...document.querySelectorAll("main h1, h2, p:not(#sizes):not(.small), label, button, caption, li, #enabled span")]
+  .map((each) => [...each.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join(""))
+  .filter((words) => /[a-z]+ [a-z]+ [a-z]+/i.test(words) && !/[\u4e00-\u9fff]/.test(words))
+"""
+"""Words of the page that have nothing Chinese in them, but for names."""
+
+
+def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
+    """A choice in the page; the run stays, the address says both, and nothing but names is left in English."""
+    for _ in range(3):
+        opened.run("document.querySelector('#enabled button').click()")
+    token = _token(opened)
+    assert opened.run(ENGLISH_LEFT) != []
+    opened.run("void setTimeout(() => { const box = document.getElementById('language'); box.value = 'zh';"
+               " box.dispatchEvent(new Event('change')) })")  # fmt: skip
+    while opened.run("document.documentElement?.lang + document.readyState") != "zh-Hanscomplete":
+        pass  # each question is answered by the page that is there by then
+
+    assert opened.run("location.search") == "?lang=zh"
+    assert _token(opened) == token
+    assert _text(opened, "#back") == "后退一步"
+    assert opened.run(ENGLISH_LEFT) == []
+    opened.run("document.getElementById('search').click()")
+    opened.run(SEARCHED.replace("depth", "深度"))
+    assert "违反了" in _text(opened, "#progress")
+    assert opened.run(ENGLISH_LEFT) == []
+    assert opened.complaints == []
+
+
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
 def test_nothing_is_cut_off(browser: Browser, page: Path, width: int, dark: bool) -> None:
     """At the start, and with a run and the findings of a search on the page; it asks for nothing but itself."""
