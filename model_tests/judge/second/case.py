@@ -105,10 +105,14 @@ def exchanges(record: Record) -> Iterator[Exchange]:
 
 
 def is_after_close(record: Record, one: Seen) -> bool:
-    """Whether the connection of an event was closed before it; a name that comes again counts by its last close."""
+    """Whether an answer's connection was closed before it, and not before its request: then another has the name."""
     name = one.source, one.connection
     closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
-    return bool(closes) and before(max(closes, key=lambda close: close.lo), one)
+    request = next((each for each in record.of("request_received") if each.about == one.about), None)
+    if request is None:
+        return bool(closes) and before(max(closes, key=lambda close: close.lo), one)
+    mine = [close for close in closes if not before(close, request)]
+    return bool(mine) and before(min(mine, key=lambda close: close.lo), one)
 
 
 def read_answers(record: Record) -> Iterator[tuple[Seen, Seen]]:

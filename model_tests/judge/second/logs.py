@@ -173,6 +173,7 @@ def send_answered(record: Record) -> Iterator[Said]:
         due = one.hi + SEND_NS
         mine = (one.source, one.connection)
         closes = [gone for gone in record.of("connection_closed") if (gone.source, gone.connection) == mine]
+        closes = [gone for gone in closes if not before(gone, one)]
         vague = any(not told.request for told in record.of("message_acknowledged") if told.source == one.source)
         goes_on = due < record.last(one.source).lo and not any(gone.lo <= due for gone in closes)
         if one.about not in answered and goes_on and not vague:

@@ -58,6 +58,8 @@ QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
 UPDATE_CONSUMER_OFFSET: Final = 15
 """The one that commits it by itself."""
+NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
+"""When a connection closed that never did."""
 Integers = NDArray[np.int64]
 
 
@@ -184,12 +186,14 @@ class Context:
     def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
         """When a connection (source, name) may have been closed first, of its closes that are not before a moment.
 
-        The last one where all are; far in the future where it has none.
+        Far in the future where it has none: what comes after a close by the same name came on another connection.
         """
-        last_ns = self.closes.get(name, (INTEGER_LIMIT, INTEGER_LIMIT))[0]
-        return next(
-            (after_ns for after_ns, before_ns in self.closed_often.get(name, ()) if before_ns >= since_ns), last_ns
-        )
+        return self.closed_between(name, since_ns)[0]
+
+    def closed_between(self, name: tuple[str, str], since_ns: int) -> Interval:
+        """The moments between which it was."""
+        closes = self.closed_often.get(name) or (self.closes.get(name, NOT_CLOSED),)
+        return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
     def log_holes(self, broker: str) -> Holes:
         """When something may have happened to the queues of a broker that is not in the record."""

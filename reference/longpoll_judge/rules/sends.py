@@ -167,9 +167,9 @@ def _as_answers(
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
     pair = ((answered, every), (asked, every))
-    _closed_after, closed_ns = _closes_of(answered, context)
     why = "a message was acknowledged on a connection that was closed before"
-    yield _breach("send.acknowledged.open_connection", np.flatnonzero(closed_ns < answered.after_ns), pair, why)
+    members = np.flatnonzero(_are_closed(answered, asked.after_ns, answered.after_ns, context))
+    yield _breach("send.acknowledged.open_connection", members, pair, why)
     order = np.argsort(answered.before_ns, kind="stable")
     first = order[first_of(answered.request, answered.request[order])]
     # Another acknowledgement of this send had certainly come before this one.
@@ -195,7 +195,9 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     # Neither acknowledged nor refused, by a source that names the sends it acknowledges, on a connection open until
     # then.
     late = ~np.isin(sends.request, told.request) & ~np.isin(sends.request, refused.request)
-    late &= ~np.isin(sends.source, told.source[told.values["is_named"] == 0]) & (_closes_of(sends, context)[0] > due_ns)
+    late &= ~np.isin(sends.source, told.source[told.values["is_named"] == 0])
+    closed_after_ns, closed_ns = _closes_of(sends, context)
+    late &= (closed_after_ns > due_ns) | (closed_ns < sends.after_ns)
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
         mine = sends.source == hash_of(name)
@@ -213,6 +215,17 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
     yield _breach("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
+
+
+def _are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
+    """Whether the connection of each event was certainly closed by a moment, other than before an earlier one."""
+    _after_ns, closed_ns = _closes_of(events, context)
+    found: Booleans = (closed_ns >= since_ns) & (closed_ns < until_ns)
+    for (source, connection), closes in context.closed_often.items():
+        mine = (events.source == hash_of(source)) & (events.connection == hash_of(connection))
+        for _after_ns, before_ns in closes:
+            found |= mine & (before_ns >= since_ns) & (before_ns < until_ns)
+    return found
 
 
 def _closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:

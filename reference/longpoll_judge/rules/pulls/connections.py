@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from longpoll_judge.columns.batch import Integers
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.result import ANSWERED_ONCE
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms
 
@@ -31,8 +31,11 @@ def judge_connections(case: Case) -> list[Suspects]:
     elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
     if elsewhere.any():
         elsewhere &= ~_came_twice(case, events.request_key[rows])
-    _closed_after, closed_ns = closes_of(case, rows)
     after_ns = events.integers("after_ns", rows)
+    # The name of a connection that was closed before the request came is that of another one.
+    since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
+    # Of an answer without its request nobody knows on which of them that came: it counts by the last close.
+    closed_ns = np.where(asked >= 0, next_closes_of(case, rows, since_ns)[1], closes_of(case, rows)[1])
     # Certainly closed before it was sent; one sent elsewhere says nothing of its own connection.
     late = ~elsewhere & (closed_ns < after_ns)
 
@@ -75,13 +78,20 @@ def _are_named(names: list[str]) -> Booleans:
     return named
 
 
-def next_closes_of(case: Case, rows: Integers, since_ns: Integers) -> Integers:
-    """When the connection of each event was closed at the earliest, of its closes not before a moment."""
-    closed_ns = closes_of(case, rows)[0]
-    for place in range(len(rows)) if case.context.closed_often else ():
-        name = case.events.text("source", int(rows[place])), case.events.text("connection", int(rows[place]))
-        closed_ns[place] = case.context.closed_from(name, int(since_ns[place]))
-    return closed_ns
+def next_closes_of(case: Case, rows: Integers, since_ns: Integers) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed, by the first of its closes not before a moment."""
+    after_ns, before_ns = closes_of(case, rows)
+    is_gone = before_ns < since_ns
+    after_ns[is_gone], before_ns[is_gone] = NEVER, NEVER
+    often = case.context.closed_often
+    if often:
+        again = {connection for _source, connection in often}
+        connections, names = case.events.codes("connection", rows)
+        may_be = np.array([name in again for name in names], dtype=np.bool_)[connections]
+        for place in np.flatnonzero(may_be).tolist():
+            name = case.events.text("source", int(rows[place])), case.events.text("connection", int(rows[place]))
+            after_ns[place], before_ns[place] = case.context.closed_between(name, int(since_ns[place]))
+    return after_ns, before_ns
 
 
 def closes_of(case: Case, rows: Integers) -> tuple[Integers, Integers]:

@@ -42,7 +42,7 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
     # A stop closes what it has answered: a connection that stays open for long was not stopped.
-    closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull]) <= soon_ns
+    closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])[0] <= soon_ns
     if case.context.stops_silently:
         closes &= False
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
@@ -82,7 +82,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     sources, names = case.events.codes("source", pulls.row)
     settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
-    closed_ns[pull] = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
+    closed_ns[pull] = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])[0]
     outside = case.is_outside
     # No close in the record, but the record ends before one would have to be there.
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
