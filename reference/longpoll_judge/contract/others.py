@@ -90,7 +90,7 @@ SEND_CLAUSES: Final = (
         "send.acknowledged.open_connection",
         SEND_IS_KEPT,
         "No message is acknowledged on a connection that was closed before: not close.before_ns < "
-        "acknowledgement.after_ns, of the last close of this connection in this source.",
+        "acknowledgement.after_ns, of the first close of this connection in this source that is not before its send.",
         "NettyRemotingAbstract.writeResponse",
         ("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
     ),

@@ -269,10 +269,11 @@ PULL_CLAUSES: Final = (
     Clause(
         "answer.open_connection",
         ANSWERED_ONCE,
-        "No answer is sent on a connection that was closed before: not close.before_ns < answer.after_ns, of the last "
-        "close of this connection in this source.",
+        "No answer is sent on a connection that was closed before: not close.before_ns < answer.after_ns, of the first "
+        "close of this connection in this source that is not before its request (of the last one where that is not "
+        "there).",
         "NettyRemotingAbstract.writeResponse",
-        ("answer_sent(connection)", "connection_closed(connection)"),
+        ("request_received(request)", "answer_sent(connection)", "connection_closed(connection)"),
     ),
     Clause(
         "pull.wake.prompt",

@@ -191,7 +191,7 @@ class Context:
         return self.closed_between(name, since_ns)[0]
 
     def closed_between(self, name: tuple[str, str], since_ns: int) -> Interval:
-        """The moments between which it was."""
+        """Between which moments it was closed first, of the same closes; `NOT_CLOSED` where it was not."""
         closes = self.closed_often.get(name) or (self.closes.get(name, NOT_CLOSED),)
         return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
