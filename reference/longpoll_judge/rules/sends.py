@@ -223,8 +223,8 @@ def _are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, contex
     found: Booleans = (closed_ns >= since_ns) & (closed_ns < until_ns)
     for (source, connection), closes in context.closed_often.items():
         mine = (events.source == hash_of(source)) & (events.connection == hash_of(connection))
-        for _after_ns, before_ns in closes:
-            found |= mine & (before_ns >= since_ns) & (before_ns < until_ns)
+        for _earliest_ns, latest_ns in closes:
+            found |= mine & (latest_ns >= since_ns) & (latest_ns < until_ns)
     return found
 
 
