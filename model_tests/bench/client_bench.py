@@ -1,149 +1,87 @@
-"""Asynchronous sends of 128 bytes with 64 in flight: our client on an event loop and on threads, and Java's 4.9.7.
+"""Our clients, on an event loop and on threads, beside Java's 4.9.7: what they do at the same broker in one run.
 
-    python -m model_tests.bench.client_bench [--count 40000] [--rounds 3] [--without-java] [--json]
+    python -m model_tests.bench.client_bench [--broker java-4.9.7 | ours | both] [--rounds 2] [--count 20000] [--json]
 
-Each client is a process of its own and sends to one broker, `longpoll serve`, in turn, round by round, after as many
-messages that are not counted (Java after thrice as many, for its compiler). Printed are messages a second and messages
-a second of the client process's own processor time, which the broker's has no part in: on a machine with other work the
-second is the one to look at, of the best round. Exit code 1 when a message failed; without Java only ours are printed.
+Each client is a process of its own that does its measures one after the other, warmed by doing each before without
+counting (Java thrice, for its compiler); the clients have their turns, round by round. The best round of each measure
+counts.
 
-Leaves out what the Java broker makes of them (`broker_bench`), and latencies.
+- `async`: sends of 128 bytes with 64 on their way, whose results callbacks get; `awaited`: with 64 tasks, each of which
+  awaits one. `sync`: each send after the one before. Printed are messages a second, and messages a second of the client
+  process's own processor time, which the broker and other work of the machine have no part in.
+- `latency`: from before a send until a listener of the same process has the message, the next one being sent then.
+- `drain`: messages that are stored already, given one by one to a listener that does nothing, from the first to the
+  last; a second time by another group.
+
+Exit code 1 when a message failed. Without Java only our broker and clients are measured.
+
+Leaves out what brokers make of more clients (`broker_bench`).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import os
+import platform
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from model_tests.bench.broker_sides import COMMAND
-from model_tests.conformance.java_broker import JavaUnavailableError, resolve
+from model_tests.bench.client_sides import BODY, Row
+from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_client import Admin, AsyncProducer, Producer
-from longpoll_client.produce.tries import SendResult
+from longpoll_client import Admin, OutgoingMessage, Producer
+from longpoll_client.errors import ClientError
 from longpoll_runtime.real import RealRuntime
 
-IN_FLIGHT: Final = 64
-BODY: Final = bytes(128)
-TOPIC: Final = "client-bench"
+ROOT: Final = Path(__file__).parents[2]
+JAVA_CLIENT: Final = ROOT / "model_tests" / "peers" / "java" / "ClientBench.java"
+JAVA: Final = "Java's client 4.9.7"
+SIDES: Final = {"event loop": "loop", "threads": "threads"}
+MEASURES: Final = ("async", "awaited", "sync", "latency", "drain")
+TO_SEND, TO_TIME, STORED = "client-bench", "client-bench-latency", "client-bench-stored"
 PATIENCE_S: Final = 300.0
-JAVA: Final = Path(__file__).parents[1] / "peers" / "java" / "AsyncSends.java"
+REGISTERED_S: Final = 60.0
+BATCH: Final = 500
+
+Found = dict[str, dict[str, Row]]
+"""Client -> measure -> its best round."""
 
 
-class Sent(msgspec.Struct):
-    """What one process did."""
+class Shape(msgspec.Struct, frozen=True):
+    """How much is done."""
 
-    count: int
-    failed: int
-    wall_s: float
-    cpu_s: float
-
-    @property
-    def rate(self) -> float:
-        """Messages a second."""
-        return self.count / self.wall_s
-
-    @property
-    def cpu_rate(self) -> float:
-        """Messages a second of the process's own processor time."""
-        return self.count / self.cpu_s
-
-
-def timed(count: int, send: Callable[[], int]) -> Sent:
-    """Send once for nothing and once to be counted; `send` returns how many failed."""
-    send()
-    wall, cpu = time.perf_counter(), time.process_time()
-    failed = send()
-    return Sent(count, failed, time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def on_loop(name_server: str, count: int) -> Sent:
-    """Tasks of one event loop, each with one send on its way."""
-
-    async def all_rounds() -> Sent:
-        async with AsyncProducer(RealRuntime(), name_server) as producer:
-            await producer.send(TOPIC, BODY)
-
-            async def send() -> int:
-                left = iter(range(count))
-
-                async def one_of_many() -> None:
-                    for _number in left:
-                        await producer.send(TOPIC, BODY)
-
-                await asyncio.gather(*(one_of_many() for _task in range(IN_FLIGHT)))
-                return 0
-
-            await send()
-            wall, cpu = time.perf_counter(), time.process_time()
-            failed = await send()
-            return Sent(count, failed, time.perf_counter() - wall, time.process_time() - cpu)
-
-    return asyncio.run(all_rounds())
-
-
-def on_threads(name_server: str, count: int) -> Sent:
-    """One thread that sends, and the callbacks of the connection's."""
-    with Producer(RealRuntime(), name_server) as producer:
-        producer.send(TOPIC, BODY)
-
-        def send() -> int:
-            room = threading.Semaphore(IN_FLIGHT)
-            failed: list[object] = []
-
-            def told(outcome: object) -> None:
-                if not isinstance(outcome, SendResult):
-                    failed.append(outcome)
-                room.release()
-
-            for _number in range(count):
-                room.acquire()
-                producer.send_async(TOPIC, BODY, told)
-            for _number in range(IN_FLIGHT):
-                room.acquire()
-            return len(failed)
-
-        return timed(count, send)
-
-
-CLIENTS: Final = {"event loop": on_loop, "threads": on_threads}
-
-
-def own_process(name: str, name_server: str, count: int) -> Sent:
-    """One of ours."""
-    return told_by([sys.executable, "-m", "model_tests.bench.client_bench", "--as", name, name_server, str(count)])
-
-
-def java_process(class_path: str, directory: Path, name_server: str, count: int) -> Sent:
-    """Java's."""
-    options = [f"-Duser.home={directory}", f"-Drocketmq.client.logRoot={directory}"]
-    return told_by(["java", "-Xmx512m", *options, "-cp", class_path, str(JAVA), name_server, TOPIC, str(count), "64"])
-
-
-def told_by(command: Sequence[str]) -> Sent:
-    """The last line that a process wrote."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S, cwd=root)
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Sent)
+    rounds: int
+    many: int
+    """Asynchronous sends."""
+    few: int
+    """Synchronous ones."""
+    timed: int
+    """Messages whose latency is taken."""
+    stored: int
 
 
 @contextmanager
-def serving(store: Path) -> Iterator[str]:
-    """The name server's address of a broker of ours, in a process of its own."""
-    options = ["--json", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--store", str(store)]
-    process = subprocess.Popen([*COMMAND, "serve", *options], stdout=subprocess.PIPE)
-    with process:
+def at_java(directory: Path, class_path: str) -> Iterator[str]:
+    """The name server's address of a Java broker."""
+    with running(class_path, directory / "java", heap="1g") as broker:
+        yield "{}:{}".format(*broker.name_server)
+
+
+@contextmanager
+def at_ours(directory: Path) -> Iterator[str]:
+    """The name server's address of `longpoll serve`."""
+    options = ["--json", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--store", str(directory / "ours")]
+    with subprocess.Popen([*COMMAND, "serve", *options], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
             yield msgspec.json.decode(process.stdout.readline())["name-server"]
@@ -151,65 +89,132 @@ def serving(store: Path) -> Iterator[str]:
             process.terminate()
 
 
-def measure(stack: ExitStack, count: int, rounds: int, *, with_java: bool) -> dict[str, Sent]:
-    """The best round of each, by processor time."""
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-client-bench-")))
-    name_server = stack.enter_context(serving(directory / "store"))
+def prepare(name_server: str, stored: int) -> None:
+    """Make the topics, as soon as the broker is known, and store what is to be drained."""
+    deadline = time.monotonic() + REGISTERED_S
     with Admin(RealRuntime(), name_server) as admin:
-        admin.create_topic(TOPIC, 4)
-    senders: dict[str, Callable[[], Sent]] = {
-        name: lambda name=name: own_process(name, name_server, count)  # type: ignore[misc] # bound early
-        for name in CLIENTS
-    }
-    if with_java:
-        try:
-            class_path = resolve(directory)
-            senders["Java 4.9.7"] = lambda: java_process(class_path, directory, name_server, count)
-        except JavaUnavailableError as error:
-            sys.stderr.write(f"longpoll: {error}; measuring ours alone\n")
-    found: dict[str, Sent] = {}
-    for _round in range(rounds):
-        for name, send in senders.items():
-            one = send()
-            found[name] = min(found.get(name, one), one, key=lambda each: each.cpu_s)
+        for topic in (TO_SEND, TO_TIME, STORED):
+            while True:
+                try:
+                    admin.create_topic(topic, 4)
+                    break
+                except ClientError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.2)
+    with Producer(RealRuntime(), name_server) as producer:
+        left = stored
+        while left:
+            size = min(BATCH, left)
+            try:
+                producer.send_batch(STORED, [OutgoingMessage(BODY)] * size)
+            except ClientError:
+                # The name server has not heard of the topic yet.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+                continue
+            left -= size
+
+
+def rows_of(command: Sequence[str]) -> dict[str, Row]:
+    """What a client's process says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, Row])
+
+
+def measure(name_server: str, shape: Shape, java: Sequence[str]) -> Found:
+    """The best round of each measure of each client."""
+    counts = [str(number) for number in (shape.stored, shape.many, shape.few, shape.timed)]
+    commands = {name: [sys.executable, "-m", "model_tests.bench.client_sides", side] for name, side in SIDES.items()}
+    if java:
+        commands[JAVA] = list(java)
+    found: Found = {name: {} for name in commands}
+    for number in range(shape.rounds):
+        for name, command in commands.items():
+            mark = f"{name.replace(' ', '-')}-{number}".replace("'", "").replace(".", "-")
+            for measured, row in rows_of([*command, name_server, TO_SEND, TO_TIME, STORED, *counts, mark]).items():
+                found[name][measured] = better(measured, found[name].get(measured), row)
     return found
 
 
-def show(found: dict[str, Sent]) -> None:
-    """A table, with ratios to the last row: Java's, if it is there."""
-    table = Table(title="asynchronous sends, 128 bytes, 64 in flight")
-    for column in ("client", "a second", "a second of its processor time", "failed", "beside the last, of processor"):
-        table.add_column(column, justify="left" if column == "client" else "right")
-    last = list(found.values())[-1]
-    for name, sent in found.items():
-        ratio = f"{sent.cpu_rate / last.cpu_rate:.2f}"
-        table.add_row(name, f"{sent.rate:,.0f}", f"{sent.cpu_rate:,.0f}", str(sent.failed), ratio)
+def better(measured: str, known: Row | None, row: Row) -> Row:
+    """The better of each figure of two rounds."""
+    if known is None:
+        return row
+    if measured == "latency":
+        return msgspec.structs.replace(
+            row, p50_ms=min(known.p50_ms, row.p50_ms), p99_ms=min(known.p99_ms, row.p99_ms)
+        )  # fmt: skip
+    return msgspec.structs.replace(
+        row,
+        failed=known.failed + row.failed,
+        wall_s=min(known.wall_s, row.wall_s),
+        cpu_s=min(known.cpu_s, row.cpu_s),
+    )
+
+
+def show(broker: str, found: Found) -> None:
+    """A table of one broker, with ratios to Java's client where it is there."""
+    table = Table(
+        title=f"at {broker}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    )
+    for column in ("measure", "client", "figure", "of its processor time", "failed", "beside Java's"):
+        table.add_column(column, justify="left" if column in {"measure", "client"} else "right")
+    for measured in MEASURES:
+        java = found.get(JAVA, {}).get("async" if measured == "awaited" else measured)
+        for name, rows in found.items():
+            row = rows.get(measured)
+            if row is not None:
+                table.add_row(measured, name, *cells(measured, row, java))
     Console().print(table)
+
+
+def cells(measured: str, row: Row, java: Row | None) -> tuple[str, str, str, str]:
+    """The figures of one measure, and beside Java's, more than 1 being better."""
+    if measured == "latency":
+        ratio = f"{java.p50_ms / row.p50_ms:.2f}, {java.p99_ms / row.p99_ms:.2f}" if java else ""
+        return f"p50 {row.p50_ms:.2f} ms, p99 {row.p99_ms:.2f} ms", "", str(row.failed), ratio
+    ratio = f"{row.rate / java.rate:.2f}, {row.cpu_rate / java.cpu_rate:.2f}" if java else ""
+    return f"{row.rate:,.0f} a second", f"{row.cpu_rate:,.0f} a second", str(row.failed), ratio
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=40_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--without-java", action="store_true")
+    parser.add_argument("--broker", choices=("java-4.9.7", "ours", "both"), default="both")
+    parser.add_argument("--count", type=int, default=20_000, help="asynchronous sends; the others follow from it")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--as", nargs=3, metavar=("CLIENT", "NAME_SERVER", "COUNT"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    part = getattr(chosen, "as")
-    if part is not None:
-        sent = CLIENTS[part[0]](part[1], int(part[2]))
-        sys.stdout.write(msgspec.json.encode(sent).decode() + "\n")
-        return 0
-    if not 100 <= chosen.count <= 10_000_000 or not 1 <= chosen.rounds <= 20:
-        parser.error("give 100 to 10000000 messages and 1 to 20 rounds")
-    with ExitStack() as stack:
-        found = measure(stack, chosen.count, chosen.rounds, with_java=not chosen.without_java)
+    if not 1000 <= chosen.count <= 10_000_000 or not 1 <= chosen.rounds <= 20:
+        parser.error("give 1000 to 10000000 messages and 1 to 20 rounds")
+    shape = Shape(chosen.rounds, chosen.count, chosen.count // 10, chosen.count // 20, 2 * chosen.count)
+    found: dict[str, Found] = {}
+    with tempfile.TemporaryDirectory(prefix="longpoll-client-bench-") as made:
+        directory = Path(made)
+        java: list[str] = []
+        brokers = {"ours": at_ours(directory)}
+        try:
+            class_path = resolve(directory)
+            options = [f"-Duser.home={made}", f"-Drocketmq.client.logRoot={made}"]
+            java = ["java", "-Xmx512m", *options, "-cp", class_path, str(JAVA_CLIENT)]
+            brokers["java-4.9.7"] = at_java(directory, class_path)
+        except JavaUnavailableError as error:
+            sys.stderr.write(f"longpoll: {error}; measuring ours alone\n")
+        for name, broker in brokers.items():
+            if chosen.broker in {name, "both"}:
+                with ExitStack() as stack:
+                    name_server = stack.enter_context(broker)
+                    prepare(name_server, shape.stored)
+                    found[name] = measure(name_server, shape, java)
+                if not chosen.json:
+                    show(name, found[name])
     if chosen.json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
-    else:
-        show(found)
-    return 1 if any(sent.failed for sent in found.values()) else 0
+    return int(any(row.failed for sides in found.values() for rows in sides.values() for row in rows.values()))
 
 
 if __name__ == "__main__":

@@ -7,23 +7,46 @@ Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
 
 from __future__ import annotations
 
+import zlib
+from struct import Struct
 from typing import Final
 
-from attrs import evolve, frozen
+import msgspec
+from attrs import frozen
+from msgspec.structs import replace
 
+from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import unpack
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.frame import Buffer
-from longpoll_protocol.log_record import HEAD, HEAD_SIZE, Damage, Record, decode, host_text
+from longpoll_protocol.log_record import (
+    CRC_MASK,
+    HEAD,
+    HEAD_SIZE,
+    MAGIC_V1,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    Damage,
+    Record,
+    decode,
+    host_text,
+)
 from longpoll_protocol.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_properties
 from longpoll_protocol.sizes import MIB
+from longpoll_spec.tables import with_table
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
 """Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""
 
 
-@frozen
-class ReceivedMessage:
+_PLAIN: Final = Struct(">iIiiiqqiq8sq8siqi")
+"""A record of the form of 4.x between IPv4 hosts, up to its body (`log_record.HEAD` and what follows)."""
+_PLAIN_SIZE: Final = _PLAIN.size
+_ODD_FLAGS: Final = int(MessageSysFlag.COMPRESSED) | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+
+
+@with_table
+class ReceivedMessage(msgspec.Struct, frozen=True):
     """One message that was pulled."""
 
     topic: str
@@ -86,12 +109,55 @@ def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocol
     at = 0
     try:
         while at < len(view):
-            record = _record(view, at)
-            messages.append(_message(record))
-            at += record.size
+            quick = read_plain(view, at)
+            if quick is None:
+                record = _record(view, at)
+                messages.append(_message(record))
+                at += record.size
+            else:
+                message, at = quick
+                messages.append(message)
     except RemoteProtocolError as error:
         return messages, error
     return messages, None
+
+
+def read_plain(view: memoryview, at: int) -> tuple[ReceivedMessage, int] | None:
+    """The message at `at` and where the next one begins: what `_record` and `_message` make of it, in half the time.
+
+    None where it is not what nearly every record is (the form of 4.x, between IPv4 hosts, not packed), or damaged.
+    """
+    if len(view) - at < _PLAIN_SIZE:
+        return None
+    (
+        size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
+        store_host, reconsume_times, _prepared_offset, body_size,
+    ) = _PLAIN.unpack_from(view, at)  # fmt: skip
+    end = at + size
+    body_at = at + _PLAIN_SIZE
+    topic_at = body_at + body_size
+    if magic != MAGIC_V1 or sys_flag & _ODD_FLAGS or body_size < 0 or not topic_at + 3 < end <= len(view):
+        return None
+    properties_at = topic_at + 1 + view[topic_at] + 2
+    if view[topic_at] == 0 or properties_at > end:
+        return None
+    body = bytes(view[body_at:topic_at])
+    if (
+        zlib.crc32(body) & CRC_MASK != crc
+        or end - properties_at != view[properties_at - 2] << 8 | view[properties_at - 1]
+    ):
+        return None
+    try:
+        topic = str(view[topic_at + 1 : properties_at - 2], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    properties = decode_properties(bytes(view[properties_at:end]))
+    msg_id = properties.get(UNIQUE_KEY) or f"{store_host.hex().upper()}{physical_offset:016X}"
+    message = ReceivedMessage(
+        topic, queue_id, queue_offset, body, properties, msg_id, born_ms, host_text(born_host), store_ms,
+        host_text(store_host), physical_offset, sys_flag, flag, reconsume_times,
+    )  # fmt: skip
+    return message, end
 
 
 def _record(view: memoryview, at: int) -> Record:
@@ -108,19 +174,24 @@ def _record(view: memoryview, at: int) -> Record:
 def as_first_sent(message: ReceivedMessage, retry_topic: str) -> ReceivedMessage:
     """A message of the group's retry topic under the topic that it was first sent to (`resetRetryAndNamespace`)."""
     origin = message.properties.get(RETRY_TOPIC)
-    return message if origin is None or message.topic != retry_topic else evolve(message, topic=origin)
+    return message if origin is None or message.topic != retry_topic else replace(message, topic=origin)
+
+
+def as_shown(message: ReceivedMessage, retry_topic: str, again_count: int) -> ReceivedMessage:
+    """A message as a listener gets it that had it `again_count` times already without the broker knowing."""
+    shown = as_first_sent(message, retry_topic)
+    return replace(shown, reconsume_times=shown.reconsume_times + again_count) if again_count else shown
 
 
 def _message(record: Record) -> ReceivedMessage:
     properties = decode_properties(record.properties)
-    broker_id = f"{record.store_host.hex().upper()}{record.physical_offset:016X}"
     return ReceivedMessage(
         topic=record.topic,
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
         body=_unpacked(record),
         properties=properties,
-        msg_id=properties.get(UNIQUE_KEY, broker_id),
+        msg_id=properties.get(UNIQUE_KEY) or f"{record.store_host.hex().upper()}{record.physical_offset:016X}",
         born_ms=record.born_ms,
         born_host=host_text(record.born_host),
         store_ms=record.store_ms,

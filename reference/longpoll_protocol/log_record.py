@@ -308,6 +308,7 @@ def host_bytes(address: str, port: int) -> bytes:
     return ipaddress.ip_address(address).packed + _PORT.pack(port)
 
 
+@functools.lru_cache(maxsize=1024)
 def host_text(host: bytes) -> str:
     """A stored host for people, `127.0.0.1:10911`; an IPv6 address stands bare, as Java prints it."""
     return f"{ipaddress.ip_address(host[:-4])}:{_PORT.unpack_from(host, len(host) - 4)[0]}"

@@ -170,9 +170,9 @@ class AsyncMember:
             self.subscriptions = {**self.subscriptions, self.retry_topic: made}
         await self.calls.heartbeat(list(routes.values()), self.subscriptions)
         await self._rebalance()
-        self._every(self.config.heartbeat_s, self._heartbeat)
-        self._every(self.config.rebalance_s, self.rebalance_soon)
-        self._every(self.config.persist_s, lambda: self.reach.begin(self._persist()))
+        self.every(self.config.heartbeat_s, self._heartbeat)
+        self.every(self.config.rebalance_s, self.rebalance_soon)
+        self.every(self.config.persist_s, lambda: self.reach.begin(self._persist()))
 
     async def close(self) -> None:
         """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`. Errors are logged."""
@@ -196,7 +196,9 @@ class AsyncMember:
 
     # ------------------------------------------------------------ from time to time
 
-    def _every(self, period_s: float, action: Callable[[], None]) -> None:
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """Do it again and again, until it is closed."""
+
         def act() -> None:
             action()
             self.reach.after(period_s, act)

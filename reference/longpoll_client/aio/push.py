@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import define, frozen
 
 from longpoll_client.aio.member import AsyncConsumer, AsyncMember
-from longpoll_client.consume.concurrent import LOCAL_RETRY_S
+from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Answer, ConsumeStatus, Later
 from longpoll_client.credentials import Credentials
-from longpoll_client.messages import ReceivedMessage, as_first_sent
+from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
@@ -41,13 +41,23 @@ class _Lot:
     """How often it had them already without the broker knowing."""
 
 
+@define(slots=True, eq=False)
+class _Given:
+    """A call of the listener."""
+
+    began_ns: int
+    is_late: bool = False
+    """Whether it was cancelled: its messages are sent back, unless it answers all the same."""
+
+
 class AsyncPushConsumer(AsyncConsumer):
     """Gives messages to an `async def` listener, in `config.thread_count` tasks; `async with` starts and closes it.
 
     The listener answers SUCCESS, LATER or `Later(level)`; one that raises has put its messages off, and so has one that
     takes longer than `consume_timeout_s`, which is cancelled. Otherwise as `PushConsumer` without order.
 
-    Invariant: `_working` are the tasks that give messages, from the start until the close.
+    Invariant: `_working` are the tasks that give messages, from the start until the close; `_given` has each call of
+    the listener that has not ended, by its task.
     """
 
     def __init__(
@@ -66,6 +76,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._listener = listener
         self._lots: asyncio.Queue[_Lot | None] = asyncio.Queue()
         self._working: list[asyncio.Task[None]] = []
+        self._given: dict[asyncio.Task[Any], _Given] = {}
         self._member = AsyncMember(
             runtime, name_server, config, self._deliver, direct=self, on_share=on_share, credentials=credentials
         )
@@ -73,6 +84,7 @@ class AsyncPushConsumer(AsyncConsumer):
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
         await self._member.start()
+        self._member.every(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
 
     async def close(self) -> None:
@@ -128,6 +140,14 @@ class AsyncPushConsumer(AsyncConsumer):
 
     # ------------------------------------------------------------ the listener's tasks
 
+    def _look_for_hanging(self) -> None:
+        """Cancel listeners that take too long: one look for all, for a timer of its own costs as much as a call."""
+        due_ns = self._runtime.monotonic_ns() - int(self._config.consume_timeout_s * 1e9)
+        for task, given in self._given.items():
+            if given.began_ns < due_ns and not given.is_late:
+                given.is_late = True
+                task.cancel()
+
     async def _work(self) -> None:
         while (lot := await self._lots.get()) is not None and not self._member.lifecycle.is_closed:
             if not lot.puller.is_dropped:
@@ -135,10 +155,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _consume(self, lot: _Lot) -> None:
         began_ns = self._runtime.monotonic_ns()
-        shown = [
-            evolve(as_first_sent(one, self._member.retry_topic), reconsume_times=one.reconsume_times + lot.again_count)
-            for one in lot.messages
-        ]
+        shown = [as_shown(message, self._member.retry_topic, lot.again_count) for message in lot.messages]
         answer = await self._ask(shown)
         is_consumed = answer is ConsumeStatus.SUCCESS
         counted = {"consumed_count" if is_consumed else "later_count": len(lot.messages)}
@@ -147,7 +164,7 @@ class AsyncPushConsumer(AsyncConsumer):
         if lot.puller.is_dropped:
             return
         kept = [] if is_consumed else await self._sent_back(lot, answer.delay_level if isinstance(answer, Later) else 0)
-        lot.puller.done([message for message in lot.messages if message not in kept])
+        lot.puller.done([message for message in lot.messages if message not in kept] if kept else lot.messages)
         if kept:
             again = _Lot(lot.puller, kept, lot.again_count + 1)
             self._member.reach.after(LOCAL_RETRY_S, lambda: self._lots.put_nowait(again))
@@ -167,12 +184,28 @@ class AsyncPushConsumer(AsyncConsumer):
         """The listener's answer; one that raises, hangs, or answers what is no answer, gets its messages again."""
         first = messages[0]
         place = f"{first.topic} queue {first.queue_id} offset {first.queue_offset}"
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        given = self._given[task] = _Given(self._runtime.monotonic_ns())
         try:
-            async with asyncio.timeout(self._config.consume_timeout_s):
-                answer = await self._listener(messages)
+            answer = await self._listener(messages)
+        except asyncio.CancelledError:
+            if not given.is_late or task.cancelling() > 1:
+                raise
+            log.warning(
+                "the listener of group %s has not answered for %g s at %s and is cancelled; it comes again",
+                self._config.group,
+                self._config.consume_timeout_s,
+                place,
+            )
+            return ConsumeStatus.LATER
         except FAULTS as error:
             log.warning("the listener of group %s failed at %s: %r; it comes again", self._config.group, place, error)
             return ConsumeStatus.LATER
+        finally:
+            del self._given[task]
+            if given.is_late:
+                task.uncancel()
         if not isinstance(answer, ConsumeStatus | Later):
             log.warning("the listener of group %s said %r at %s: it comes again", self._config.group, answer, place)
             return ConsumeStatus.LATER

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from attrs import define, evolve
+from attrs import define
 
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, ask_listener
-from longpoll_client.messages import ReceivedMessage, as_first_sent
+from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
@@ -64,12 +64,7 @@ class ConcurrentListening(Listening):
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
         if puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count)):
             return
-        shown = [
-            evolve(
-                as_first_sent(message, self._member.retry_topic), reconsume_times=message.reconsume_times + again_count
-            )
-            for message in messages
-        ]
+        shown = [as_shown(message, self._member.retry_topic, again_count) for message in messages]
         given = _Given(puller, messages, self._runtime.monotonic_ns())
         with self._lock:
             self._given.add(given)

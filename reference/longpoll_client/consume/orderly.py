@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ConsumeStatus, Listener, ask_listener
-from longpoll_client.messages import ReceivedMessage, as_first_sent
+from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
@@ -88,8 +88,7 @@ class OrderlyListening(Listening):
         self._answered(puller, active, messages, is_consumed=answer is ConsumeStatus.SUCCESS)
 
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
-        tried = message.reconsume_times + active.attempts.get(message.queue_offset, 0)
-        return evolve(as_first_sent(message, self._member.retry_topic), reconsume_times=tried)
+        return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
 
     def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], *, is_consumed: bool) -> None:
         took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6

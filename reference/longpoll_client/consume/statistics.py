@@ -7,14 +7,16 @@ Source: `ConsumerStatsManager.java`.
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+import msgspec
+from msgspec.structs import replace
 
 from longpoll_client.consume.process_queue import Stop
 from longpoll_runtime import Runtime
+from longpoll_spec.tables import with_table
 
 
-@frozen
-class TopicStatistics:
+@with_table
+class TopicStatistics(msgspec.Struct):
     """One topic's counts."""
 
     pull_count: int = 0
@@ -43,7 +45,7 @@ class TopicStatistics:
 
 
 class Statistics:
-    """The counts of one consumer. Invariant: `_topics` changes under `_lock`."""
+    """The counts of one consumer. Invariant: `_topics` and all in it change under `_lock`; only copies are given."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._lock = runtime.lock()
@@ -52,13 +54,16 @@ class Statistics:
     def snapshot(self) -> dict[str, TopicStatistics]:
         """Every topic's counts now."""
         with self._lock:
-            return dict(self._topics)
+            return {topic: replace(counts) for topic, counts in self._topics.items()}
 
     def add(self, topic: str, **more: float) -> None:
         """Add to some of a topic's counts, by their names."""
         with self._lock:
-            known = self._topics.get(topic, TopicStatistics())
-            self._topics[topic] = evolve(known, **{name: getattr(known, name) + value for name, value in more.items()})
+            counts = self._topics.get(topic)
+            if counts is None:
+                counts = self._topics[topic] = TopicStatistics()
+            for name, value in more.items():
+                setattr(counts, name, getattr(counts, name) + value)
 
     def stopped(self, topic: str, stop: Stop) -> None:
         """Note that flow control stopped a queue."""

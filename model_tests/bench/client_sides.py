@@ -1,0 +1,313 @@
+"""What `client_bench` measures of our clients, each in a process of its own: on an event loop, and on threads.
+
+    python -m model_tests.bench.client_sides loop NAME_SERVER TO_SEND TO_TIME STORED COUNTS... MARK
+
+The arguments are those of `ClientBench.java`, and so is the line that is printed. Everything is done once without
+counting before it is counted.
+
+Leaves out brokers, Java's client, and what is made of the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from longpoll_client import (
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumerConfig,
+    ConsumeStatus,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+    StartAt,
+)
+from longpoll_runtime.real import RealRuntime
+
+IN_FLIGHT: Final = 64
+BODY: Final = bytes(128)
+PATIENCE_S: Final = 120.0
+QUIET_S: Final = 0.5
+
+
+class Row(msgspec.Struct):
+    """What one measure came to."""
+
+    count: int
+    failed: int
+    wall_s: float
+    cpu_s: float
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.count / self.wall_s
+
+    @property
+    def cpu_rate(self) -> float:
+        """Messages a second of the process's own processor time."""
+        return self.count / self.cpu_s
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What one process is to do."""
+
+    name_server: str
+    to_send: str
+    """A topic."""
+    to_time: str
+    """A topic that nobody else sends to meanwhile."""
+    stored_topic: str
+    stored: int
+    """Messages of it."""
+    many: int
+    few: int
+    timed: int
+    mark: str
+    """Of groups: no process before had it."""
+
+
+class Timer:
+    """The clock on the wall, and the process's own."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def row(self, count: int, failed: int = 0) -> Row:
+        """What was done since then."""
+        return Row(count, failed, time.perf_counter() - self.wall, time.process_time() - self.cpu)
+
+
+def latency_row(took_s: Sequence[float]) -> Row:
+    """The middle and the slow ones."""
+    found = sorted(took_s)
+    return Row(
+        len(found), 0, sum(found), 0.0, found[len(found) // 2] * 1e3, found[len(found) * 99 // 100] * 1e3
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------ an event loop
+
+
+async def on_loop(plan: Plan) -> dict[str, Row]:
+    """Callbacks, then tasks with one awaited send each, then latencies, then a listener."""
+    rows = {}
+    async with AsyncProducer(RealRuntime(), plan.name_server) as producer:
+        for name, send in (("async", called_back), ("awaited", awaited)):
+            await send(producer, plan.to_send, plan.many, IN_FLIGHT)
+            timer = Timer()
+            rows[name] = timer.row(plan.many, await send(producer, plan.to_send, plan.many, IN_FLIGHT))
+        await awaited(producer, plan.to_send, plan.few, 1)
+        timer = Timer()
+        rows["sync"] = timer.row(plan.few, await awaited(producer, plan.to_send, plan.few, 1))
+        rows["latency"] = latency_row(await loop_latencies(producer, plan))
+    for group in ("before", "drain"):
+        rows["drain"] = await loop_drain(plan, f"{group}-{plan.mark}")
+    return rows
+
+
+async def called_back(producer: AsyncProducer, topic: str, count: int, in_flight: int) -> int:
+    """Send without waiting, so many at a time; how many failed."""
+    ended = asyncio.get_running_loop().create_future()
+    left, flying, failed = count, 0, 0
+
+    def begin() -> None:
+        nonlocal left, flying
+        left -= 1
+        flying += 1
+        producer.send_async(topic, BODY, told)
+
+    def told(outcome: object) -> None:
+        nonlocal flying, failed
+        flying -= 1
+        failed += not isinstance(outcome, SendResult)
+        if left:
+            begin()
+        elif not flying:
+            ended.set_result(None)
+
+    for _number in range(min(in_flight, count)):
+        begin()
+    await ended
+    return failed
+
+
+async def awaited(producer: AsyncProducer, topic: str, count: int, in_flight: int) -> int:
+    """Tasks, each with one send on its way."""
+    left = iter(range(count))
+
+    async def one_of_many() -> None:
+        for _number in left:
+            await producer.send(topic, BODY)
+
+    await asyncio.gather(*(one_of_many() for _task in range(in_flight)))
+    return 0
+
+
+async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
+    """From before a send until its listener has the message; the next one goes then."""
+    delivered: asyncio.Queue[float] = asyncio.Queue()
+
+    async def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        delivered.put_nowait(time.perf_counter())
+        return ConsumeStatus.SUCCESS
+
+    def told(_outcome: object) -> None:
+        """Delivery says more."""
+
+    config = ConsumerConfig(f"latency-{plan.mark}", start_at=StartAt.LAST)
+    consumer = AsyncPushConsumer(RealRuntime(), plan.name_server, config, listen)
+    consumer.subscribe(plan.to_time)
+    took_s = []
+    async with consumer:
+        await producer.send(plan.to_time, BODY)
+        await asyncio.wait_for(delivered.get(), PATIENCE_S)
+        for _number in range(2 * plan.timed):
+            begun = time.perf_counter()
+            producer.send_async(plan.to_time, BODY, told)
+            took_s.append(await asyncio.wait_for(delivered.get(), PATIENCE_S) - begun)
+    return took_s[plan.timed :]
+
+
+async def loop_drain(plan: Plan, group: str) -> Row:
+    """A new group's messages, from its listener's first call to the last."""
+    drain = Drain(plan.stored, asyncio.get_running_loop().create_future)
+
+    async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        if drain.is_last(len(messages)):
+            drain.ended.set_result(drain.row())
+        return ConsumeStatus.SUCCESS
+
+    config = ConsumerConfig(group, start_at=StartAt.FIRST)
+    consumer = AsyncPushConsumer(RealRuntime(), plan.name_server, config, listen)
+    consumer.subscribe(plan.stored_topic)
+    async with consumer:
+        return await asyncio.wait_for(drain.ended, PATIENCE_S)
+
+
+class Drain:
+    """Counts what a listener is given. Invariant: `_left` changes under `_lock`, and is 0 once."""
+
+    def __init__(self, count: int, ended: Callable[[], Any]) -> None:
+        self.ended = ended()
+        self._count = self._left = count
+        self._lock = threading.Lock()
+        self._timer: Timer | None = None
+
+    def is_last(self, count: int) -> bool:
+        """Whether these are the last messages."""
+        with self._lock:
+            self._timer = self._timer or Timer()
+            self._left -= count
+            return self._left <= 0 < self._left + count
+
+    def row(self) -> Row:
+        """How long it took."""
+        assert self._timer is not None
+        return self._timer.row(self._count)
+
+
+# ------------------------------------------------------------ threads
+
+
+def on_threads(plan: Plan) -> dict[str, Row]:
+    """Callbacks from one thread, then sends that it waits for, then latencies, then a listener."""
+    rows = {}
+    with Producer(RealRuntime(), plan.name_server) as producer:
+        producer.send(plan.to_send, BODY)
+        thread_sends(producer, plan.to_send, plan.many)
+        timer = Timer()
+        rows["async"] = timer.row(plan.many, thread_sends(producer, plan.to_send, plan.many))
+        for _round in range(2):
+            timer = Timer()
+            for _number in range(plan.few):
+                producer.send(plan.to_send, BODY)
+            rows["sync"] = timer.row(plan.few)
+        rows["latency"] = latency_row(thread_latencies(producer, plan))
+    for group in ("before", "drain"):
+        rows["drain"] = thread_drain(plan, f"{group}-{plan.mark}")
+    return rows
+
+
+def thread_sends(producer: Producer, topic: str, count: int) -> int:
+    """One thread that sends, and the callbacks of the connection's; how many failed."""
+    room = threading.Semaphore(IN_FLIGHT)
+    failed: list[object] = []
+
+    def told(outcome: object) -> None:
+        if not isinstance(outcome, SendResult):
+            failed.append(outcome)
+        room.release()
+
+    for _number in range(count):
+        room.acquire()
+        producer.send_async(topic, BODY, told)
+    for _number in range(IN_FLIGHT):
+        room.acquire()
+    return len(failed)
+
+
+def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
+    """As `loop_latencies`."""
+    delivered: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        delivered.put(time.perf_counter())
+        return ConsumeStatus.SUCCESS
+
+    def told(_outcome: object) -> None:
+        """Delivery says more."""
+
+    config = ConsumerConfig(f"latency-{plan.mark}", start_at=StartAt.LAST)
+    took_s = []
+    with PushConsumer(RealRuntime(), plan.name_server, config, listen) as consumer:
+        consumer.subscribe(plan.to_time)
+        consumer.start()
+        producer.send(plan.to_time, BODY)
+        delivered.get(timeout=PATIENCE_S)
+        for _number in range(2 * plan.timed):
+            begun = time.perf_counter()
+            producer.send_async(plan.to_time, BODY, told)
+            took_s.append(delivered.get(timeout=PATIENCE_S) - begun)
+    return took_s[plan.timed :]
+
+
+def thread_drain(plan: Plan, group: str) -> Row:
+    """As `loop_drain`."""
+    drain = Drain(plan.stored, queue.SimpleQueue)
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        if drain.is_last(len(messages)):
+            drain.ended.put(drain.row())
+        return ConsumeStatus.SUCCESS
+
+    config = ConsumerConfig(group, start_at=StartAt.FIRST)
+    with PushConsumer(RealRuntime(), plan.name_server, config, listen) as consumer:
+        consumer.subscribe(plan.stored_topic)
+        consumer.start()
+        row: Row = drain.ended.get(timeout=PATIENCE_S)
+        return row
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print one line."""
+    side, name_server, to_send, to_time, stored_topic, *counts, mark = arguments
+    stored, many, few, timed = map(int, counts)
+    plan = Plan(name_server, to_send, to_time, stored_topic, stored, many, few, timed, mark)
+    rows = asyncio.run(on_loop(plan)) if side == "loop" else on_threads(plan)
+    sys.stdout.write(msgspec.json.encode(rows).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
