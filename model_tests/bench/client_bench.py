@@ -26,9 +26,9 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,8 +39,10 @@ from model_tests.conformance.java_broker import JavaUnavailableError, resolve, r
 from rich.console import Console
 from rich.table import Table
 
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import Admin, OutgoingMessage, Producer
 from longpoll_client.errors import ClientError
+from longpoll_client.instance import ClientInstance
 from longpoll_runtime.real import RealRuntime
 
 ROOT: Final = Path(__file__).parents[2]
@@ -91,30 +93,28 @@ def at_ours(directory: Path) -> Iterator[str]:
 
 def prepare(name_server: str, stored: int) -> None:
     """Make the topics, as soon as the broker is known, and store what is to be drained."""
-    deadline = time.monotonic() + REGISTERED_S
     with Admin(RealRuntime(), name_server) as admin:
         for topic in (TO_SEND, TO_TIME, STORED):
-            while True:
-                try:
-                    admin.create_topic(topic, 4)
-                    break
-                except ClientError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.2)
+            wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)), REGISTERED_S)
     with Producer(RealRuntime(), name_server) as producer:
-        left = stored
-        while left:
-            size = min(BATCH, left)
-            try:
-                producer.send_batch(STORED, [OutgoingMessage(BODY)] * size)
-            except ClientError:
-                # The name server has not heard of the topic yet.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-                continue
-            left -= size
+        wait_until(partial(succeeds, partial(look_up, name_server)), REGISTERED_S)
+        for first in range(0, stored, BATCH):
+            producer.send_batch(STORED, [OutgoingMessage(BODY)] * min(BATCH, stored - first))
+
+
+def succeeds(action: Callable[[], object]) -> bool:
+    """Whether a broker does it by now."""
+    try:
+        action()
+    except ClientError:
+        return False
+    return True
+
+
+def look_up(name_server: str) -> None:
+    """Raise a ClientError while the topic to be drained has no route."""
+    with ClientInstance(RealRuntime(), name_server) as instance:
+        instance.route(STORED)
 
 
 def rows_of(command: Sequence[str]) -> dict[str, Row]:

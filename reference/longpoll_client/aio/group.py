@@ -142,6 +142,7 @@ class GroupCalls:
         self._config = config
         self._consume_type = consume_type
         self._stored: dict[MessageQueue, int] = {}
+        self._told: list[str] = []
 
     async def ask(self, address: str, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
         """Call, and take no answer but success; raises RefusedError or another ClientError."""
@@ -160,9 +161,13 @@ class GroupCalls:
             await self.ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, body)
 
     async def heartbeat(self, routes: list[Route], subscriptions: Mapping[str, SubscriptionData]) -> None:
-        """Tell every broker of the routes, at once, who we are; raises when one refuses or none of them answers."""
+        """Tell every broker of the routes, at once, who we are; raises when one refuses or none of them answers.
+
+        Without a route those are told that were the last time: nothing is wanted there any more.
+        """
         body = heartbeat_body(self._instance.client_id, self._config, self._consume_type, subscriptions)
-        addresses = sorted({address for route in routes for address in route.addresses.values()})
+        addresses = sorted({address for route in routes for address in route.addresses.values()}) or self._told
+        self._told = addresses
         told = await asyncio.gather(
             *(self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses), return_exceptions=True
         )
@@ -240,14 +245,26 @@ class GroupCalls:
         await self._ask_of(queue, store_request(self._config.group, queue, offset))
         self._stored[queue] = offset
 
+    def doubt(self, queue: MessageQueue) -> None:
+        """Store the queue's next place, also when it is one that was stored before."""
+        self._stored.pop(queue, None)
+
+    async def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+        """The offset of a queue's first message, its end, or the first at or after a time. Raises a ClientError."""
+        answer = await self._ask_of(queue, start_request(queue, start_at, timestamp_ms))
+        return OffsetResponseHeader.decode(answer.ext_fields).offset
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """What is stored of a queue; None when nothing is. Raises a ClientError."""
+        return await self._stored_offset(queue)
+
     async def send_back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> None:
         """Have the broker give a message to the group again later, or make it a dead letter. Raises a ClientError."""
         header = back_header(self._config, physical_offset, msg_id, queue, delay_level)
         await self._ask_of(queue, (RequestCode.CONSUMER_SEND_MSG_BACK, header))
 
     async def _start(self, queue: MessageQueue, start_at: StartAt) -> int:
-        asked = start_request(queue, start_at, self._config.start_timestamp_ms)
-        offset = OffsetResponseHeader.decode((await self._ask_of(queue, asked)).ext_fields).offset
+        offset = await self.find(queue, start_at, self._config.start_timestamp_ms)
         await self.reset(queue, offset)
         return offset
 

@@ -1,7 +1,7 @@
 """A member of a consumer group on an event loop: shares the queues with the others, has them pulled, keeps offsets.
 
 Its pullers, the answers to what brokers ask, and how members share are those of the client on threads; what waits is
-awaited here. Leaves out broadcasting, order, and queues chosen by hand: those have threads.
+awaited here. Leaves out broadcasting and order: those have threads.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Collection, Mapping
 
+from longpoll_client.aio.burials import Burials
 from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.consume.asked import Asked, Direct, MemberState
-from longpoll_client.consume.membership import SUBSCRIPTION_COUNT_MAX, make_subscription
-from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
 from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
-from longpoll_client.consume.statistics import Statistics, TopicStatistics
+from longpoll_client.consume.statistics import Statistics
+from longpoll_client.consume.wanted import Wanted
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import ClientError, NoRouteError, RefusedError
-from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.errors import NoRouteError
+from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
-from longpoll_client.messages import ReceivedMessage, UnreadableMessage
-from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, Unreadable
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import ConsumerConfig, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
-from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
@@ -40,49 +37,10 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log = logging.getLogger(__name__)
 
 
-class AsyncConsumer(ABC):
-    """A consumer as a member of its group: `async with` starts and closes it."""
-
-    _member: AsyncMember
-
-    async def __aenter__(self) -> Self:
-        """Join the group; raises as `start`."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this consumer's now; of the retry topic too, where it has one."""
-        return self._member.queues
-
-    @property
-    def statistics(self) -> Mapping[str, TopicStatistics]:
-        """What was pulled and consumed, topic by topic."""
-        return self._member.statistics.snapshot()
-
-    def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
-        """Want messages of a topic with these tags, before the start. Raises ConfigError or LifecycleError."""
-        self._member.subscribe(topic, expression, expression_type)
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Join the group."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Store the offsets and leave the group."""
-
-
 class AsyncMember:
     """Keeps this client in its group and its share of the queues pulled; batches go to `deliver`.
 
-    Invariant: `_pullers` has one puller, not dropped, for each queue of this client's share, and changes within
-    `_sharing` only. `_buried` says what became of messages that cannot be read, until their pullers have gone past.
+    Invariant: queues come and go within `_sharing` only.
     """
 
     def __init__(
@@ -103,7 +61,7 @@ class AsyncMember:
         self.statistics = Statistics(runtime)
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self.retry_topic = RETRY_PREFIX + config.group
-        self.subscriptions: Mapping[str, SubscriptionData] = {}
+        self.wanted = Wanted(runtime, config)
         self._runtime = runtime
         self._name_server = name_server
         self._deliver = deliver
@@ -114,6 +72,7 @@ class AsyncMember:
         self._instance = AsyncInstance(
             runtime,
             name_server,
+            client_id=config.client_id,
             on_request=self._requested,
             credentials=credentials,
         )
@@ -124,23 +83,81 @@ class AsyncMember:
         self._settings = PullSettings(
             config.group, config.batch_count_max, config.hold_ms, config.pull_timeout_s, limits, commits=True
         )
-        self._pullers: dict[MessageQueue, Puller] = {}
-        self._buried: dict[tuple[MessageQueue, int], str] = {}
+        self.own = Queues(
+            runtime, self.lifecycle, doubt=self.calls.doubt, make=self._make_puller, on_share=self._shared
+        )
+        self._unreadable = Burials(self.reach, self.calls, config, self.statistics)
         self._sharing = asyncio.Lock()
         self._tries_soon = False
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
         """The queues that are this client's now."""
-        return tuple(sorted(self._pullers))
+        return tuple(sorted(self.own.pullers()))
+
+    # ------------------------------------------------------------ what is wanted
 
     def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
-        """Want messages of a topic, before the start. Raises ConfigError or LifecycleError."""
-        self.lifecycle.check_created("subscribe")
-        if len(self.subscriptions) >= SUBSCRIPTION_COUNT_MAX:
-            raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are subscribed already")
-        made = make_subscription(topic, expression, expression_type, self._runtime.unix_ms())
-        self.subscriptions = {**self.subscriptions, topic: made}
+        """Want messages of a topic; while it runs this takes effect soon. Raises ConfigError or LifecycleError."""
+        if expression_type == "TAG":
+            self.lifecycle.check_open()
+        else:
+            self.lifecycle.check_created(f"a subscription by {expression_type[:20]}")
+        self.wanted.want(self.wanted.make(topic, expression, expression_type))
+        self._wanted_anew()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want nothing of a topic any more, likewise."""
+        self.lifecycle.check_open()
+        if topic == self.retry_topic:
+            raise ConfigError(f"{topic[:140]!r} goes with the group and cannot be left")
+        self.wanted.leave_topic(topic)
+        self._wanted_anew()
+
+    def assign(self, queues: Collection[MessageQueue], expression: str, expression_type: str) -> None:
+        """Want these queues instead of a share, likewise."""
+        self.lifecycle.check_open()
+        self.wanted.assign(queues, expression, expression_type)
+        self.own.keep_places(frozenset(queues))
+        self._wanted_anew()
+
+    def _wanted_anew(self) -> None:
+        if self.lifecycle.state is State.RUNNING:
+            self.reach.begin(self._have_wanted())
+
+    async def _have_wanted(self) -> None:
+        await self._heartbeat_all()
+        await self._rebalance()
+
+    # ------------------------------------------------------------ where it goes on
+
+    def due(self) -> frozenset[MessageQueue]:
+        """Queues that will be ours in a moment, if they are not already."""
+        return self.wanted.assigned or frozenset()
+
+    async def route(self, topic: str) -> Route:
+        """Where a topic is; raises NoRouteError, another ClientError or LifecycleError."""
+        self.lifecycle.check_open()
+        return await self._instance.route(topic)
+
+    async def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+        """The offset of a queue's first message, its end, or the first at or after a time; raises a ClientError."""
+        addresses = (await self.route(queue.topic)).addresses
+        if queue.broker_name not in addresses:
+            raise NoRouteError(f"broker {queue.broker_name[:140]!r} has no queue of topic {queue.topic[:140]!r}")
+        return await self.calls.find(queue, start_at, timestamp_ms)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset; raises ConfigError where the queue has none such, NotOursError or another ClientError."""
+        self.lifecycle.check_running("seek")
+        first, end = await self.find(queue, StartAt.FIRST), await self.find(queue, StartAt.LAST)
+        check_seek(queue, offset, first, end)
+        self.own.seek(queue, offset, self.due())
+
+    async def seek_to(self, queue: MessageQueue, start_at: StartAt) -> None:
+        """Go on at a queue's first message, or at its end; raises NotOursError or another ClientError."""
+        self.lifecycle.check_running("seek")
+        self.own.seek(queue, await self.find(queue, start_at), self.due())
 
     async def start(self) -> None:
         """Join the group and begin to pull; raises as `GroupMember.start`. One that is cancelled may be tried again."""
@@ -151,24 +168,22 @@ class AsyncMember:
             is_started = True
         finally:
             if not is_started:
-                for puller in self._pullers.values():
-                    puller.drop()
-                self._pullers.clear()
+                for queue in self.own.pullers():
+                    self.own.let_go(queue, is_for_good=True)
                 self.lifecycle.begin_failed()
                 await self.reach.end()
 
     async def _join(self) -> None:
         self._started_ms = self._runtime.unix_ms()
-        if not self.subscriptions:
-            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start")
+        if not self.wanted.subscriptions:
+            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
         routes = await self._routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
-            await self.calls.check_filter(self.subscriptions[topic], route)
+            await self.calls.check_filter(self.wanted.subscriptions[topic], route)
         if self._is_push:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
-            made = make_subscription(self.retry_topic, "*", "TAG", self._runtime.unix_ms())
-            self.subscriptions = {**self.subscriptions, self.retry_topic: made}
-        await self.calls.heartbeat(list(routes.values()), self.subscriptions)
+            self.wanted.want(self.wanted.make(self.retry_topic, "*", "TAG"))
+        await self._tell(list(routes.values()))
         await self._rebalance()
         self.every(self.config.heartbeat_s, self._heartbeat)
         self.every(self.config.rebalance_s, self.rebalance_soon)
@@ -177,11 +192,11 @@ class AsyncMember:
     async def close(self) -> None:
         """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`. Errors are logged."""
         await self.reach.close()
-        for puller in self._pullers.values():
-            puller.drop()
+        self.own.drop_all()
         if self._started_ms:
             await self._persist()
-            await self.calls.leave()
+            if self.wanted.assigned is None:
+                await self.calls.leave()
         await self._instance.close()
 
     # ------------------------------------------------------------ for those who have its messages
@@ -211,13 +226,18 @@ class AsyncMember:
     async def _heartbeat_all(self) -> None:
         try:
             routes = await self._routes(is_patient=True)
-            await self.calls.heartbeat(list(routes.values()), self.subscriptions)
+            await self._tell(list(routes.values()))
         except LongpollError as error:
             log.warning("heartbeat of group %s: %s", self.config.group, error)
 
+    async def _tell(self, routes: list[Route]) -> None:
+        """Tell brokers who we are; who has its queues assigned is no member of the group, and tells nobody."""
+        if self.wanted.assigned is None:
+            await self.calls.heartbeat(routes, self.wanted.subscriptions)
+
     async def _persist(self) -> None:
         """Store every offset that has moved."""
-        await asyncio.gather(*(self._store(queue, puller) for queue, puller in list(self._pullers.items())))
+        await asyncio.gather(*(self._store(queue, puller) for queue, puller in self.own.pullers().items()))
 
     async def _store(self, queue: MessageQueue, puller: Puller) -> None:
         try:
@@ -228,7 +248,7 @@ class AsyncMember:
     async def _routes(self, *, is_patient: bool) -> dict[str, Route]:
         """The routes of the user's topics; without those that are not there if it is patient. Raises a ClientError."""
         found = {}
-        for topic in self.subscriptions:
+        for topic in self.wanted.subscriptions:
             if topic == self.retry_topic:
                 continue
             try:
@@ -248,7 +268,12 @@ class AsyncMember:
     async def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
         async with self._sharing:
-            for topic in self.subscriptions:
+            subscriptions = self.wanted.subscriptions
+            for queue in sorted(self.own.pullers()):
+                if queue.topic not in subscriptions:
+                    await self._give_up(queue, stores=True)
+            self.own.resubscribe(subscriptions)
+            for topic in subscriptions:
                 try:
                     await self._rebalance_topic(topic)
                 except LongpollError as error:
@@ -264,18 +289,12 @@ class AsyncMember:
 
     async def _try_again(self) -> None:
         self._tries_soon = False
-        await self._heartbeat_all()
-        await self._rebalance()
+        await self._have_wanted()
 
     async def _rebalance_topic(self, topic: str) -> None:
         route = await self._instance.route(topic)
-        members = await self.calls.members(route)
-        if self._instance.client_id not in members:
-            # The broker was restarted and has forgotten us: without this our queues would be given up.
-            await self.calls.heartbeat([route], self.subscriptions)
-            members = await self.calls.members(route)
-        share = set(self.config.allocate(self._instance.client_id, members, route.readable))
-        own = {queue for queue in self._pullers if queue.topic == topic}
+        share = set(await self._share(route))
+        own = self.own.of_topic(topic)
         for queue in sorted(own - share):
             await self._give_up(queue, stores=True)
         if not route.readable and topic != self.retry_topic:
@@ -286,29 +305,41 @@ class AsyncMember:
             # Told once for all queues of a broker that is down; the others have begun.
             raise failures[0]
 
+    async def _share(self, route: Route) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that are this client's."""
+        assigned = self.wanted.assigned
+        if assigned is not None:
+            return tuple(queue for queue in assigned if queue.topic == route.topic)
+        members = await self.calls.members(route)
+        if self._instance.client_id not in members:
+            # The broker was restarted and has forgotten us: without this our queues would be given up.
+            await self._tell([route])
+            members = await self.calls.members(route)
+        return self.config.allocate(self._instance.client_id, members, route.readable)
+
     async def _begin(self, queue: MessageQueue) -> None:
         offset = await self.calls.begin(queue)
-        if self.lifecycle.is_closed:
-            return
-        puller = Puller(
+        subscription = self.wanted.subscriptions.get(queue.topic)
+        if subscription is not None:
+            # Else it is not wanted any more since a moment ago, and the next rebalance knows.
+            self.own.begin_at(queue, subscription, offset)
+
+    def _make_puller(self, queue: MessageQueue, subscription: SubscriptionData, offset: int, is_paused: bool) -> Puller:
+        return Puller(
             instance=self.reach,
             timer=self.reach,
             statistics=self.statistics,
             settings=self._settings,
             queue=queue,
-            subscription=self.subscriptions[queue.topic],
+            subscription=subscription,
             offset=offset,
             deliver=self._deliver,
-            pass_over=lambda message: self._pass_over(message, queue),
+            pass_over=lambda message: self._unreadable.pass_over(message, queue),
+            is_paused=is_paused,
         )
-        self._pullers[queue] = puller
-        self._shared(queue, True)
-        puller.pull()
 
     async def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
-        puller = self._pullers.pop(queue)
-        puller.drop()
-        self._shared(queue, False)
+        puller = self.own.let_go(queue, is_for_good=stores)
         if stores:
             await self._store(queue, puller)
 
@@ -330,8 +361,8 @@ class AsyncMember:
             False,
             self._started_ms,
             self._runtime.unix_ms(),
-            self.subscriptions,
-            dict(self._pullers),
+            self.wanted.subscriptions,
+            self.own.pullers(),
             self.statistics.snapshot(),
         )
 
@@ -341,44 +372,10 @@ class AsyncMember:
 
     async def _move(self, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._sharing:
-            for queue in sorted(offsets.keys() & self._pullers.keys()):
+            for queue in sorted(offsets.keys() & self.own.pullers().keys()):
                 await self._give_up(queue, stores=False)
                 try:
                     await self.calls.reset(queue, offsets[queue])
                 except LongpollError as error:
                     log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
         await self._rebalance()
-
-    # ------------------------------------------------------------ what cannot be read
-
-    def _pass_over(self, message: UnreadableMessage, queue: MessageQueue) -> None:
-        """Do with a message that cannot be read what the config says, and tell of it.
-
-        Raises a LongpollError when it is to be asked for again: a dead letter is made meanwhile, which waits.
-        """
-        place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
-        if self.config.unreadable is Unreadable.STOP:
-            raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
-        became = "passed over"
-        if self.config.unreadable is Unreadable.DEAD_LETTER and message.physical_offset is not None:
-            known = self._buried.pop((queue, message.queue_offset), None)
-            if known is None:
-                self.reach.begin(self._bury(message, queue, message.physical_offset))
-                raise RemoteProtocolError(f"{place} cannot be read and is being made a dead letter: {message.why}")
-            became = known
-        log.warning("%s is unreadable, so it is %s: %s", place, became, message.why)
-        self.statistics.add(message.topic, unreadable_count=1)
-        if self.config.on_unreadable is not None:
-            with KeepGoing(log, f"on_unreadable of group {self.config.group} failed"):
-                self.config.on_unreadable(message)
-
-    async def _bury(self, message: UnreadableMessage, queue: MessageQueue, physical_offset: int) -> None:
-        became = "a dead letter"
-        try:
-            await self.calls.send_back(physical_offset, "", queue, DEAD_LEVEL)
-        except RefusedError as error:
-            became = f"passed over, for as a dead letter it is refused ({error})"
-        except ClientError as error:
-            log.warning("a dead letter of group %s could not be sent: %s", self.config.group, error)
-            return
-        self._buried[queue, message.queue_offset] = became

@@ -10,16 +10,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from attrs import define
 
 from longpoll_client.aio.connection import AsyncConnection, Write
 from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
+from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.hooks import Outcome, SendHook, Sending, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
@@ -31,10 +33,12 @@ from longpoll_client.produce.outgoing import (
     single_parcel,
 )
 from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.requests import reply_to
 from longpoll_client.produce.sending import Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import header_of
@@ -45,6 +49,7 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
+NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
 _UNENDED: Final = ClientError("the send came to no end: it was cancelled, or what picks its queue has failed")
 
 
@@ -86,7 +91,8 @@ class AsyncProducer:
             )
         self.group = group
         self._runtime = runtime
-        self._instance = AsyncInstance(runtime, name_server, credentials=credentials)
+        self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        self._requests = AsyncRequests(self._instance, group)
         self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._packing = Packing(compression, compress_over_bytes)
         self._ids = MessageIds(runtime)
@@ -107,6 +113,7 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Close every connection; sends on their way fail with a ClientError, and later ones with LifecycleError."""
+        await self._requests.leave()
         await self._instance.close()
         while self._sending:
             await asyncio.wait(self._sending)
@@ -164,6 +171,38 @@ class AsyncProducer:
         self._watch.sent_one_way()
         return parcel.msg_ids[0]
 
+    async def request(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> ReceivedMessage:
+        """As `Producer.request`, with its errors."""
+        self._instance.check()
+        await self._instance.publish_route(topic, timeout_s)
+        (correlation_id,) = self._ids.new(1)
+        message = OutgoingMessage(body, tags, keys, properties or {})
+
+        async def send(marks: Mapping[str, str]) -> None:
+            await self._send(self._single(topic, message, marks), select, timeout_s)
+
+        return await self._requests.ask(correlation_id, timeout_s, send)
+
+    async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """As `Producer.reply`, with its errors."""
+        topic, marks = reply_to(request)
+        parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
+        await self._send(parcel, None, timeout_s)
+
+    def _requested(self, command: Command, address: str) -> bool:
+        """What a broker asks of us."""
+        return command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self._requests.requested(command, address)
+
     def send_async(
         self,
         topic: str,
@@ -191,9 +230,16 @@ class AsyncProducer:
         if not self._sent_at_once(sending, told):
             self._send_later(sending, told)
 
-    def _single(self, topic: str, message: OutgoingMessage) -> Parcel:
+    def _single(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        marks: Mapping[str, str] = NO_MARKS,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    ) -> Parcel:
         (msg_id,) = self._ids.new(1)
-        return single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
+        born_ms = self._runtime.unix_ms()
+        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
     # ------------------------------------------------------------ one send that is awaited
 

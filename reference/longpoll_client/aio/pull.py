@@ -8,17 +8,18 @@ Source: `DefaultLitePullConsumerImpl.java`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Final
 
-from longpoll_client.aio.member import AsyncConsumer, AsyncMember
+from longpoll_client.aio.consumer import AsyncConsumer
+from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch
 from longpoll_client.credentials import Credentials
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
 
@@ -52,7 +53,7 @@ class AsyncPullConsumer(AsyncConsumer):
         self._member = AsyncMember(
             runtime, name_server, config, self._deliver, on_share=on_share, credentials=credentials
         )
-        self._batches: deque[Batch] = deque()
+        self._batches: list[Batch] = []
         self._came = asyncio.Event()
         self._given: Batch | None = None
         self._rest: Batch | None = None
@@ -65,6 +66,26 @@ class AsyncPullConsumer(AsyncConsumer):
         """Join the group and begin to pull; raises as `PullConsumer.start`."""
         await self._member.start()
 
+    # ------------------------------------------------------------ which queues, and from where
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*", expression_type: str = "TAG") -> None:
+        """As `PullConsumer.assign`."""
+        self._member.assign(tuple(queues), expression, expression_type)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """As `PullConsumer.seek`."""
+        await self._member.seek(queue, offset)
+
+    async def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """As `PullConsumer.seek_to_beginning`."""
+        await self._member.seek_to(queue, StartAt.FIRST)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """As `PullConsumer.seek_to_end`."""
+        await self._member.seek_to(queue, StartAt.LAST)
+
+    # ------------------------------------------------------------ messages
+
     async def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
         """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
 
@@ -72,6 +93,9 @@ class AsyncPullConsumer(AsyncConsumer):
         """
         await self.commit()
         batch, self._rest = self._rest, None
+        if batch is not None and batch.puller.is_paused:
+            self._batches.insert(0, batch)
+            batch = None
         if batch is None or batch.puller.is_dropped:
             batch = await self._next_batch(timeout_s)
         if batch is None:
@@ -107,15 +131,25 @@ class AsyncPullConsumer(AsyncConsumer):
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._member.lifecycle.is_closed:
-                    while self._batches:
-                        batch = self._batches.popleft()
-                        if not batch.puller.is_dropped:
-                            return batch
+                    batch = self._first()
+                    if batch is not None:
+                        return batch
                     self._came.clear()
                     await self._came.wait()
         except TimeoutError:
             return None
         return None
+
+    def _first(self) -> Batch | None:
+        """Take out the first batch whose queue is ours and not paused."""
+        self._batches = [batch for batch in self._batches if not batch.puller.is_dropped]
+        for place, batch in enumerate(self._batches):
+            if not batch.puller.is_paused:
+                return self._batches.pop(place)
+        return None
+
+    def _wake(self) -> None:
+        self._came.set()
 
     async def _messages(self) -> AsyncIterator[ReceivedMessage]:
         while not self._member.lifecycle.is_closed:

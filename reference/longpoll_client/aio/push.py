@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from attrs import define, frozen
 
-from longpoll_client.aio.member import AsyncConsumer, AsyncMember
+from longpoll_client.aio.consumer import AsyncConsumer
+from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
@@ -138,6 +140,9 @@ class AsyncPushConsumer(AsyncConsumer):
 
         self._member.reach.begin(ask())
 
+    def _wake(self) -> None:
+        """The queues' own lots come back by themselves."""
+
     # ------------------------------------------------------------ the listener's tasks
 
     def _look_for_hanging(self) -> None:
@@ -150,7 +155,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _work(self) -> None:
         while (lot := await self._lots.get()) is not None and not self._member.lifecycle.is_closed:
-            if not lot.puller.is_dropped:
+            if not lot.puller.is_dropped and not lot.puller.defer(partial(self._lots.put_nowait, lot)):
                 await self._consume(lot)
 
     async def _consume(self, lot: _Lot) -> None:

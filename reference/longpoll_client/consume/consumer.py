@@ -16,7 +16,7 @@ from typing import Protocol
 
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership, back_header
-from longpoll_client.consume.own_queues import OnShare, OwnQueues
+from longpoll_client.consume.own_queues import OnShare, OwnQueues, check_seek
 from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import Sharing
@@ -216,9 +216,7 @@ class GroupMember:
         """Go on at an offset; raises ConfigError where the queue has none such, NotOursError or another ClientError."""
         self.lifecycle.check_running("seek")
         first, end = self.find(queue, StartAt.FIRST), self.find(queue, StartAt.LAST)
-        if not first <= offset <= end:
-            place = f"{queue.topic[:140]} queue {queue.queue_id}"
-            raise ConfigError(f"offset {offset} is not in {place}, which has those from {first} to {end}")
+        check_seek(queue, offset, first, end)
         self._queues.seek(queue, offset, self._due())
 
     def seek_to(self, queue: MessageQueue, start_at: StartAt) -> None:

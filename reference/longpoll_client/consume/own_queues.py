@@ -18,7 +18,7 @@ from longpoll_client.offsets import OffsetStore
 from longpoll_client.settings import ConsumerConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime
-from longpoll_spec.errors import LongpollError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -28,27 +28,26 @@ MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Pu
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
 
 
-class OwnQueues:
-    """A consumer's queues.
+class Queues:
+    """A consumer's queues, without what is asked of brokers: the same on threads and on an event loop.
 
     Invariant: `_pullers` has one puller, not dropped, for each of them. Queues come and go under `_lock` and only
-    within the `rebalancing` of `sharing`; at any time one puller may be replaced by another of the same queue (`seek`).
+    within one rebalance at a time; at any time one puller may be replaced by another of the same queue (`seek`).
     `_places` are of queues that are due and have not begun. `_paused` has the paused ones, those that are due too.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        config: ConsumerConfig,
         lifecycle: Lifecycle,
         *,
-        offsets: OffsetStore,
+        doubt: Callable[[MessageQueue], None],
         make: MakePuller,
         on_share: OnShare | None,
     ) -> None:
-        self._config = config
+        """`doubt` is told of a queue whose next place is to be stored, also when it is one that was stored before."""
         self._lifecycle = lifecycle
-        self._offsets = offsets
+        self._doubt = doubt
         self._make = make
         self._on_share = on_share
         self._lock = runtime.lock()
@@ -67,18 +66,19 @@ class OwnQueues:
         with self._lock:
             return {queue for queue in self._pullers if queue.topic == topic}
 
-    # ------------------------------------------------------------ coming and going, within `rebalancing`
+    # ------------------------------------------------------------ coming and going, within a rebalance
 
-    def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int) -> None:
-        """Pull a queue from where the group stands, or from where it was sent before; raises a ClientError."""
-        offset = self._offsets.begin(queue, self._config.start_at, self._config.start_timestamp_ms)
+    def begin_at(
+        self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int = 0
+    ) -> None:
+        """Pull a queue from where the group stands, or from where it was sent before."""
         with self._lock:
             if self._lifecycle.is_closed:
                 # By the user's own `on_share`, called for the queue before.
                 return
             place = self._places.pop(queue, None)
             if place is not None:
-                self._offsets.doubt(queue)
+                self._doubt(queue)
             if self._is_all_paused:
                 self._paused.add(queue)
             puller = self._make(queue, subscription, offset if place is None else place, queue in self._paused)
@@ -87,16 +87,14 @@ class OwnQueues:
         self._shared(queue, True)
         puller.pull()
 
-    def give_up(self, queue: MessageQueue, *, stores: bool) -> Puller:
-        """Let a queue go, and keep where it stands if it `stores`; its puller, whose messages may be consumed still."""
+    def let_go(self, queue: MessageQueue, *, is_for_good: bool) -> Puller:
+        """Have a queue no more; its puller, whose messages may be consumed still."""
         with self._lock:
             puller = self._pullers.pop(queue)
-            if stores:
+            if is_for_good:
                 self._paused.discard(queue)
         puller.drop()
         self._shared(queue, False)
-        if stores:
-            self.store(queue, puller.offset_done)
         return puller
 
     def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
@@ -117,26 +115,7 @@ class OwnQueues:
             if wanted is not None and wanted != puller.subscription:
                 puller.resubscribe(wanted)
 
-    # ------------------------------------------------------------ where they stand
-
-    def persist(self) -> None:
-        """Store every offset that has moved."""
-        for queue, offset in {queue: puller.offset_done for queue, puller in self.pullers().items()}.items():
-            self.store(queue, offset)
-
-    def store(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a queue stands; errors are logged."""
-        try:
-            self._offsets.store(queue, offset)
-        except LongpollError as error:
-            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
-
-    def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a queue that was given up is to be begun; errors are logged."""
-        try:
-            self._offsets.reset(queue, offset)
-        except LongpollError as error:
-            log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
+    # ------------------------------------------------------------ going elsewhere
 
     def seek(self, queue: MessageQueue, offset: int, due: Collection[MessageQueue]) -> None:
         """Go on at an offset: nothing that was pulled before comes after this, and nothing of it is noted as consumed.
@@ -153,7 +132,7 @@ class OwnQueues:
             new = self._make(queue, old.subscription, offset, queue in self._paused)
             new.locked_until_ns = old.locked_until_ns
             self._pullers[queue] = new
-            self._offsets.doubt(queue)
+            self._doubt(queue)
         old.drop()
         new.pull()
 
@@ -194,6 +173,62 @@ class OwnQueues:
             if queue not in self._pullers and queue not in due:
                 raise _not_ours(queue)
         return [self._pullers[queue] for queue in queues if queue in self._pullers]
+
+
+class OwnQueues(Queues):
+    """The queues of a consumer on threads, and where they stand; they come and go within `Sharing.rebalancing`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ConsumerConfig,
+        lifecycle: Lifecycle,
+        *,
+        offsets: OffsetStore,
+        make: MakePuller,
+        on_share: OnShare | None,
+    ) -> None:
+        super().__init__(runtime, lifecycle, doubt=offsets.doubt, make=make, on_share=on_share)
+        self._config = config
+        self._offsets = offsets
+
+    def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int) -> None:
+        """Pull a queue from where the group stands, or from where it was sent before; raises a ClientError."""
+        offset = self._offsets.begin(queue, self._config.start_at, self._config.start_timestamp_ms)
+        self.begin_at(queue, subscription, offset, locked_until_ns)
+
+    def give_up(self, queue: MessageQueue, *, stores: bool) -> Puller:
+        """Let a queue go, and keep where it stands if it `stores`; its puller, whose messages may be consumed still."""
+        puller = self.let_go(queue, is_for_good=stores)
+        if stores:
+            self.store(queue, puller.offset_done)
+        return puller
+
+    def persist(self) -> None:
+        """Store every offset that has moved."""
+        for queue, offset in {queue: puller.offset_done for queue, puller in self.pullers().items()}.items():
+            self.store(queue, offset)
+
+    def store(self, queue: MessageQueue, offset: int) -> None:
+        """Store where a queue stands; errors are logged."""
+        try:
+            self._offsets.store(queue, offset)
+        except LongpollError as error:
+            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Store where a queue that was given up is to be begun; errors are logged."""
+        try:
+            self._offsets.reset(queue, offset)
+        except LongpollError as error:
+            log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
+
+
+def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:
+    """Raise ConfigError for an offset that a queue with these does not have; its end will do."""
+    if not first <= offset <= end:
+        place = f"{queue.topic[:140]} queue {queue.queue_id}"
+        raise ConfigError(f"offset {offset} is not in {place}, which has those from {first} to {end}")
 
 
 def _not_ours(queue: MessageQueue) -> NotOursError:

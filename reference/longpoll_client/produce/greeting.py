@@ -48,9 +48,7 @@ class Greeter:
         failed_ns = self._failed_ns.get(address)
         if failed_ns is not None and now_ns - failed_ns < AGAIN_S * 1e9:
             return
-        body = HeartbeatData(
-            client_id=self.instance.client_id, producer_data_set=[ProducerData(group_name=self.group)]
-        ).encode()
+        body = greeting_body(self.instance.client_id, self.group)
         try:
             client = self.instance.client(address)
             if self._greeted.get(address) is client:
@@ -81,3 +79,8 @@ class Greeter:
                 ask(self.instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
             except LongpollError as error:
                 log.warning("leaving group %s: %s", self.group, error)
+
+
+def greeting_body(client_id: str, group: str) -> bytes:
+    """What a producer says of itself (34)."""
+    return HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)]).encode()

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from attrs import define, field
-
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
@@ -38,7 +36,7 @@ from longpoll_protocol.properties import (
     UNIQUE_KEY,
     read_properties,
 )
-from longpoll_runtime import Lock
+from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -53,46 +51,32 @@ OnReply: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
 
 
-@define(slots=True, eq=False)
-class Requests:
-    """The requests of one producer that wait for replies.
+class Replies:
+    """The requests of one producer that wait for replies, without the time: the same on threads and on an event loop.
 
-    Invariant: `_waiting`, `_timer` and `_is_closed` change under `_lock`; who takes a request out calls it back.
+    Invariant: `_waiting` and `_is_closed` change under `_lock`; who takes a request out calls it back.
     """
 
-    instance: ClientInstance
-    group: str
-    _greeter: Greeter = field(init=False)
-    _lock: Lock = field(init=False)
-    _waiting: dict[str, OnReply] = field(factory=dict, init=False)
-    _timer: Timer | None = field(default=None, init=False)
-    _is_closed: bool = field(default=False, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._greeter = Greeter(self.instance, self.group)
-        self._lock = self.instance.runtime.lock()
+    def __init__(
+        self, runtime: Runtime, client_id: str, reply: Callable[[str, Command, int, str | None], None]
+    ) -> None:
+        """`reply` answers what the peer at host:port has asked."""
+        self._client_id = client_id
+        self._reply = reply
+        self._lock = runtime.lock()
+        self._waiting: dict[str, OnReply] = {}
+        self._is_closed = False
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
-        """Wait for a reply from now on; the properties that its request has to have.
-
-        Every broker that is known is told before that we are here.
-        """
-        self._greeter.greet_all()
-        timeout_ms = int(timeout_s * 1000)
+        """Wait for a reply from now on; the properties that its request has to have. Raises LifecycleError."""
         with self._lock:
             if self._is_closed:
                 raise LifecycleError("the producer is closed: make a new one")
             self._waiting[correlation_id] = on_reply
-            if self._timer is None:
-                self._timer = Timer(self.instance.runtime, f"requests-{self.group}")
-                self._timer.after(HEARTBEAT_S, self._greet_again)
-            timer = self._timer
-        late = ReplyTimeoutError(f"no reply within {timeout_s:g} s; whether the request was served is not known")
-        timer.after(timeout_s, partial(self._end, correlation_id, late))
         return {
             CORRELATION_ID: correlation_id,
-            REPLY_TO_CLIENT: self.instance.client_id,
-            TTL: str(timeout_ms),
+            REPLY_TO_CLIENT: self._client_id,
+            TTL: str(int(timeout_s * 1000)),
         }
 
     def forget(self, correlation_id: str) -> bool:
@@ -109,23 +93,13 @@ class Requests:
             log.warning("a reply that %s brings cannot be read: %s", address, error)
             code, remark = ResponseCode.SYSTEM_ERROR, "process reply message fail"
         else:
-            if not self._end(correlation_id, reply):
+            if not self.end(correlation_id, reply):
                 log.warning("a reply that %s brings is for no request that waits: %.64s", address, correlation_id)
-        self.instance.reply(address, command, code, remark)
+        self._reply(address, command, code, remark)
         return True
 
-    def close(self) -> None:
-        """Leave the group, if it was joined; requests that wait get a ConnectionLostError."""
-        with self._lock:
-            self._is_closed = True
-            timer, waiting = self._timer, list(self._waiting)
-        if timer is not None:
-            timer.close()
-            self._greeter.leave()
-        for correlation_id in waiting:
-            self._end(correlation_id, ConnectionLostError("the producer was closed before a reply came"))
-
-    def _end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
+    def end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
+        """Call a request back; false if it has been."""
         with self._lock:
             on_reply = self._waiting.pop(correlation_id, None)
         if on_reply is None:
@@ -134,10 +108,57 @@ class Requests:
             on_reply(outcome)
         return True
 
+    def close(self) -> None:
+        """Take no more; requests that wait get a ConnectionLostError."""
+        with self._lock:
+            self._is_closed = True
+            waiting = list(self._waiting)
+        for correlation_id in waiting:
+            self.end(correlation_id, ConnectionLostError("the producer was closed before a reply came"))
+
+
+class Requests(Replies):
+    """Those of a producer on threads, with a timer of their own. Invariant: `_timer` changes under `_lock`."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        super().__init__(instance.runtime, instance.client_id, instance.reply)
+        self.instance = instance
+        self.group = group
+        self._greeter = Greeter(instance, group)
+        self._timer: Timer | None = None
+
+    def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
+        """As `Replies.expect`; before, every broker that is known is told that we are here."""
+        self._greeter.greet_all()
+        marks = super().expect(correlation_id, timeout_s, on_reply)
+        with self._lock:
+            if self._timer is None and not self._is_closed:
+                self._timer = Timer(self.instance.runtime, f"requests-{self.group}")
+                self._timer.after(HEARTBEAT_S, self._greet_again)
+            timer = self._timer
+        if timer is not None:
+            timer.after(timeout_s, partial(self.end, correlation_id, too_late(timeout_s)))
+        return marks
+
+    def close(self) -> None:
+        """Leave the group, if it was joined, and end the requests that wait."""
+        with self._lock:
+            self._is_closed = True
+            timer = self._timer
+        if timer is not None:
+            timer.close()
+            self._greeter.leave()
+        super().close()
+
     def _greet_again(self) -> None:
         self._greeter.greet_again()
         if self._timer is not None:
             self._timer.after(HEARTBEAT_S, self._greet_again)
+
+
+def too_late(timeout_s: float) -> ReplyTimeoutError:
+    """What a request gets instead of a reply."""
+    return ReplyTimeoutError(f"no reply within {timeout_s:g} s; whether the request was served is not known")
 
 
 def read_reply(command: Command) -> tuple[str, ReceivedMessage]:

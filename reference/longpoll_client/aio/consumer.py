@@ -1,0 +1,89 @@
+"""What every consumer on an event loop is: a member of a group, which can be asked for its state and left.
+
+Leaves out how messages reach the user: `pull` and `push` do that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Self
+
+from longpoll_client.aio.member import AsyncMember
+from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.settings import StartAt
+from longpoll_protocol.bodies import MessageQueue
+
+
+class AsyncConsumer(ABC):
+    """A consumer as a member of its group: `async with` starts and closes it."""
+
+    _member: AsyncMember
+
+    async def __aenter__(self) -> Self:
+        """Join the group; raises as `start`."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """The queues that are this consumer's now; of the retry topic too, where it has one."""
+        return self._member.queues
+
+    @property
+    def statistics(self) -> Mapping[str, TopicStatistics]:
+        """What was pulled and consumed, topic by topic."""
+        return self._member.statistics.snapshot()
+
+    def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
+        """As `PushConsumer.subscribe`; by anything but tags only before the start, for brokers are asked about it.
+
+        Raises ConfigError or LifecycleError.
+        """
+        self._member.subscribe(topic, expression, expression_type)
+
+    def unsubscribe(self, topic: str) -> None:
+        """As `PushConsumer.unsubscribe`."""
+        self._member.unsubscribe(topic)
+
+    def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """As `PushConsumer.pause`."""
+        self._member.lifecycle.check_running("pause")
+        self._member.own.pause(queues, self._member.due())
+
+    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """As `PushConsumer.resume`."""
+        self._member.lifecycle.check_running("resume")
+        self._member.own.resume(queues, self._member.due())
+        self._wake()
+
+    async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
+        return (await self._member.route(topic)).readable
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """As `PushConsumer.committed`."""
+        await self._member.route(queue.topic)
+        return await self._member.calls.committed(queue)
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """As `PushConsumer.offset_for_timestamp`."""
+        return await self._member.find(queue, StartAt.TIMESTAMP, timestamp_ms)
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Have who waits for messages look again."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Join the group."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Store the offsets and leave the group."""
