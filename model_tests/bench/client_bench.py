@@ -52,7 +52,6 @@ SIDES: Final = {"event loop": "loop", "threads": "threads"}
 MEASURES: Final = ("async", "awaited", "sync", "latency", "drain")
 TO_SEND, TO_TIME, STORED = "client-bench", "client-bench-latency", "client-bench-stored"
 PATIENCE_S: Final = 300.0
-REGISTERED_S: Final = 60.0
 BATCH: Final = 500
 
 Found = dict[str, dict[str, Row]]
@@ -95,9 +94,9 @@ def prepare(name_server: str, stored: int) -> None:
     """Make the topics, as soon as the broker is known, and store what is to be drained."""
     with Admin(RealRuntime(), name_server) as admin:
         for topic in (TO_SEND, TO_TIME, STORED):
-            wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)), REGISTERED_S)
+            wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)))
     with Producer(RealRuntime(), name_server) as producer:
-        wait_until(partial(succeeds, partial(look_up, name_server)), REGISTERED_S)
+        wait_until(partial(succeeds, partial(look_up, name_server)))
         for first in range(0, stored, BATCH):
             producer.send_batch(STORED, [OutgoingMessage(BODY)] * min(BATCH, stored - first))
 

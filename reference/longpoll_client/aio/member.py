@@ -16,11 +16,11 @@ from longpoll_client.aio.burials import Burials
 from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.consume.asked import Asked, Direct, MemberState
+from longpoll_client.consume.membership import Wanted
 from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
 from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.consume.wanted import Wanted
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
