@@ -14,7 +14,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.opening import ListenError
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, UserError
@@ -209,3 +209,34 @@ def test_a_stopped_broker_ends_its_threads(start_broker: StartBroker, connect: C
             send_message(client, "T")
         broker.stop()
         assert set(threading.enumerate()) == before
+
+
+def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
+    """The flags of answers to requests with a flag of 12: sends, pulls, held ones, refusals, and nonsense."""
+    topic = {"topic": "T", "queueId": "0"}
+    told = [
+        (RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x"),
+        (RequestCode.SEND_MESSAGE_V2, send_fields("T", 99), b"x"),
+        (PULL, pull_fields("T", 0), b""),
+        (PULL, pull_fields("T", 9), b""),
+        (PULL, pull_fields("no such topic", 0), b""),
+        (RequestCode.GET_MAX_OFFSET, topic, b""),
+        (RequestCode.GET_MAX_OFFSET, {}, b""),
+        (70_000, {}, b""),
+    ]
+    found = [client.reply(client.send(code, fields, body, flag=12)) for code, fields, body in told]
+    sends = [client._request(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x", flag=12) for _ in range(3)]
+    client.send_bytes(b"".join(content for _opaque, content in sends))
+    found += [client.reply(opaque) for opaque, _content in sends]
+    held = [client.send(PULL, pull_fields("T", 4, timeout_ms=LONG_MS), flag=12) for _ in range(3)]
+    wait_until(lambda: len(broker.hold_service) == len(held))
+    send_message(client, "T")
+    found += [client.reply(opaque) for opaque in held]
+    return {-1 if answer is None else answer.flag for answer in found}
+
+
+@pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "plain"])
+def test_every_answer_s_flag_is_1(start_broker: StartBroker, connect: Connect, *, is_fast: bool) -> None:
+    """Java makes its answers anew: of the request's flag nothing is in them."""
+    broker = start_broker(is_fast=is_fast)
+    assert flags_of_answers(connect(broker.address), broker) == {1}

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.errors import StoreUserError
+from longpoll_broker.errors import StoreUserError, TopicLeavingError
 from longpoll_broker.store.queues.queue_table import QueueTable, Topic
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.stores import SMALL
@@ -151,3 +151,48 @@ def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: pathlib.Path, monkeyp
     assert [len(list(directory.iterdir())) for directory in directories] == [1, 1, 0]
     for queue in queues:
         queue.segments.close()
+
+
+def test_what_is_left_of_a_topic_goes_before_its_name_is_used_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it can be removed nothing of that name is made, and other names are; then its files are gone, and it is."""
+    file = write(tmp_path, "T", "0") / ("0" * 20)
+    table = table_of(tmp_path)
+    table.load()
+
+    def failing(segments: SegmentList, count: int | None = None) -> None:
+        raise OSError(errno.EIO, f"{segments.directory} stays")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentList, "remove", failing)
+        for use in (lambda: table.remove_files(table.forget("T")), lambda: table.make("T", 1), lambda: table.remove_left("T")):  # noqa: E501 - three uses  # fmt: skip
+            with pytest.raises(OSError, match="T/0 stays"):
+                use()
+            assert table.left == {"T"}
+        table.make("U", 0)
+    assert (places(table), file.exists()) == ([("U", 0)], True)
+    table.make("T", 1)
+    assert (places(table), file.exists(), table.left) == ([("U", 0), ("T", 1)], False, set())
+    table.remove_left("T")
+    assert table.find("T", 1) is not None
+
+
+def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: pathlib.Path) -> None:
+    """It stands among all queues meanwhile, and nothing of its name is made; then it is as it was."""
+    write(tmp_path, "T", "0")
+    table = table_of(tmp_path)
+    table.load()
+    queue = table.find("T", 0)
+    table.leave("T")
+    table.leave("T")
+    table.leave("U")
+    assert (table.find("T", 0), list(table.topics), list(table.leaving)) == (None, [], ["T"])
+    assert places(table) == [("T", 0)]
+    for queue_id in (0, 1):
+        with pytest.raises(TopicLeavingError, match="the topic T is being deleted") as raised:
+            table.make("T", queue_id)
+        assert raised.value.errno == errno.EBUSY
+    table.stay("T")
+    assert (table.find("T", 0), table.make("T", 0), table.leaving) == (queue, queue, {})
+    close(table)

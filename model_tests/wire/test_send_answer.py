@@ -32,7 +32,7 @@ def test_both_ways_write_the_same_bytes(  # noqa: PLR0917 - what differs between
     digits = host_bytes(host, 10911).hex().upper().encode()
     expected = _commonly(Command(310, opaque, flag), queue_id, message_id(host, 10911, physical_offset), offset)
 
-    assert expected == encode_send_head(opaque, flag | RESPONSE, queue_id, digits, physical_offset, offset)
+    assert expected == encode_send_head(opaque, RESPONSE, queue_id, digits, physical_offset, offset)
 
 
 def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ class SendBursts:
             channel.request_count += count
             heads = [
                 encode_send_head(
-                    command.opaque, command.flag | _RESPONSE, arrival.queue_id, host_digits,
+                    command.opaque, _RESPONSE, arrival.queue_id, host_digits,
                     arrival.physical_offset, arrival.offset_end - 1,
                 )
                 for command, arrival in zip(commands, arrivals, strict=False)

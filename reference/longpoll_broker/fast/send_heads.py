@@ -43,6 +43,5 @@ class PatchedSendProcessor(SendProcessor):
         if not self._is_patched or command.serialisation is not _JSON:
             return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
         self.events.acknowledged(asked, (stored,), outbox)
-        flag = command.flag | _RESPONSE
         place = (result.physical_offset, result.queue_offset)
-        return (encode_send_head(command.opaque, flag, queue_id, self.host_digits, *place),)
+        return (encode_send_head(command.opaque, _RESPONSE, queue_id, self.host_digits, *place),)

@@ -68,8 +68,6 @@ class HerdAnswer:
     key: HerdKey
     terms: tuple[Any, ...]
     """`TERMS` of that pull."""
-    flag: int
-    """Of the answer."""
     found: Found
     _body: bytes = field(default=b"", init=False)
     """The records as one, where that is little; else empty."""
@@ -93,7 +91,7 @@ class HerdAnswer:
         if read.size_bytes <= COPIED_SIZE_MAX:
             self._body = b"".join(read.records)
         self._heads = heads = pull_heads(
-            self.found.code, self.flag, read.status.name,
+            self.found.code, RESPONSE, read.status.name,
             read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
         )  # fmt: skip
         return heads
@@ -118,7 +116,7 @@ class HerdRunner(PullRunner):
             return
         decision = self.run_now(pull, cause, 0, outbox)
         if key is not None and isinstance(decision, Found):
-            self._last = HerdAnswer(key, TERMS(pull), pull.flag | RESPONSE, decision)
+            self._last = HerdAnswer(key, TERMS(pull), decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
         """Run the pulls at the beginning of a herd that get what the last woken pull got; the rest stays as it is."""

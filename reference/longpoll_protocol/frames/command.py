@@ -82,7 +82,7 @@ def reply(
     return Command(
         code=code,
         opaque=request.opaque,
-        flag=request.flag | _RESPONSE,
+        flag=_RESPONSE,
         ext_fields=ext_fields,
         body=body,
         remark=remark,
@@ -153,5 +153,6 @@ def encode_reply_head(
     """
     kind = request.serialisation if serialisation is None else serialisation
     write = write_json if kind is _JSON else write_rocketmq
-    flag = request.flag | _RESPONSE
-    return frame_head(kind, write(code, "JAVA", VERSION, request.opaque, flag, remark, ext_fields), body_size, size_max)
+    # Java makes an answer anew, whatever else the request's flag said.
+    header = write(code, "JAVA", VERSION, request.opaque, _RESPONSE, remark, ext_fields)
+    return frame_head(kind, header, body_size, size_max)

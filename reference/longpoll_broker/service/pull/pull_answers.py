@@ -37,11 +37,10 @@ class PullAnswers:
     def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
         """The buffers of an answer; 20, 21, 19 and 0 carry offsets, a refusal none."""
         pull.phase = ANSWERED
-        flag = pull.flag | RESPONSE
         if isinstance(decision, Refused):
             refusal = self._refusal_fields(decision)
             head = encode_head(
-                Command(decision.code, pull.opaque, flag, refusal, remark=decision.remark, serialisation=kind), 0
+                Command(decision.code, pull.opaque, RESPONSE, refusal, remark=decision.remark, serialisation=kind), 0
             )
             self.events.answered(pull, decision.code, None, cause, outbox)
             return Refusal((head,), decision.code, decision.remark)
@@ -63,7 +62,7 @@ class PullAnswers:
             fields |= self._flag_fields(pull)
         if not self.desk.standing.is_plain:
             fields |= self._standing_fields(pull, read)
-        command = Command(code, pull.opaque, pull.flag | RESPONSE, fields, remark=read.status.name, serialisation=kind)
+        command = Command(code, pull.opaque, RESPONSE, fields, remark=read.status.name, serialisation=kind)
         return encode_head(command, body_size)
 
     def _refusal_fields(self, decision: Refused) -> dict[str, str] | None:
