@@ -13,6 +13,7 @@ from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig,
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender
 from longpoll_broker.service.send.inner_queues import SendRefusedError
+from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.service.send.send_events import SendEvents
 from longpoll_broker.service.send.send_processor import SendProcessor
@@ -193,7 +194,7 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     maker = maker_of()
     store: Any = SimpleNamespace(message_size_max=1000)
     appender = Appender(maker.runtime, store, SendEvents())
-    processor = SendProcessor(maker.topics, maker, appender, SendEvents(), None)
+    processor = SendProcessor(maker.topics, maker, appender, SendEvents(), Keepers(None, None))
     maker.topics.put(TopicConfig("R", 4, 0))
     for topic, picked in (("T", [0, 1, 2, 3, 0]), ("R", [0, 0, 0])):
         header = replace(header_of(topic), queue_id=-1)

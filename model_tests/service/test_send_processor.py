@@ -16,6 +16,7 @@ from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
 from longpoll_broker.service.io.channel import Outbox, Parts
 from longpoll_broker.service.send.append import Appender
+from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.service.send.send_events import SendEvents
 from longpoll_broker.service.send.send_processor import SendProcessor
@@ -85,7 +86,9 @@ class World(RealRuntime):
         events = Told(self.notes)
         maker = MessageMaker(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
         store: Any = self
-        return SendProcessor(self.topics, maker, Appender(self, store, events), events, self.commits, traits)
+        return SendProcessor(
+            self.topics, maker, Appender(self, store, events), events, Keepers(self.commits, None), traits
+        )
 
 
 class Told(SendEvents):

@@ -5,7 +5,8 @@
 
 Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`,
 `table-saver`; under `notify=dispatcher_poll` also `dispatcher`, the pull pool and `pull-watcher`, under `expiry=scan`
-also `scanner`; under `SYNC_FLUSH` also `committer` and `commit-watcher`; while recording `history-writer`.
+also `scanner`; under `SYNC_FLUSH` also `committer` and `commit-watcher`; where slaves may connect `replicator`, on a
+slave that copies `follower`; while recording `history-writer`.
 `docs/broker.md` draws them.
 
 Leaves out what any of the parts does, and how they are put together (`assembly`). Source: `BrokerController.java`,
@@ -23,13 +24,14 @@ from longpoll_broker.assembly.administering import administering_of
 from longpoll_broker.assembly.keeping import keeping_of
 from longpoll_broker.assembly.pulling import pulling_of
 from longpoll_broker.assembly.recording import Recording, RecordingTo
+from longpoll_broker.assembly.replicating import Replicating, follower_of, replicator_of
 from longpoll_broker.assembly.sending import sending_of
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.name_server import NameServer, OwnBroker
-from longpoll_broker.opening import ANY_PORT, adopt_topics, limits_of, open_access_control, open_listener
+from longpoll_broker.opening import ANY_PORT, adopt_topics, ha_address, limits_of, open_access_control, open_listener
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
 from longpoll_broker.service.io.transport import IoLoop, Totals
@@ -51,6 +53,7 @@ class Broker(Stoppable):
         directory: str,
         *,
         listeners: tuple[Listener, Listener],
+        ha_listener: Listener | None,
         hooks: Sequence[RpcHook],
     ) -> None:
         """Use `start`."""
@@ -75,7 +78,14 @@ class Broker(Stoppable):
         self.administering = administering = administering_of(
             shared, topic_deleted=self.pulling.topic_deleted, when_saved=saves.answer_when_saved
         )
-        self.sending = sending_of(shared, flushed=dispatch.pass_ended, producer_of=administering.clients.producer_of)
+        replicator = replicator_of(shared, ha_listener)
+        self.replicating = Replicating(replicator, follower_of(shared, self._show_copied))
+        self.sending = sending_of(
+            shared,
+            flushed=self._flushed,
+            producer_of=administering.clients.producer_of,
+            replicator=replicator if shared.config.role == "SYNC_MASTER" else None,
+        )
         self.keeping = keeping_of(
             shared,
             saves,
@@ -117,8 +127,18 @@ class Broker(Stoppable):
 
     def _pass_ended(self, outbox: Outbox) -> None:
         """Make visible what a pass of a loop appended, and tell members what it changed in their groups."""
-        self.pulling.dispatch_service.pass_ended(outbox)
+        self._flushed(outbox)
         self.administering.clients.notices.turn(outbox)
+
+    def _flushed(self, outbox: Outbox) -> None:
+        """Make visible what may be, and have slaves sent it."""
+        self.pulling.dispatch_service.pass_ended(outbox)
+        self.replicating.appended()
+
+    def _show_copied(self) -> None:
+        """The same of what was copied from a master."""
+        self.pulling.dispatch_service.show_waiting()
+        self.replicating.appended()
 
     @classmethod
     def start(
@@ -131,13 +151,16 @@ class Broker(Stoppable):
         store_config: StoreConfig | None = None,
         listen: Address = ANY_PORT,
         name_server: Address = ANY_PORT,
+        ha: Address | None = None,
         record_directory: str | None = None,
         hooks: Sequence[RpcHook] = (),
         is_fast: bool = True,
     ) -> Broker:
         """Open the store in `directory` (absolute), listen, and serve; `hooks` are called around every request.
 
-        With `is_fast` false only plain services serve, none of `fast`: what they answer and store is the same.
+        Slaves may connect at `ha`, else on loopback at the port that `config` says, which for a SYNC_MASTER is the one
+        after the broker's unless it is given. With `is_fast` false only plain services serve, none of `fast`: what they
+        answer and store is the same.
 
         Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user; OSError when the
         store's directory cannot be used. Nothing is left running then.
@@ -146,6 +169,8 @@ class Broker(Stoppable):
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
             listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
+            ha = ha or ha_address(config, listeners[0].address)
+            ha_listener = None if ha is None else open_listener(runtime, ha, undo)
             store = MessageStore.open(runtime, directory, store_config)
             undo.callback(store.close)
             recording = Recording()
@@ -155,7 +180,7 @@ class Broker(Stoppable):
             shared = Shared(
                 runtime, policy, config, store_config, store, listeners[0].address, recording, is_fast=is_fast
             )
-            broker = cls(shared, directory, listeners=listeners, hooks=hooks)
+            broker = cls(shared, directory, listeners=listeners, ha_listener=ha_listener, hooks=hooks)
             undo.pop_all()
         broker._start_threads()
         return broker
@@ -165,6 +190,7 @@ class Broker(Stoppable):
         self.sending.start()
         self.pulling.start(self.config.dispatcher_sleep_ms)
         self.keeping.start()
+        self.replicating.start()
         for loop in self.loops:
             loop.start()
 
@@ -175,8 +201,10 @@ class Broker(Stoppable):
         self._stopped = True
         # First those that could still put held pulls back or hold new ones, then the table, then the sockets.
         self.keeping.schedule.stop()
+        self.replicating.stop_following()
         self.pulling.stop_notifying()
         self.sending.stop()
+        self.replicating.stop_replicating()
         self.keeping.saves.stop()
         outbox = Outbox()
         self.hold_service.stop(outbox)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from longpoll_protocol.frames.replication import TRANSFER_SIZE
 from longpoll_protocol.sizes import KIB, MIB
 
 
@@ -78,7 +79,27 @@ class BrokerConfig:
     cluster_name: str = field(default="DefaultCluster")
     broker_id: int = field(default=0)
     role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = field(default="ASYNC_MASTER")
-    """`brokerRole`: a slave serves a copied store and takes no messages; nothing is replicated."""
+    """`brokerRole`: a slave copies its master's log and takes no messages; sends to a SYNC_MASTER wait for a slave."""
+    master: str = field(default="")
+    """HOST:PORT where a slave's master serves requests; empty: as a name server says, or none is followed."""
+    ha_master: str = field(default="")
+    """`haMasterAddress`, HOST:PORT where it sends its log; empty: at the port after that of `master`."""
+    ha_port: int | None = field(default=None)
+    """`haListenPort`: slaves may connect there, on loopback; 0 picks one, None: nowhere, but for a SYNC_MASTER."""
+    slave_count_max: int = field(default=8)
+    """Most slaves that may follow at one time."""
+    transfer_size: int = field(default=TRANSFER_SIZE)
+    """`haTransferBatchSize`, bytes of the log that a slave is sent as one piece."""
+    ha_heartbeat_ms: int = field(default=5000)
+    """`haSendHeartbeatInterval`."""
+    ha_idle_ms_max: int = field(default=20_000)
+    """`haHousekeepingInterval`: master or slave, who says nothing for so long is gone."""
+    slave_timeout_ms: int = field(default=3000)
+    """`slaveTimeout`: a send that no slave has by then is answered 12 FLUSH_SLAVE_TIMEOUT."""
+    slave_behind_bytes_max: int = field(default=256 * MIB)
+    """`haSlaveFallbehindMax`: where every slave lacks as much of the log, sends are answered 11 at once."""
+    in_sync_replicas: int = field(default=1)
+    """`inSyncReplicas` of 5.x: how many brokers must have a message, this one counted."""
     slave_read: bool = field(default=False)
     """`slaveReadEnable`: readers far behind are sent to a slave, and a slave may be read from."""
     offset_check_in_slave: bool = field(default=False)

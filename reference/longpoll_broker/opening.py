@@ -40,6 +40,13 @@ def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listen
     return listener
 
 
+def ha_address(config: BrokerConfig, address: Address) -> Address | None:
+    """Where slaves may connect by the settings, on loopback alone; None: nowhere."""
+    if config.ha_port is not None:
+        return "127.0.0.1", config.ha_port
+    return ("127.0.0.1", address[1] + 1) if config.role == "SYNC_MASTER" else None
+
+
 def limits_of(config: BrokerConfig) -> Limits:
     """What one connection may cost, and all of them."""
     return Limits(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import attrs
 
+from longpoll.addresses import address_of
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_spec.errors import ConfigError
 
@@ -50,6 +51,11 @@ def _role(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    address_of(text)
+    return text
+
+
 HOURS_OF_DAY: Final = 24
 Key = tuple[str, Callable[[str], Any]]
 BROKER_KEYS: Final[dict[str, Key]] = {
@@ -58,6 +64,14 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerId": ("broker_id", _count),
     "brokerRole": ("role", _role),
     "slaveReadEnable": ("slave_read", _boolean),
+    "haMasterAddress": ("ha_master", _address),
+    "haListenPort": ("ha_port", _count),
+    "haTransferBatchSize": ("transfer_size", _count),
+    "haSendHeartbeatInterval": ("ha_heartbeat_ms", _count),
+    "haHousekeepingInterval": ("ha_idle_ms_max", _count),
+    "slaveTimeout": ("slave_timeout_ms", _count),
+    "haSlaveFallbehindMax": ("slave_behind_bytes_max", _count),
+    "inSyncReplicas": ("in_sync_replicas", _count),
     "offsetCheckInSlave": ("offset_check_in_slave", _boolean),
     "enableSlaveActingMaster": ("slave_acting_master", _boolean),
     "defaultTopicQueueNums": ("default_topic_queue_count", _count),
@@ -76,6 +90,8 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerFastFailureEnable": ("fast_failure", _boolean),
     "serverChannelMaxIdleTimeSeconds": ("channel_idle_ms_max", _seconds),
     # Ours alone: a Java broker knows none of these.
+    "masterAddress": ("master", _address),
+    "slaveCountMax": ("slave_count_max", _count),
     "connectionCountMax": ("connection_count_max", _count),
     "addressConnectionCountMax": ("address_connection_count_max", _count),
     "outputBytesMax": ("output_bytes_max", _count),

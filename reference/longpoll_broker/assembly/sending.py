@@ -10,9 +10,11 @@ from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.io.processors import Processor
+from longpoll_broker.service.replication.replicator import Replicator
 from longpoll_broker.service.send.end_transaction_processor import EndTransactionProcessor
 from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.service.send.inner_queues import InnerQueues
+from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.service.send.send_back_processor import SendBackProcessor
 from longpoll_broker.service.send.send_processor import SendProcessor
@@ -37,7 +39,7 @@ class Sending:
     @property
     def stores_at_once(self) -> bool:
         """Whether a send is stored and answered, and nothing else: what bursts of them can be served as."""
-        return self.commits is None and not self.send.traits.returns_transaction_id
+        return not self.send.keepers.are_there and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:
         """Start the threads that there are."""
@@ -51,9 +53,16 @@ class Sending:
 
 
 def sending_of(
-    shared: Shared, *, flushed: Callable[[Outbox], None], producer_of: Callable[[str], Channel | None]
+    shared: Shared,
+    *,
+    flushed: Callable[[Outbox], None],
+    producer_of: Callable[[str], Channel | None],
+    replicator: Replicator | None = None,
 ) -> Sending:
-    """Make the room; `flushed` is called after each sync of `SYNC_FLUSH`, `producer_of` finds a group's connection."""
+    """Make the room; `flushed` is called after each sync of `SYNC_FLUSH`, `producer_of` finds a group's connection.
+
+    `replicator` is given where sends wait for slaves.
+    """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = None
     if shared.store_config.flush_disk_sync:
@@ -65,7 +74,14 @@ def sending_of(
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return Sending(
-        kind(shared.topics, maker, shared.appender, shared.recording.sends, commits, shared.traits),
+        kind(
+            shared.topics,
+            maker,
+            shared.appender,
+            shared.recording.sends,
+            Keepers(commits, replicator),
+            shared.traits,
+        ),
         SendBackProcessor(
             config, shared.topics, shared.groups, store, shared.appender, shared.store_host, shared.traits
         ),

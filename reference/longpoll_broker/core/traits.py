@@ -59,6 +59,11 @@ class Traits:
     hears_of_members: bool = True
     """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
 
+    begins_with_last_file: bool = False
+    """A slave that has nothing is sent only the last file of the log, and not all of it."""
+    counts_replicas: bool = False
+    """A SYNC_MASTER waits for as many slaves as `inSyncReplicas` says, less itself, and not for one that is near."""
+
     # -- every request
     answers_in_json: bool = False
     """Every answer's header is JSON, whatever the request was written in."""
@@ -136,6 +141,7 @@ TRAITS_4_9: Final = Traits(
     stores_moved_offsets=True,
     slave_notifies=False,
     hears_of_members=False,
+    begins_with_last_file=True,
     name_server_is_silent=True,
     answers_undecided=False,
     believes_tag_hashes=True,
@@ -157,6 +163,7 @@ TRAITS_5: Final = attrs.evolve(
     commits_as_slave=True,
     slave_notifies=True,
     hears_of_members=True,
+    counts_replicas=True,
     answers_in_json=True,
     bad_parameter_code=_INVALID_PARAMETER,
     checks_deleted_names=False,

@@ -82,6 +82,11 @@ class Dispatcher:
             else:
                 self.handing = False
 
+    def begin_at(self, start: int) -> None:
+        """Stand where a log that was empty begins; the caller holds the append lock."""
+        assert self.handing
+        self.cursor = self._handed_end = start
+
     def waiting(self) -> list[Arrival]:
         """The messages handed over and not visible yet, as they will arrive; other threads may be dispatching them."""
         return [arrival for queue, arrival in list(self.handed) if queue is not None]
@@ -149,13 +154,13 @@ class Dispatcher:
                 )
             for inner, offset in self._inner_of(found):
                 # One that lists it already, before a failure, is passed over.
-                arrival = _arrival(found, inner.topic, inner.queue_id, offset)
+                arrival = arrival_of(found, inner.topic, inner.queue_id, offset)
                 if inner.put(arrival):
                     arrivals.append(arrival)
-            arrival = _arrival(found, found.topic, found.queue_id, found.queue_offset)
+            arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset)
             self._show(self._queue_of(found), arrival, arrivals)
 
 
-def _arrival(record: Record, topic: str, queue_id: int, offset: int) -> Arrival:
+def arrival_of(record: Record, topic: str, queue_id: int, offset: int) -> Arrival:
     """How a record will arrive at an offset of a queue."""
     return Arrival(topic, queue_id, offset + 1, record.tags_code, record.store_ms, record.physical_offset, record.size)

@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from typing import Final
 
 from attrs import evolve
-from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.bursts import append_burst
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
+from longpoll_broker.store.copying import Copying
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index.index import Index
 from longpoll_broker.store.index.indexer import Indexer
@@ -36,7 +36,6 @@ from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.recovery import recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
-from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
@@ -44,9 +43,7 @@ from longpoll_protocol.log_record import (
     is_listed,
     lookup_in,
     tags_code_of,
-    with_zeros,
 )
-from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_runtime import Runtime
 
 _lines = logging.getLogger(__name__)
@@ -59,6 +56,8 @@ class MessageStore:
 
     _dispatcher: Dispatcher
     """Made when the recovered log shows where it begins."""
+    _copying: Copying
+    """Made with it."""
     _store_ms: int
     """Store time of the last message; the log tells it."""
 
@@ -125,6 +124,15 @@ class MessageStore:
             self._log.flush()
         self._deletions.limit(self._log.end)
         self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor)
+        self._copying = Copying(
+            self._log,
+            self._table,
+            self._dispatcher,
+            self._append_lock,
+            self._inner_of,
+            self.delete_topic,
+            self._message_size_max,
+        )
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
         for queue in self._table.all():
@@ -218,7 +226,7 @@ class MessageStore:
         inner: list[ConsumeQueue] = []
         if message.inner_queues:
             inner = [self._table.make(*place) for place in message.inner_queues]
-            message = self._numbered(message, inner)
+            message = with_offsets(message, [queue.offset_next for queue in inner])
         log = self._log
         start = log.append(message, topic.part, queue_offset, store_ms)
         size = log.end - start
@@ -234,13 +242,26 @@ class MessageStore:
             self._dispatcher.hand([(queue if listed else None, arrival)], end_before)
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
-    @staticmethod
-    def _numbered(message: MessageToStore, inner: list[ConsumeQueue]) -> MessageToStore:
-        """The message with its offset in each inner queue; raises MessageRefusedError when they do not fit."""
-        numbered = with_offsets(message, [queue.offset_next for queue in inner])
-        if len(numbered.properties) > PROPERTIES_SIZE_MAX:
-            raise MessageRefusedError(f"the properties with {len(inner)} inner queues do not fit a record")
-        return replace(numbered, properties=with_zeros(numbered.properties))
+    def put_copied(self, physical_offset: int, content: memoryview) -> int:
+        """Append what another store's log has from `physical_offset` on, as far as it is whole; how many bytes were.
+
+        Raises what `Copying.put` does. Nobody may append in another way meanwhile.
+        """
+        try:
+            return self._copying.put(physical_offset, content)
+        finally:
+            self._store_ms = max(self._store_ms, self._copying.store_ms)
+
+    def log_part(self, physical_offset: int, size_max: int) -> memoryview | None:
+        """Up to `size_max` bytes of one file of the log that may be shown to others; None when there are none.
+
+        What nobody may see before it is durable is not among them. Also None for an offset that is no longer there.
+        """
+        stop = min(self.dispatchable_end, physical_offset + size_max)
+        segment = self._log.segments.find(physical_offset)
+        if segment is None or stop <= physical_offset:
+            return None
+        return self._log.slice(physical_offset, min(stop, segment.stop) - physical_offset)
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
         """The further queues that list a record, with its offset in each."""
@@ -351,6 +372,11 @@ class MessageStore:
     def log_start(self) -> int:
         """Physical offset of the oldest byte of the log (`getMinPhyOffset`)."""
         return self._log.start
+
+    @property
+    def log_file_size(self) -> int:
+        """Bytes of each file of the log."""
+        return self._log.segments.size
 
     @property
     def log_end(self) -> int:

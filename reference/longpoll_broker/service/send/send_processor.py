@@ -21,8 +21,8 @@ from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.send.append import TRANSACTION_MASK, Appender
 from longpoll_broker.service.send.batches import BatchLimits, no_message
-from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.service.send.inner_queues import SendRefusedError
+from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import REGION_NAME, MessageMaker
 from longpoll_broker.service.send.send_events import Asked, SendEvents, Stored
 from longpoll_broker.store.messages import MessageToStore
@@ -61,8 +61,8 @@ class SendProcessor(Serving):
     maker: MessageMaker
     appender: Appender
     events: SendEvents
-    commits: GroupCommit | None
-    """`SYNC_FLUSH`: a send is answered when its bytes are durable; None answers before."""
+    keepers: Keepers
+    """A send is answered when they have it: the disk under `SYNC_FLUSH`, a slave under `SYNC_MASTER`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _batches: BatchLimits = field(init=False)
@@ -75,7 +75,7 @@ class SendProcessor(Serving):
 
     @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a send request; None when its answer waits for the disk."""
+        """Serve a send request; None when its answer waits for the disk, or for a slave."""
         try:
             header = self.header_of(command)
         except SendRefusedError as error:
@@ -189,14 +189,13 @@ class SendProcessor(Serving):
         command = replace(asked.command, body=EMPTY)
         asked = replace(asked, command=command)
 
-        def done(is_durable: bool, done_outbox: Outbox) -> None:
-            code = ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
+        def done(code: int, done_outbox: Outbox) -> None:
             self.events.acknowledged(asked, stored, done_outbox)
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        if self.commits is not None and waits:
-            self.commits.submit(stored[-1][2].log_end, done, outbox)
+        if waits and self.keepers.are_there:
+            self.keepers.submit(stored[-1][2].log_end, done, self.appender.runtime.lock(), outbox)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)

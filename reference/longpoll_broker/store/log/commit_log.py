@@ -28,7 +28,7 @@ from longpoll_protocol.log_record import (
     Record,
     decode,
 )
-from longpoll_runtime import Files
+from longpoll_runtime import Buffer, Files
 
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20
@@ -153,7 +153,33 @@ class CommitLog:
         assert self.end + len(content) <= self.sure_end
         self._write(content)
 
-    def _write(self, content: bytes) -> None:
+    def begin_at(self, start: int) -> None:
+        """Have a log without files begin at `start`, where a file begins."""
+        assert not self.segments.segments
+        assert start % self.segments.size == 0
+        self.end = self.flushed_end = start
+
+    def append_copy(self, record: Buffer) -> None:
+        """Write one whole record of another log that ends where this one does; raises OSError.
+
+        It leaves room for a blank in the file in which it stands there (`copies.next_piece`).
+        """
+        self.make_room(len(record))
+        self._write(record)
+
+    def append_blank(self, blank: Buffer) -> None:
+        """End the present file with a blank of another log, which fills it; raises OSError."""
+        segment = self.segments.find(self.end) or self.segments.append(self.end)
+        position = self.end - segment.start
+        assert position + len(blank) == segment.size
+        # As in `_room_for`: a blank counts only if a file follows it.
+        self._segment = self.segments.find(segment.stop) or self.segments.append(segment.stop)
+        segment.reserve(position, segment.size)
+        segment.view[position + _MARK_SIZE : segment.size] = blank[_MARK_SIZE:]
+        segment.view[position : position + _MARK_SIZE] = blank[:_MARK_SIZE]
+        self.end = segment.stop
+
+    def _write(self, content: Buffer) -> None:
         """Write whole records at the end, where there is room for them."""
         segment = self._segment
         assert segment is not None

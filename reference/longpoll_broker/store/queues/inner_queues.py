@@ -15,7 +15,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_protocol.log_record import Record
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import Record, with_zeros
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, name_problem
 from longpoll_protocol.properties import (
     FORM_4_9,
@@ -34,11 +36,17 @@ Place = tuple[str, int, int]
 
 
 def with_offsets(message: MessageToStore, offsets: Sequence[int]) -> MessageToStore:
-    """The message with its offset in each of its inner queues, its properties written in the form that they have."""
+    """The message with its offset in each of its inner queues, its properties written in the form that they have.
+
+    Raises MessageRefusedError when they do not fit.
+    """
     form = FORM_5 if message.properties.endswith(b"\x02") else FORM_4_9
     properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
     properties[INNER_OFFSETS] = SEPARATOR.join(map(str, offsets))
-    return replace(message, properties=write_properties(properties, form))
+    written = write_properties(properties, form)
+    if len(written) > PROPERTIES_SIZE_MAX:
+        raise MessageRefusedError(f"the properties with {len(offsets)} inner queues do not fit a record")
+    return replace(message, properties=with_zeros(written))
 
 
 def inner_queue_id(topic: str, queue_id: int, *, light: bool) -> int:

@@ -1,0 +1,386 @@
+"""A slave behind its master, through real sockets: the same log and queues, whatever ends a connection or a process."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.service.following import follower
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
+from longpoll_broker.testing.stores import message, read_all
+from longpoll_protocol.codes import RequestCode
+from longpoll_runtime import Address
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+TINY: StoreConfig = attrs.evolve(SMALL_STORE, commit_log_file_size=64 * 1024, message_size_max=32 * 1024)
+"""Files that a few dozen messages fill."""
+POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+
+
+class Cluster:
+    """A master and slaves of it, each in a directory of its own."""
+
+    def __init__(self, start_broker: StartBroker, directory: Path, connect: Connect) -> None:
+        self._start = start_broker
+        self.directory = directory
+        self._connect = connect
+
+    def master(self, *, policy: Policy = STRICT, store: StoreConfig = TINY, **settings: Any) -> Broker:
+        """A broker that slaves may follow."""
+        config = BrokerConfig(**{"ha_port": 0, **settings})
+        directory = str(self.directory / "master")
+        return self._start(directory=directory, policy=policy, config=config, store_config=store)
+
+    def slave(
+        self, ha: Address, *, policy: Policy = STRICT, name: str = "slave", store: StoreConfig = TINY, **settings: Any
+    ) -> Broker:
+        """A broker that follows whoever sends its log there."""
+        given = {"role": "SLAVE", "broker_id": 1, "ha_master": f"{ha[0]}:{ha[1]}", "slave_read": True}
+        config = BrokerConfig(**{**given, **settings})
+        directory = str(self.directory / name)
+        return self._start(directory=directory, policy=policy, config=config, store_config=store)
+
+    def fill(self, broker: Broker, count: int, size: int = 100) -> None:
+        """Send messages to queue 0 of T."""
+        client = self._connect(broker.address)
+        for number in range(count):
+            send_message(client, "T", number.to_bytes(4) + bytes(size))
+
+
+@pytest.fixture
+def cluster(start_broker: StartBroker, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Nothing started yet; slaves soon try again."""
+    monkeypatch.setattr(follower, "RETRY_MS", 20)
+    return Cluster(start_broker, tmp_path, connect)
+
+
+def ha_of(broker: Broker) -> Address:
+    """Where slaves connect."""
+    assert broker.replicating.replicator is not None
+    return broker.replicating.replicator.address
+
+
+def caught_up(slave: Broker, master: Broker) -> bool:
+    """Whether a slave has and shows everything, and its master knows that."""
+    assert master.replicating.replicator is not None
+    behind = master.replicating.replicator.behind_bytes
+    ends = {slave.store.dispatched_end, master.store.dispatched_end, master.store.log_end}
+    return len(ends) == 1 and set(behind.values()) == {0}
+
+
+def check_equal(slave: Broker, master: Broker) -> None:
+    """The same messages in the same queues."""
+    wait_until(lambda: caught_up(slave, master))
+    assert slave.store.queues() == master.store.queues()
+    for queue in master.store.queues():
+        assert read_all(slave.store, *queue) == read_all(master.store, *queue)
+
+
+@POLICIES
+def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, policy: Policy) -> None:
+    """What was there before it came and what is sent meanwhile, over several files; and pulls find it there."""
+    master = cluster.master(policy=policy)
+    cluster.fill(master, 20)
+    slave = cluster.slave(ha_of(master), policy=policy)
+    cluster.fill(master, 60, 3000)
+    check_equal(slave, master)
+    assert master.store.log_end > 2 * TINY.commit_log_file_size
+    slave.topics.put(TopicConfig("T"))
+    reply = connect(slave.address).call(RequestCode.PULL_MESSAGE, pull_fields("T", 78))
+    assert [bytes(record.body)[:4] for record in records_of(reply)] == [(58).to_bytes(4), (59).to_bytes(4)]
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_slave_that_has_nothing_begins_with(cluster: Cluster, policy: Policy) -> None:
+    """All of the log under strict; RocketMQ's master sends the last file, as both versions of it do."""
+    master = cluster.master(policy=policy)
+    cluster.fill(master, 60, 3000)
+    slave = cluster.slave(ha_of(master), policy=policy)
+    wait_until(lambda: caught_up(slave, master))
+    size = TINY.commit_log_file_size
+    last = master.store.log_end - master.store.log_end % size
+    assert slave.store.log_start == (last if policy is ROCKETMQ_4_9 else 0)
+    assert slave.store.visible_end("T", 0) == 60
+    cluster.fill(master, 3)
+    wait_until(lambda: caught_up(slave, master))
+    assert read_all(slave.store, "T", 0) == read_all(master.store, "T", 0)[slave.store.visible_start("T", 0) :]
+
+
+def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
+    """Stopped, or master and slave both, in whatever order they come back; a slave may have slaves of its own."""
+    master = cluster.master()
+    port = ha_of(master)[1]
+    slave = cluster.slave(ha_of(master), ha_port=0)
+    third = cluster.slave(ha_of(slave), name="third", broker_id=2)
+    cluster.fill(master, 10)
+    check_equal(slave, master)
+    slave.stop()
+    cluster.fill(master, 30, 3000)
+    master.stop()
+    slave = cluster.slave(("127.0.0.1", port), ha_port=slave_port(slave))
+    assert slave.store.visible_end("T", 0) == 10
+    master = cluster.master(ha_port=port)
+    cluster.fill(master, 1)
+    check_equal(slave, master)
+    check_equal(third, slave)
+
+
+def slave_port(slave: Broker) -> int:
+    """Its own port for slaves, to be given again."""
+    return ha_of(slave)[1]
+
+
+def test_who_waits_at_a_slave_is_told_of_what_is_copied(cluster: Cluster, connect: Connect) -> None:
+    """By what the master sends, and not by a scan."""
+    master = cluster.master()
+    slave = cluster.slave(ha_of(master))
+    cluster.fill(master, 1)
+    check_equal(slave, master)
+    slave.topics.put(TopicConfig("T"))
+    client = connect(slave.address)
+    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=30_000))
+    wait_until(lambda: len(slave.hold_service) == 1)
+    cluster.fill(master, 1)
+    reply = client.reply(opaque)
+    assert reply is not None
+    assert len(records_of(reply)) == 1
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """The reasons told with an event."""
+    return [told["reason"] for told in told_of(caplog) if told["event"] == event]
+
+
+def told_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The fields of every line that has some."""
+    return [found for record in caplog.records if (found := getattr(record, "longpoll_fields", None)) is not None]
+
+
+def test_a_slave_whose_log_is_longer_is_let_go(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """As it is after a master lost its last messages: who has more cannot follow, and both logs stay as they are."""
+    master = cluster.master()
+    cluster.fill(master, 5)
+    master.stop()
+    shutil.copytree(cluster.directory / "master", cluster.directory / "slave")
+    other = cluster._start(directory=str(cluster.directory / "slave"), store_config=TINY)
+    cluster.fill(other, 3)
+    end = other.store.log_end
+    other.stop()
+    with caplog.at_level(logging.INFO):
+        master = cluster.master()
+        slave = cluster.slave(ha_of(master))
+        wait_until(lambda: any("the two differ" in reason for reason in lines_of(caplog, "slave_closed")))
+    assert slave.store.log_end == end
+
+
+def test_a_slave_whose_log_differs_takes_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Its end is in the middle of a record of the master's: nothing of that is shown."""
+    other = cluster._start(directory=str(cluster.directory / "slave"), store_config=TINY)
+    cluster.fill(other, 3, 120)
+    end = other.store.log_end
+    other.stop()
+    with caplog.at_level(logging.INFO):
+        master = cluster.master()
+        cluster.fill(master, 50)
+        slave = cluster.slave(ha_of(master))
+        wait_until(lambda: any("no record and no blank" in reason for reason in lines_of(caplog, "master_lost")))
+    assert (slave.store.log_end, slave.store.visible_end("T", 0)) == (end, 3)
+
+
+class FakeMaster:
+    """Sends a slave whatever a test says."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address: Address = self._listening.getsockname()
+        self.connected: socket.socket | None = None
+
+    def accept(self) -> int:
+        """Wait for the slave, and for where its log ends."""
+        self.close_connection()
+        self._listening.settimeout(20)
+        self.connected = self._listening.accept()[0]
+        self.connected.settimeout(20)
+        return self.report()
+
+    def report(self) -> int:
+        """What it says next."""
+        assert self.connected is not None
+        content = b""
+        while len(content) < 8:
+            got = self.connected.recv(8 - len(content))
+            assert got, "the slave has closed the connection"
+            content += got
+        return int.from_bytes(content, signed=True)
+
+    def send(self, offset: int, content: bytes, size: int | None = None) -> None:
+        """A transfer."""
+        assert self.connected is not None
+        self.connected.sendall(struct.pack(">qi", offset, len(content) if size is None else size) + content)
+
+    def is_closed(self) -> bool:
+        """Whether the slave ends the connection."""
+        assert self.connected is not None
+        try:
+            while self.connected.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def close_connection(self) -> None:
+        """End the connection, if there is one."""
+        if self.connected is not None:
+            self.connected.close()
+
+    def close(self) -> None:
+        """Everything."""
+        self.close_connection()
+        self._listening.close()
+
+
+@pytest.fixture
+def fake_master() -> Any:
+    """One that is closed at the end."""
+    fake = FakeMaster()
+    yield fake
+    fake.close()
+
+
+def log_of(cluster: Cluster, count: int) -> bytes:
+    """The log of a store with messages."""
+    source = cluster._start(directory=str(cluster.directory / "source"), store_config=TINY)
+    for number in range(count):
+        source.store.put(message(body=bytes([number]) * 50))
+    part = source.store.log_part(0, source.store.log_end)
+    assert part is not None
+    content = bytes(part)
+    del part
+    source.stop()
+    return content
+
+
+def test_half_a_record_is_neither_shown_nor_reported(cluster: Cluster, fake_master: FakeMaster) -> None:
+    """A master that dies in the middle of one leaves whole ones; the slave asks for it anew, and survives a crash."""
+    content = log_of(cluster, 2)
+    half = len(content) // 2
+    slave = cluster.slave(fake_master.address)
+    assert fake_master.accept() == 0
+    fake_master.send(0, content[: half + 20])
+    assert fake_master.report() == half
+    fake_master.close_connection()
+    assert fake_master.accept() == half
+    assert slave.store.visible_end("T", 0) == 1
+    fake_master.send(half, content[half : half + 1])
+    fake_master.send(half + 1, b"")
+    fake_master.send(half + 1, content[half + 1 :])
+    assert fake_master.report() == len(content)
+    assert slave.store.visible_end("T", 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("transfer", "told"),
+    [
+        ((7, b""), "and 20 is what comes next here"),
+        ((0, b"HTTP/1.1 400 Bad Request"), "no record and no blank"),
+        ((0, b"", -1), "is that address its port for slaves"),
+        ((-1, b"", 0), "is that address its port for slaves"),
+        ((0, b"", 4 * 1024 * 1024 - 11), "is that address its port for slaves"),
+        ((5, b"x" * 100), "where no file of"),
+        ((0, bytes(100)), "no record and no blank"),
+    ],
+)
+def test_what_is_no_log_ends_the_connection(
+    cluster: Cluster, fake_master: FakeMaster, caplog: pytest.LogCaptureFixture, transfer: tuple[Any, ...], told: str
+) -> None:
+    """With a line that says what it is; nothing is appended, and the slave tries again."""
+    slave = cluster.slave(fake_master.address)
+    assert fake_master.accept() == 0
+    if transfer[0]:
+        # An empty log takes any beginning, so this one gets one, but where a beginning is what is wrong.
+        fake_master.send(0, log_of(cluster, 1)[: 20 if transfer[0] == 7 else 0])
+    fake_master.send(*transfer)
+    assert fake_master.is_closed()
+    wait_until(lambda: any(told in reason for reason in lines_of(caplog, "master_lost")))
+    assert slave.store.log_end == 0
+    assert fake_master.accept() == 0
+
+
+def test_a_master_that_says_nothing_is_left(
+    cluster: Cluster, fake_master: FakeMaster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And so is a slave that does: each is asked to say something now and then."""
+    cluster.slave(fake_master.address, ha_idle_ms_max=100, ha_heartbeat_ms=20)
+    assert [fake_master.accept(), fake_master.report()] == [0, 0]
+    assert fake_master.is_closed()
+    wait_until(lambda: lines_of(caplog, "master_lost") == ["it has said nothing for 100 ms"])
+    master = cluster.master(ha_idle_ms_max=100)
+    with socket.create_connection(ha_of(master)) as silent:
+        silent.settimeout(20)
+        assert silent.recv(1) == b""
+    wait_until(lambda: lines_of(caplog, "slave_closed") == ["it has said nothing for 100 ms"])
+
+
+def test_a_master_greets_a_slave_that_lacks_nothing(cluster: Cluster) -> None:
+    """With where it is and no bytes, from the first report on and not before."""
+    master = cluster.master(ha_heartbeat_ms=20)
+    with socket.create_connection(ha_of(master)) as slave:
+        slave.settimeout(20)
+        slave.sendall(struct.pack(">q", 0))
+        assert slave.recv(12, socket.MSG_WAITALL) == bytes(12)
+        assert slave.recv(12, socket.MSG_WAITALL) == bytes(12)
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [(-1, "an offset is at least 0"), (10**12, "the two differ"), (-(2**63), "an offset is at least 0")],
+)
+def test_a_report_that_cannot_be_ends_the_connection(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, report: int, told: str
+) -> None:
+    """And costs no other slave anything."""
+    master = cluster.master()
+    slave = cluster.slave(ha_of(master))
+    with socket.create_connection(ha_of(master)) as bad:
+        bad.settimeout(20)
+        bad.sendall(struct.pack(">q", report))
+        assert bad.recv(1) == b""
+    wait_until(lambda: any(told in reason for reason in lines_of(caplog, "slave_closed")))
+    cluster.fill(master, 3)
+    wait_until(lambda: caught_up(slave, master))
+
+
+def test_there_are_no_more_slaves_than_may_be(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """One more is closed at once; the others go on."""
+    master = cluster.master(slave_count_max=1)
+    slave = cluster.slave(ha_of(master))
+    cluster.fill(master, 1)
+    wait_until(lambda: caught_up(slave, master))
+    with socket.create_connection(ha_of(master)) as more:
+        more.settimeout(20)
+        assert more.recv(1) == b""
+    wait_until(lambda: [told["count"] for told in told_of(caplog) if told["event"] == "slave_refused"] == [1])
+    cluster.fill(master, 1)
+    wait_until(lambda: caught_up(slave, master))
+
+
+def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:
+    """Each with what to write instead."""
+    with pytest.raises(ConfigError, match="haTransferBatchSize"):
+        cluster.master(transfer_size=0)
+    with pytest.raises(ConfigError, match="only a slave follows"):
+        cluster.master(ha_master="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="write HOST:PORT"):
+        cluster.slave(("127.0.0.1", 0))

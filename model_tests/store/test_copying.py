@@ -1,0 +1,218 @@
+"""A store that is a copy of another one: equal to the byte, whatever the pieces; what does not fit is refused whole."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_broker.store.log.copies import CopyRefusedError
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from longpoll_runtime.files import RealFiles
+
+
+class Pair:
+    """A store and its copy, in directories of their own."""
+
+    def __init__(self, directory: pathlib.Path, stack: ExitStack) -> None:
+        self.directory = directory
+        self._stack = stack
+        self.source = self.opened("source")
+        self.copy = self.opened("copy")
+
+    def opened(self, name: str) -> MessageStore:
+        """One of them, opened and closed at the end."""
+        store = open_store(self.directory / name)
+        self._stack.callback(store.close)
+        return store
+
+    def crash_copy(self) -> None:
+        """Kill the copy and open it again."""
+        self.copy.abandon()
+        self.copy = self.opened("copy")
+
+    def content(self, start: int, stop: int | None = None) -> memoryview:
+        """The source's log."""
+        whole = bytearray()
+        while (part := self.source.log_part(start + len(whole), 1000)) is not None:
+            whole += part
+        return memoryview(bytes(whole if stop is None else whole[: stop - start]))
+
+    def copy_rest(self, piece_size: int | None = None) -> None:
+        """Copy what is missing, in pieces of a size or in one."""
+        content = self.content(self.copy.log_end)
+        pending = bytearray()
+        for at in range(0, len(content), piece_size or max(len(content), 1)):
+            pending += content[at : at + (piece_size or len(content))]
+            del pending[: self.copy.put_copied(self.copy.log_end, memoryview(bytes(pending)))]
+        assert not pending
+        while self.copy.dispatched_end < self.copy.log_end:
+            self.copy.dispatch(100)
+
+    def check_equal(self) -> None:
+        """The same log and the same queues."""
+        assert self.copy.log_end == self.source.log_end
+        assert self.copy.queues() == self.source.queues()
+        for queue in self.source.queues():
+            assert read_all(self.copy, *queue) == read_all(self.source, *queue)
+
+
+@pytest.fixture
+def pair(tmp_path: pathlib.Path) -> Iterator[Pair]:
+    """Both, empty."""
+    with ExitStack() as stack:
+        yield Pair(tmp_path, stack)
+
+
+def logs_of(directory: pathlib.Path) -> dict[str, bytes]:
+    """The bytes of every file of a log."""
+    return {path.name: path.read_bytes() for path in sorted((directory / "commitlog").iterdir())}
+
+
+@settings(max_examples=8)
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=3), st.integers(0, 2**32))
+def test_in_whatever_pieces_the_copy_is_equal_to_the_byte(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
+) -> None:
+    """Also after it was killed in between, which leaves only whole records; and a further copy can be made of it."""
+    directory = tmp_path_factory.mktemp("pair")
+    drawn = random.Random(seed)
+    with ExitStack() as stack:
+        pair = Pair(directory, stack)
+        for size in sizes:
+            put_and_dispatch(pair.source, mixed_messages(drawn.randrange(40)))
+            pair.copy_rest(size)
+            pair.check_equal()
+            if drawn.random() < 0.3:
+                pair.crash_copy()
+                pair.check_equal()
+        pair.source.put(message(body=b"one's own go on where the other's would"))
+        pair.copy.put(message(body=b"one's own go on where the other's would"))
+        pair.copy.dispatch(1)
+        assert pair.copy.visible_end("T", 0) == 1
+    assert verify(RealFiles(), str(directory / "copy")).problems == []
+    assert logs_of(directory / "copy").keys() == logs_of(directory / "source").keys()
+
+
+def test_the_files_are_equal(pair: Pair) -> None:
+    """Blanks too, and the file after one is made with it."""
+    put_and_dispatch(pair.source, mixed_messages(150))
+    pair.copy_rest(777)
+    assert len(logs_of(pair.directory / "source")) > 4
+    assert logs_of(pair.directory / "copy") == logs_of(pair.directory / "source")
+
+
+def test_a_stretch_that_was_left_out_is_seen(pair: Pair) -> None:
+    """By the physical offset; and where the bytes say that they belong there, by the queue's offsets."""
+    put_and_dispatch(pair.source, [message(body=bytes([number])) for number in range(4)])
+    first, second = (pair.source.unit("T", 0, number) for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    pair.copy.put_copied(0, pair.content(0, first[1]))
+    with pytest.raises(CopyRefusedError, match=f"sent from {second[0] + second[1]}"):
+        pair.copy.put_copied(second[0] + second[1], pair.content(second[0] + second[1]))
+    assert pair.copy.log_end == first[1]
+    # As a sender would that leaves a record out and gives those after it new places.
+    forged = bytearray(pair.content(second[0] + second[1])[: second[1]])
+    forged[28:36] = first[1].to_bytes(8)
+    with pytest.raises(CopyRefusedError, match="is number 2 of T queue 0, and number 1 comes next here"):
+        pair.copy.put_copied(first[1], memoryview(bytes(forged)))
+    forged[20:28] = (0).to_bytes(8)
+    assert pair.copy.put_copied(first[1], memoryview(bytes(forged))) == second[1]
+    assert pair.copy.visible_end("T", 0) == 0, "a queue that begins anew"
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 30, 95])
+def test_a_changed_byte_is_seen(pair: Pair, at: int) -> None:
+    """In size, magic, checksum, physical offset and body; what stood before it is kept, and it is not."""
+    put_and_dispatch(pair.source, [message(body=b"first"), message(body=b"second" * 20)])
+    end = pair.source.unit("T", 0, 0)
+    assert end is not None
+    damaged = bytearray(pair.content(0))
+    damaged[end[1] + at] ^= 0x55
+    with pytest.raises(CopyRefusedError, match=f"at {end[1]} of the other log"):
+        pair.copy.put_copied(0, memoryview(bytes(damaged)))
+    assert pair.copy.log_end == end[1]
+    pair.copy_rest()
+    pair.check_equal()
+
+
+def test_files_of_another_size_are_seen(tmp_path: pathlib.Path) -> None:
+    """At the first blank, or where a record would not leave room for one."""
+    with ExitStack() as stack:
+        pair = Pair(tmp_path, stack)
+        put_and_dispatch(pair.source, mixed_messages(40))
+        for size in (1024, 4096):
+            other = open_store(tmp_path / f"other{size}", evolve(SMALL, commit_log_file_size=size))
+            stack.callback(other.close)
+            with pytest.raises(CopyRefusedError, match="mappedFileSizeCommitLog"):
+                other.put_copied(0, pair.content(0))
+        with pytest.raises(CopyRefusedError, match="where no file of"):
+            pair.copy.put_copied(3, pair.content(3))
+
+
+def test_a_record_too_large_is_refused_before_it_is_gathered(pair: Pair) -> None:
+    """Whoever claims a gigabyte is not waited for."""
+    put_and_dispatch(pair.source, [message()])
+    head = bytearray(pair.content(0)[:8])
+    head[:4] = (1024 + 64 * 1024 + 1).to_bytes(4)
+    wide = open_store(pair.directory / "wide", evolve(SMALL, commit_log_file_size=1024 * 1024))
+    with pytest.raises(CopyRefusedError, match="maxMessageSize"):
+        wide.put_copied(0, memoryview(bytes(head)))
+    wide.close()
+
+
+def test_a_topic_that_is_no_name_is_refused(pair: Pair) -> None:
+    """It would become a path."""
+    put_and_dispatch(pair.source, [message("ABC")])
+    forged = bytes(pair.content(0)).replace(b"\x03ABC", b"\x03../")
+    with pytest.raises(CopyRefusedError, match="cannot be a directory's name"):
+        pair.copy.put_copied(0, memoryview(forged))
+    assert pair.copy.queues() == []
+
+
+def test_a_copy_may_begin_with_a_later_file(pair: Pair) -> None:
+    """As a RocketMQ master sends it to a slave that has nothing; queues begin where it begins."""
+    put_and_dispatch(pair.source, [message(body=bytes(300)) for _ in range(20)])
+    start = 2 * SMALL.commit_log_file_size
+    content = pair.content(start)
+    assert pair.copy.put_copied(start, content) == len(content)
+    while pair.copy.dispatched_end < pair.copy.log_end:
+        pair.copy.dispatch(100)
+    while not pair.copy.index(100):
+        pass
+    assert (pair.copy.log_start, pair.copy.log_end) == (start, pair.source.log_end)
+    first = pair.copy.visible_start("T", 0)
+    assert 0 < first < 20
+    assert read_all(pair.copy, "T", 0) == read_all(pair.source, "T", 0)[first:]
+    pair.crash_copy()
+    assert read_all(pair.copy, "T", 0) == read_all(pair.source, "T", 0)[first:]
+
+
+def test_a_topic_made_anew_is_so_in_the_copy(pair: Pair) -> None:
+    """Deleting leaves no record: the first message of the new one tells it. Nothing of the old one is shown again."""
+    put_and_dispatch(pair.source, [message(body=b"old"), message(queue_id=1, body=b"old"), message("U")])
+    pair.copy_rest()
+    pair.source.delete_topic("T")
+    put_and_dispatch(pair.source, [message(body=b"new"), message("U"), message(queue_id=1, body=b"new")])
+    pair.copy_rest()
+    pair.check_equal()
+    pair.crash_copy()
+    pair.check_equal()
+    assert pair.copy.visible_end("T", 0) == 1
+
+
+def test_messages_that_no_queue_lists_are_copied(pair: Pair) -> None:
+    """Prepared ones: they move no queue."""
+    put_and_dispatch(pair.source, [message(sys_flag=4), message(), message(sys_flag=12), message()])
+    pair.copy_rest()
+    pair.check_equal()
+    assert pair.copy.visible_end("T", 0) == 2

@@ -1,0 +1,1 @@
+"""A slave: it copies its master's log and tables, and tells name servers where it is."""

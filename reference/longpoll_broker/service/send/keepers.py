@@ -1,0 +1,82 @@
+"""Has a send answered when those who must have its message have it: the disk (`SYNC_FLUSH`), slaves (`SYNC_MASTER`).
+
+Both are waited for side by side; what a slave says counts before what the disk says. Leaves out how either is waited
+for (`group_commit`, `service.replication.replicator`).
+
+Source: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest` 4.9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define, field, frozen
+
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.replication.replicator import Replicator
+from longpoll_broker.service.send.group_commit import GroupCommit
+from longpoll_protocol.codes import ResponseCode
+from longpoll_runtime import Lock
+
+Done = Callable[[int, Outbox], None]
+"""Told the response code; writes its answer to the outbox."""
+
+
+@define(slots=True, eq=False)
+class _Waiting:
+    """One send. Invariant: the thread that brings `_open` to 0, under the lock, answers it."""
+
+    done: Done
+    lock: Lock
+    copy_code: int
+    _open: int
+    _flush_code: int = field(default=ResponseCode.SUCCESS, init=False)
+
+    def flushed(self, is_durable: bool, outbox: Outbox) -> None:
+        """The disk has the message, or not in time."""
+        if not is_durable:
+            self._flush_code = ResponseCode.FLUSH_DISK_TIMEOUT
+        self.tell(outbox)
+
+    def copied(self, is_copied: bool, outbox: Outbox) -> None:
+        """Slaves have it, or not in time."""
+        if not is_copied:
+            self.copy_code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+        self.tell(outbox)
+
+    def tell(self, outbox: Outbox) -> None:
+        """One of those that are waited for has spoken."""
+        with self.lock:
+            self._open -= 1
+            is_last = not self._open
+        if is_last:
+            self.done(self.copy_code or self._flush_code, outbox)
+
+
+@frozen
+class Keepers:
+    """Who must have a message before its send is answered."""
+
+    commits: GroupCommit | None
+    replicator: Replicator | None
+
+    @property
+    def are_there(self) -> bool:
+        """Whether anybody must."""
+        return self.commits is not None or self.replicator is not None
+
+    def submit(self, log_end: int, done: Done, lock: Lock, outbox: Outbox) -> None:
+        """Have `done` called when the log is kept up to `log_end`, or cannot be in time, under a lock of this send.
+
+        At once, with this outbox, where nothing can be waited for; with 11 where no slave is near enough.
+        """
+        replicator = self.replicator
+        is_near = replicator is not None and replicator.is_near(log_end)
+        code = ResponseCode.SUCCESS if is_near or replicator is None else ResponseCode.SLAVE_NOT_AVAILABLE
+        # One for this method: nobody is the last before everybody was asked.
+        waiting = _Waiting(done, lock, code, 1 + (self.commits is not None) + is_near)
+        if replicator is not None and is_near:
+            replicator.submit(log_end, waiting.copied, outbox)
+        if self.commits is not None:
+            self.commits.submit(log_end, waiting.flushed, outbox)
+        waiting.tell(outbox)
