@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import socket
@@ -14,12 +15,16 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.service.following import follower
+from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
+from longpoll_broker.service.following import follower, table_copies
+from longpoll_broker.service.following.asking import PeerError
+from longpoll_broker.service.following.master import Master
+from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import message, read_all
-from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
@@ -384,3 +389,162 @@ def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:
         cluster.master(ha_master="127.0.0.1:1")
     with pytest.raises(ConfigError, match="write HOST:PORT"):
         cluster.slave(("127.0.0.1", 0))
+
+
+def test_tables_are_copied_and_a_slave_is_found_by_the_name_server(cluster: Cluster, connect: Connect) -> None:
+    """A slave that is told of a name server alone hears of its master there, and clients hear of the slave."""
+    master = cluster.master()
+    cluster.fill(master, 3)
+    master.groups.put(GroupConfig("G", retry_max_times=3))
+    master.offsets.commit("T", "G", 0, 2)
+    master.shared.delays.put(3, 7)
+    at = "{}:{}".format(*master.name_server_address)
+    slave = cluster.slave(ha_of(master), ha_master="", name_servers=at)
+    check_equal(slave, master)
+    tables = slave.replicating.tables
+    assert tables is not None
+    wait_until(lambda: tables.round_count > 0)
+    assert slave.topics.by_name == master.topics.by_name
+    assert slave.groups.by_name == master.groups.by_name
+    assert (slave.offsets.by_pair, slave.shared.delays.by_level) == ({"T@G": {0: 2}}, {3: 7})
+    client = connect(master.name_server_address)
+    addresses = {"0": "{}:{}".format(*master.address), "1": "{}:{}".format(*slave.address)}
+    assert (
+        brokers_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)["brokerAddrTable"]["broker-a"]["brokerAddrs"]
+        == addresses
+    )
+    route = brokers_of(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert [data["brokerAddrs"] for data in route["brokerDatas"]] == [addresses]
+    slave.stop()
+    wait_until(
+        lambda: (
+            list(brokers_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)["brokerAddrTable"]["broker-a"]["brokerAddrs"])
+            == ["0"]
+        )
+    )
+
+
+def brokers_of(client: RawClient, code: int, fields: dict[str, str] | None = None) -> dict[str, Any]:
+    """What a name server says."""
+    return dict(json.loads(bytes(client.call(code, fields).body)))
+
+
+def test_a_table_that_changes_is_copied_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its version: topics made and groups removed are so at the slave, also what the slave made by itself."""
+    monkeypatch.setattr(table_copies, "COPY_MS", 10)
+    master = cluster.master()
+    slave = cluster.slave(ha_of(master), master="{}:{}".format(*master.address))
+    master.groups.put(GroupConfig("G"))
+    wait_until(lambda: "G" in slave.groups.by_name)
+    slave.groups.put(GroupConfig("own"))
+    master.topics.put(TopicConfig("later"))
+    master.groups.remove("G")
+    wait_until(lambda: slave.groups.by_name == master.groups.by_name)
+    wait_until(lambda: slave.topics.get("later") is not None)
+    master.stop()
+    slave.offsets.commit("T", "G", 0, 5)
+    assert slave.offsets.query("T", "G", 0) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.GET_ALL_TOPIC_CONFIG, b"not json"),
+        (RequestCode.GET_ALL_TOPIC_CONFIG, b'{"topicConfigTable":{"T":7}}'),
+        (RequestCode.GET_ALL_CONSUMER_OFFSET, b'{"offsetTable":[]}'),
+        (RequestCode.GET_ALL_DELAY_OFFSET, b'{"offsetTable":{"x":1}}'),
+        (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, b'{"subscriptionGroupTable":{"G":{}}}'),
+    ],
+)
+def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int, body: bytes) -> None:
+    """It is told, and what the slave has stays; the other tables are taken."""
+    slave = cluster.slave(("127.0.0.1", 1))
+    slave.topics.put(TopicConfig("T"))
+    before = slave.topics.by_name.copy()
+    copies = TableCopies(
+        slave.runtime, Master(None, None), slave.topics, slave.groups, slave.offsets, slave.shared.delays
+    )
+    answers = {
+        RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:4}}}',
+        RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:9}}',
+    }
+    copies.copy(Told({**answers, code: body}))  # type: ignore[arg-type]
+    assert copies.round_count == 0
+    assert slave.topics.by_name == before
+    assert slave.offsets.query("T", "G", 0) == (None if code == RequestCode.GET_ALL_CONSUMER_OFFSET else 4)
+    assert slave.shared.delays.by_level == ({} if code == RequestCode.GET_ALL_DELAY_OFFSET else {1: 9})
+
+
+class Told:
+    """A master that answers what a test says, and refuses everything else."""
+
+    def __init__(self, bodies: dict[int, bytes]) -> None:
+        self._bodies = bodies
+
+    def ask(self, code: int) -> Command:
+        """The answer; raises PeerError."""
+        if code not in self._bodies:
+            raise PeerError("refused")
+        return Command(0, body=self._bodies[code])
+
+
+def send_now(cluster: Cluster, broker: Broker, connect: Connect, properties: str = "") -> int:
+    """Send one message; the answer's code."""
+    return connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties), b"x").code
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_sync_master_answers_when_a_slave_has_it(cluster: Cluster, connect: Connect, flushes: bool) -> None:
+    """11 without a slave, 0 with one; who does not wait is answered 0 at once. The message stays in any case."""
+    store = attrs.evolve(TINY, flush_disk_sync=flushes)
+    master = cluster.master(role="SYNC_MASTER", store=store)
+    assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert send_now(cluster, master, connect, "WAIT\x01false") == ResponseCode.SUCCESS
+    slave = cluster.slave(ha_of(master), store=store)
+    wait_until(lambda: caught_up(slave, master))
+    for count in range(3, 6):
+        assert send_now(cluster, master, connect) == ResponseCode.SUCCESS
+        assert slave.store.log_end == master.store.log_end
+        assert master.store.visible_end("T", 0) == count
+
+
+class SilentSlave:
+    """Follows, and reports what a test says."""
+
+    def __init__(self, address: Address) -> None:
+        self.socket = socket.create_connection(address)
+
+    def report(self, offset: int) -> None:
+        """Say up to where it has the log."""
+        self.socket.sendall(struct.pack(">q", offset))
+
+
+def test_a_slave_that_is_late_or_far_behind(cluster: Cluster, connect: Connect) -> None:
+    """12 when it does not report in time, 11 at once when it lacks more than `haSlaveFallbehindMax`."""
+    master = cluster.master(role="SYNC_MASTER", slave_timeout_ms=50, slave_behind_bytes_max=1_000)
+    slave = SilentSlave(ha_of(master))
+    slave.report(0)
+    replicator = master.replicating.replicator
+    assert replicator is not None
+    wait_until(lambda: bool(replicator.behind_bytes))
+    assert send_now(cluster, master, connect) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    slave.report(master.store.log_end)
+    wait_until(lambda: replicator.copied_end == master.store.log_end)
+    while master.store.log_end - replicator.copied_end < 900:
+        assert send_now(cluster, master, connect) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
+    slave.socket.close()
+    wait_until(lambda: not replicator.behind_bytes)
+    assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_5_counts_brokers_and_asks_nobody_whether_they_are_there(cluster: Cluster, connect: Connect) -> None:
+    """`inSyncReplicas` 1 is the master alone: 0 at once; with 2 a send waits for a slave, and 12 without one."""
+    master = cluster.master(role="SYNC_MASTER", policy=ROCKETMQ_5)
+    assert send_now(cluster, master, connect) == ResponseCode.SUCCESS
+    master.stop()
+    master = cluster.master(role="SYNC_MASTER", policy=ROCKETMQ_5, in_sync_replicas=2, slave_timeout_ms=50)
+    assert send_now(cluster, master, connect) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    slave = cluster.slave(ha_of(master), policy=ROCKETMQ_5)
+    wait_until(lambda: caught_up(slave, master))
+    slave.stop()

@@ -6,7 +6,8 @@
 Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`,
 `table-saver`; under `notify=dispatcher_poll` also `dispatcher`, the pull pool and `pull-watcher`, under `expiry=scan`
 also `scanner`; under `SYNC_FLUSH` also `committer` and `commit-watcher`; where slaves may connect `replicator`, on a
-slave that copies `follower`; while recording `history-writer`.
+slave that copies `follower` and `table-copier`; where name servers are named `registrar`; while recording
+`history-writer`.
 `docs/broker.md` draws them.
 
 Leaves out what any of the parts does, and how they are put together (`assembly`). Source: `BrokerController.java`,
@@ -24,14 +25,22 @@ from longpoll_broker.assembly.administering import administering_of
 from longpoll_broker.assembly.keeping import keeping_of
 from longpoll_broker.assembly.pulling import pulling_of
 from longpoll_broker.assembly.recording import Recording, RecordingTo
-from longpoll_broker.assembly.replicating import Replicating, follower_of, replicator_of
+from longpoll_broker.assembly.replicating import Replicating, following_of, registrar_of, replicator_of
 from longpoll_broker.assembly.sending import sending_of
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.name_server import NameServer, OwnBroker
-from longpoll_broker.opening import ANY_PORT, adopt_topics, ha_address, limits_of, open_access_control, open_listener
+from longpoll_broker.opening import (
+    ANY_PORT,
+    adopt_topics,
+    ha_address,
+    ha_text,
+    limits_of,
+    open_access_control,
+    open_listener,
+)
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
 from longpoll_broker.service.io.transport import IoLoop, Totals
@@ -79,7 +88,16 @@ class Broker(Stoppable):
             shared, topic_deleted=self.pulling.topic_deleted, when_saved=saves.answer_when_saved
         )
         replicator = replicator_of(shared, ha_listener)
-        self.replicating = Replicating(replicator, follower_of(shared, self._show_copied))
+        advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
+        self._own = OwnBroker(
+            shared.config,
+            shared.topics,
+            f"{advertised}:{self.address[1]}",
+            "" if replicator is None else ha_text(replicator.address, advertised),
+        )
+        master, follower, tables = following_of(shared, self._show_copied)
+        registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
+        self.replicating = Replicating(replicator, follower, tables, registrar)
         self.sending = sending_of(
             shared,
             flushed=self._flushed,
@@ -119,9 +137,7 @@ class Broker(Stoppable):
         first.share_with(loops)
         self.hold_service.run_clock_on(first.outbox, first.wake)
         first.add_listener(listeners[0], self.handler)
-        advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
-        own = OwnBroker(config, shared.topics, f"{advertised}:{self.address[1]}")
-        name_server = NameServer(own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
+        name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
         first.add_listener(listeners[1], name_server)
         return loops
 

@@ -84,6 +84,8 @@ class BrokerConfig:
     """HOST:PORT where a slave's master serves requests; empty: as a name server says, or none is followed."""
     ha_master: str = field(default="")
     """`haMasterAddress`, HOST:PORT where it sends its log; empty: at the port after that of `master`."""
+    name_servers: str = field(default="")
+    """`namesrvAddr`: HOST:PORT of name servers to register at, separated by semicolons; empty: at none."""
     ha_port: int | None = field(default=None)
     """`haListenPort`: slaves may connect there, on loopback; 0 picks one, None: nowhere, but for a SYNC_MASTER."""
     slave_count_max: int = field(default=8)

@@ -19,6 +19,7 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
@@ -58,6 +59,8 @@ class OwnBroker:
     topics: Topics
     address: str
     """HOST:PORT that clients are told to go to."""
+    ha_address: str = ""
+    """HOST:PORT where its slaves connect; empty for nowhere."""
 
 
 @define(slots=True, eq=False)
@@ -143,7 +146,8 @@ class NameServer:
             brokers[config.broker_name] = self._broker(self.own)
             clusters[config.cluster_name] = [config.broker_name]
         for broker in self.routes:
-            brokers[broker.name] = self._registered(broker)
+            if broker.name not in brokers:
+                brokers[broker.name] = self._registered(broker)
             members = clusters.setdefault(broker.cluster, [])
             if broker.name not in members:
                 members.append(broker.name)
@@ -176,12 +180,22 @@ class NameServer:
             version=table.data_version.as_pair(),
             heard_ms=self.now_ms(),
             topics=usable(_topics(table)) if header.broker_id == 0 else {},
+            ha_address=header.ha_server_addr,
         )
         if not self.routes.register(broker):
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many brokers have registered here")
-        masters = self.routes.addresses(header.broker_name)
-        told = RegisterBrokerResponseHeader(master_addr=masters.get(0) if header.broker_id else None)
+        told = self._master_of(broker) if header.broker_id else RegisterBrokerResponseHeader()
         return answer(command, ResponseCode.SUCCESS, None, told.encode())
+
+    def _master_of(self, slave: RegisteredBroker) -> RegisterBrokerResponseHeader:
+        """Where a slave's master is, if it is known: this process's own broker, or one that has registered."""
+        own = self.own
+        if own is not None and (own.config.broker_name, own.config.broker_id) == (slave.name, MASTER_ID):
+            return RegisterBrokerResponseHeader(ha_server_addr=own.ha_address or None, master_addr=own.address)
+        master = self.routes.get(self.routes.addresses(slave.name).get(MASTER_ID, ""))
+        if master is None:
+            return RegisterBrokerResponseHeader()
+        return RegisterBrokerResponseHeader(ha_server_addr=master.ha_address or None, master_addr=master.address)
 
     def unregister(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """104: a broker leaves."""
@@ -210,8 +224,12 @@ class NameServer:
             return "crc32 not match"
         if header.compressed:
             return "a compressed registration is not read here: set compressedRegister=false"
-        if self.own is not None and header.broker_name == self.own.config.broker_name:
-            return f"the broker name {header.broker_name[:60]!r} is this name server's own: give the broker another one"
+        own = None if self.own is None else (self.own.config.broker_name, self.own.config.broker_id)
+        if (header.broker_name, header.broker_id) == own:
+            return (
+                f"the broker name {header.broker_name[:60]!r} with id {header.broker_id} is this name server's own: "
+                "give the broker another name, or a slave another id"
+            )
         return None
 
     def _registered(self, broker: RegisteredBroker) -> BrokerData:
@@ -226,7 +244,7 @@ class NameServer:
         return BrokerData(
             cluster=own.config.cluster_name,
             broker_name=own.config.broker_name,
-            broker_addrs={own.config.broker_id: own.address},
+            broker_addrs=self.routes.addresses(own.config.broker_name) | {own.config.broker_id: own.address},
             enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )
 

@@ -47,6 +47,11 @@ def ha_address(config: BrokerConfig, address: Address) -> Address | None:
     return ("127.0.0.1", address[1] + 1) if config.role == "SYNC_MASTER" else None
 
 
+def ha_text(address: Address, advertised: str) -> str:
+    """Where slaves are told to connect; `advertised` is this broker's host for others."""
+    return f"{advertised if address[0] in {'0.0.0.0', '::'} else address[0]}:{address[1]}"  # noqa: S104 - compared
+
+
 def limits_of(config: BrokerConfig) -> Limits:
     """What one connection may cost, and all of them."""
     return Limits(

@@ -56,6 +56,12 @@ def _address(text: str) -> str:
     return text
 
 
+def _addresses(text: str) -> str:
+    for address in filter(None, text.split(";")):
+        address_of(address)
+    return text
+
+
 HOURS_OF_DAY: Final = 24
 Key = tuple[str, Callable[[str], Any]]
 BROKER_KEYS: Final[dict[str, Key]] = {
@@ -64,6 +70,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerId": ("broker_id", _count),
     "brokerRole": ("role", _role),
     "slaveReadEnable": ("slave_read", _boolean),
+    "namesrvAddr": ("name_servers", _addresses),
     "haMasterAddress": ("ha_master", _address),
     "haListenPort": ("ha_port", _count),
     "haTransferBatchSize": ("transfer_size", _count),

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.following.follower import Follower
-from longpoll_broker.service.following.master import Master
+from longpoll_broker.service.following.master import Master, address_in
+from longpoll_broker.service.following.registrar import Registrar
+from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.replication.replicator import ReplicationSettings, Replicator
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX
 from longpoll_runtime import Address, Listener
@@ -21,13 +24,14 @@ class Replicating:
 
     replicator: Replicator | None
     follower: Follower | None
+    tables: TableCopies | None
+    registrar: Registrar | None
 
     def start(self) -> None:
         """Start the threads."""
-        if self.replicator is not None:
-            self.replicator.start()
-        if self.follower is not None:
-            self.follower.start()
+        for service in (self.replicator, self.follower, self.tables, self.registrar):
+            if service is not None:
+                service.start()
 
     def appended(self) -> None:
         """Send to slaves what was appended and may be shown."""
@@ -35,9 +39,10 @@ class Replicating:
             self.replicator.appended()
 
     def stop_following(self) -> None:
-        """Append nothing any more."""
-        if self.follower is not None:
-            self.follower.stop()
+        """Be known to no name server, and copy nothing any more."""
+        for service in (self.registrar, self.tables, self.follower):
+            if service is not None:
+                service.stop()
 
     def stop_replicating(self) -> None:
         """Send nothing any more."""
@@ -67,21 +72,22 @@ def replicator_of(shared: Shared, listener: Listener | None) -> Replicator | Non
     return Replicator(shared.runtime, shared.store, listener, settings)
 
 
-def follower_of(shared: Shared, show: Callable[[], None]) -> Follower | None:
-    """Who copies a master's log; None for a master, and for a slave that is told of none. Raises ConfigError."""
-    config = shared.config
-    master = Master(_address(config.master, "masterAddress"), _address(config.ha_master, "haMasterAddress"))
-    if master.ha_address is None and master.address is not None:
-        host, port = master.address
-        master.ha_address = host, port + 1
+def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | None, Follower | None, TableCopies | None]:
+    """Where a slave's master is, and who copies its log and its tables; nothing of it for a master.
+
+    Raises ConfigError.
+    """
+    config, runtime = shared.config, shared.runtime
+    master = Master(address_in(config.master, "masterAddress"), _ha_master(config))
     if not shared.standing.is_slave:
-        if master.ha_address is not None:
+        if config.master or config.ha_master:
             raise ConfigError("only a slave follows a master: set brokerRole=SLAVE and a brokerId above 0")
-        return None
-    if master.ha_address is None:
-        return None
-    return Follower(
-        shared.runtime,
+        return None, None, None
+    if not (config.master or config.ha_master or config.name_servers):
+        # It serves the store that it was given.
+        return None, None, None
+    follower = Follower(
+        runtime,
         shared.store,
         master,
         show,
@@ -89,13 +95,23 @@ def follower_of(shared: Shared, show: Callable[[], None]) -> Follower | None:
         config.ha_heartbeat_ms,
         config.ha_idle_ms_max,
     )
+    tables = TableCopies(runtime, master, shared.topics, shared.groups, shared.offsets, shared.delays)
+    return master, follower, tables
 
 
-def _address(text: str, key: str) -> Address | None:
-    """HOST:PORT as a pair, None for nothing; raises ConfigError."""
-    if not text:
+def registrar_of(shared: Shared, address: str, ha_address: str, master: Master | None) -> Registrar | None:
+    """Who registers at name servers, if any are named; raises ConfigError."""
+    config = shared.config
+    found = (address_in(text.strip(), "namesrvAddr") for text in config.name_servers.split(";"))
+    name_servers = tuple(address for address in found if address is not None)
+    if not name_servers:
         return None
-    host, _colon, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 2**16 - 1:
-        raise ConfigError(f"{key} is {text!r}: write HOST:PORT, such as 127.0.0.1:10911")
-    return host.strip("[]"), int(port)
+    return Registrar(
+        shared.runtime, config, shared.topics, name_servers, address, ha_address, master, shared.runtime.unix_ms()
+    )
+
+
+def _ha_master(config: BrokerConfig) -> Address | None:
+    """Where the master sends its log by the settings: at the port after that of its requests unless they say more."""
+    ha_master, master = address_in(config.ha_master, "haMasterAddress"), address_in(config.master, "masterAddress")
+    return (master[0], master[1] + 1) if ha_master is None and master is not None else ha_master

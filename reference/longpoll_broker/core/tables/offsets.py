@@ -8,6 +8,7 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -55,6 +56,18 @@ class Offsets:
             queues[queue_id] = offset
             self.changed = True
         return True
+
+    def lay_over(self, table: Mapping[str, Mapping[int, int]]) -> None:
+        """Take over another broker's offsets, pair by pair (`SlaveSynchronize.syncConsumerOffset`).
+
+        Pairs that it does not have stay; what would be too much is left out.
+        """
+        with self.guard:
+            for pair, queues in table.items():
+                room = pair in self.by_pair or len(self.by_pair) < OFFSET_COUNT_MAX
+                if room and len(queues) <= QUEUE_COUNT_MAX and self.by_pair.get(pair) != queues:
+                    self.by_pair[pair] = dict(queues)
+                    self.changed = True
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
         """The stored offset; None when there is none."""

@@ -39,6 +39,8 @@ class RegisteredBroker:
     heard_ms: int
     topics: Mapping[str, TopicConfig]
     """A master's; a slave's are its master's."""
+    ha_address: str = ""
+    """HOST:PORT where its slaves connect, as it says."""
 
 
 @define(slots=True, eq=False)

@@ -8,7 +8,7 @@ Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `Subs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -87,19 +87,30 @@ class _Named(Generic[Config]):
 
     by_name: dict[str, Config] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
+    version: int = field(default=0, init=False)
+    """Counts the changes since the start; who copies the table sees by it whether there were some."""
+
+    def replace(self, by_name: Mapping[str, Config]) -> None:
+        """Have these and no others; the names are right."""
+        self.by_name = dict(by_name)
+        self._has_changed()
 
     def remove(self, name: str) -> bool:
         """Forget what has this name; false when there was none."""
         if self.by_name.pop(name, None) is None:
             return False
-        self.changed = True
+        self._has_changed()
         return True
+
+    def _has_changed(self) -> None:
+        self.version += 1
+        self.changed = True
 
     def _keep(self, name: str, config: Config) -> bool:
         if name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
             return False
         self.by_name[name] = config
-        self.changed = True
+        self._has_changed()
         return True
 
 

@@ -25,7 +25,7 @@ from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.upkeep.table_saves import WhenSaved
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import GroupTable, load_json
+from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
@@ -221,12 +221,6 @@ class AdminProcessor(Serving):
         if not self.groups.put(group):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
-
-    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """201: every consumer group and its settings."""
-        table = GroupTable(subscription_group_table=self.groups.by_name.copy())
-        return answer(command, ResponseCode.SUCCESS, body=table.encode())
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:

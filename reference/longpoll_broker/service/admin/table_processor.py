@@ -1,7 +1,7 @@
-"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45.
+"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 201.
 
 Of the settings only those that may change while the broker runs can be changed (25); any other is refused with its
-name, where RocketMQ takes whatever it is sent and says that all is well. Leaves out 201 (`admin_processor`).
+name, where RocketMQ takes whatever it is sent and says that all is well. Slaves copy the tables by these.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`; `StoreStatsService.getRuntimeInfo`.
@@ -24,7 +24,7 @@ from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.io.request_counts import RequestCounts
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import DataVersion, DelayTable, KVTable, OffsetTable, TopicTable
+from longpoll_protocol.bodies import DataVersion, DelayTable, GroupTable, KVTable, OffsetTable, TopicTable
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
@@ -118,7 +118,20 @@ class TableProcessor(Serving):
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """21: every topic and its settings."""
-        return _table(command, TopicTable(topic_config_table=self.topics.by_name.copy()).encode())
+        version = self._version(self.topics)
+        table = TopicTable(topic_config_table=self.topics.by_name.copy(), data_version=version)
+        return _table(command, table.encode())
+
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """201: every consumer group and its settings."""
+        version = self._version(self.groups)
+        table = GroupTable(subscription_group_table=self.groups.by_name.copy(), data_version=version)
+        return answer(command, ResponseCode.SUCCESS, body=table.encode())
+
+    def _version(self, table: Topics | Groups) -> DataVersion:
+        """Which state of a table is told; read before the table, so that a change meanwhile is seen the next time."""
+        return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -10,7 +10,7 @@ Source: `ScheduleMessageService.java` 4.9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from attrs import define, field
@@ -43,6 +43,12 @@ class DelayOffsets:
         """Note how far a level has come."""
         self.by_level[level] = offset
         self.changed = True
+
+    def replace(self, by_level: Mapping[int, int]) -> None:
+        """Have these and no others, as a slave has its master's."""
+        if self.by_level != by_level:
+            self.by_level = dict(by_level)
+            self.changed = True
 
 
 @define(slots=True, eq=False)
