@@ -464,7 +464,7 @@ def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int
     copies = TableCopies(
         slave.runtime, Master(None, None), slave.topics, slave.groups, slave.offsets, slave.shared.delays
     )
-    answers = {
+    answers: dict[int, bytes] = {
         RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:4}}}',
         RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:9}}',
     }

@@ -37,6 +37,7 @@ from longpoll_broker.opening import (
     adopt_topics,
     ha_address,
     ha_text,
+    know_copied_topics,
     limits_of,
     open_access_control,
     open_listener,
@@ -116,6 +117,8 @@ class Broker(Stoppable):
         self.loops = self._loops(listeners)
         """The first one has the listeners and the clock of deadlines."""
         self._stopped = False
+        self._queue_count = 0
+        """Of which the topics are known, on a slave that copies."""
 
     def _loops(self, listeners: tuple[Listener, Listener]) -> list[IoLoop]:
         shared, config = self.shared, self.config
@@ -153,6 +156,9 @@ class Broker(Stoppable):
 
     def _show_copied(self) -> None:
         """The same of what was copied from a master."""
+        if self.shared.traits.knows_copied_topics and self._queue_count != self.store.queue_count:
+            self._queue_count = self.store.queue_count
+            know_copied_topics(self.topics, self.store)
         self.pulling.dispatch_service.show_waiting()
         self.replicating.appended()
 

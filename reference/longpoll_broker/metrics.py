@@ -37,6 +37,7 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily("longpoll_groups", "Consumer groups.", len(broker.groups.by_name))
         yield self._requests()
         yield self._log()
+        yield from self._copies()
         yield self._lag()
 
     def _requests(self) -> Metric:
@@ -67,6 +68,20 @@ class BrokerCollector(Collector):
         found.add_metric(["flushed"], store.flushed_end)
         found.add_metric(["visible"], store.dispatched_end)
         return found
+
+    def _copies(self) -> Iterator[Metric]:
+        """Who copies this broker's log, and whether it copies another's."""
+        replicating = self.broker.replicating
+        if replicating.replicator is not None:
+            found = GaugeMetricFamily(
+                "longpoll_slave_behind_bytes", "How much of the log a slave has not reported.", labels=["slave"]
+            )
+            for slave, behind in replicating.replicator.behind_bytes.items():
+                found.add_metric([slave], behind)
+            yield found
+        if replicating.follower is not None:
+            is_connected = int(replicating.follower.is_connected)
+            yield GaugeMetricFamily("longpoll_master_connected", "Whether the master sends its log.", is_connected)
 
     def _lag(self) -> Metric:
         found = GaugeMetricFamily(

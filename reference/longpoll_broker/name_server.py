@@ -129,6 +129,9 @@ class NameServer:
             brokers.append(self._broker(own))
             queues.append(self._queue_data(own.config.broker_name, own_topic))
         for broker, topic in self.routes.with_topic(name):
+            if own is not None and broker.name == own.config.broker_name:
+                # A slave of this process's broker, or that one is the slave: it has told what there is.
+                continue
             brokers.append(self._registered(broker))
             queues.append(self._queue_data(broker.name, topic))
         if not brokers:
@@ -179,7 +182,7 @@ class NameServer:
             channel=channel,
             version=table.data_version.as_pair(),
             heard_ms=self.now_ms(),
-            topics=usable(_topics(table)) if header.broker_id == 0 else {},
+            topics=usable(_topics(table)),
             ha_address=header.ha_server_addr,
         )
         if not self.routes.register(broker):

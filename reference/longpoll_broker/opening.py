@@ -9,6 +9,8 @@ import logging
 from contextlib import ExitStack
 from typing import Final
 
+from msgspec.structs import replace
+
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.errors import BrokerUserError
@@ -75,6 +77,20 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
         if topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
             log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
             topics.put(TopicConfig(topic, count, count))
+
+
+def know_copied_topics(topics: Topics, store: MessageStore) -> None:
+    """Know the topics that a slave has copied messages of, with the queues that they have here.
+
+    The master's table, which says more, replaces them when it is copied.
+    """
+    for topic, queue_id in store.all_queues():
+        known = topics.get(topic)
+        if known is not None and known.read_queue_nums > queue_id:
+            continue
+        if name_problem(topic) is None and topic != OP_TOPIC:
+            count = queue_id + 1
+            topics.put(TopicConfig(topic, count, count) if known is None else replace(known, read_queue_nums=count))
 
 
 def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageStore) -> AccessControl | None:

@@ -104,6 +104,16 @@ class ClientInstance(Closeable):
         with self._lock:
             return self._routes.address(broker_name)
 
+    def broker_address_of(self, broker_name: str, broker_id: int) -> str:
+        """The address of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        with self._lock:
+            return self._routes.address_of(broker_name, broker_id)
+
+    def other_broker_id(self, broker_name: str, address: str) -> int | None:
+        """The least id of a broker of that name at another address; None when there is none."""
+        with self._lock:
+            return self._routes.other_id(broker_name, address)
+
     def broker_addresses(self) -> list[str]:
         """Every address that a route has named."""
         with self._lock:

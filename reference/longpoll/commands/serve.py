@@ -43,6 +43,9 @@ from longpoll_spec.policy import preset, with_knobs
 @knob_option("Set one knob of the policy; repeatable.")
 @click.option("--listen", default="127.0.0.1:10911", show_default=True, help="Address of the broker; port 0 picks one.")
 @click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
+@click.option("--ha", metavar="HOST:PORT", help="Slaves may connect there; whoever does is shown all of the log.")
+@click.option("--slave-of", metavar="HOST:PORT", help="Be a slave of the master that serves requests there.")
+@click.option("--register-at", metavar="HOST:PORT", help="Register at this name server too; several with semicolons.")
 @click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="A file of RocketMQ's broker.conf keys.")
 @click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
@@ -66,6 +69,9 @@ def serve(
     knobs: tuple[str, ...],
     listen: str,
     name_server: str,
+    ha: str | None,
+    slave_of: str | None,
+    register_at: str | None,
     record: Path | None,
     config_file: Path | None,
     acl_file: Path | None,
@@ -89,6 +95,8 @@ def serve(
       longpoll serve --store /tmp/store
       longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
+      longpoll serve --ha 127.0.0.1:10912
+      longpoll serve --listen 127.0.0.1:0 --name-server 127.0.0.1:0 --slave-of 127.0.0.1:10911
       longpoll serve --metrics 127.0.0.1:9090 --log-format json --log-level info
       longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
       longpoll serve --tls-certificate server.pem --tls-key server.key --tls-required --tls-client-authority ca.pem
@@ -101,6 +109,7 @@ def serve(
             err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}")
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
+    broker_config = _among_others(broker_config, slave_of, register_at)
     server_tls = _server_tls(tls_certificate, tls_key, tls_client_authority, is_required=tls_required)
     runtime = RealRuntime(server_tls=server_tls)
     stopped = runtime.event()
@@ -124,6 +133,7 @@ def serve(
                     store_config=store_config,
                     listen=address_of(listen),
                     name_server=address_of(name_server),
+                    ha=None if ha is None else address_of(ha),
                     record_directory=None if record is None else str(record.absolute()),
                     is_fast=not plain,
                 )
@@ -140,6 +150,18 @@ def serve(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _among_others(config: BrokerConfig, slave_of: str | None, register_at: str | None) -> BrokerConfig:
+    """The settings of a slave, or of a broker that registers, as the options say; raises ConfigError."""
+    if slave_of is not None:
+        address_of(slave_of)
+        config = evolve(config, role="SLAVE", master=slave_of, broker_id=config.broker_id or 1, slave_read=True)
+    if register_at is not None:
+        for address in filter(None, register_at.split(";")):
+            address_of(address)
+        config = evolve(config, name_servers=register_at)
+    return config
 
 
 def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
@@ -194,6 +216,8 @@ def _say_ready(broker: Broker, directory: str, metrics: str | None, *, as_json: 
         "name-server": "{}:{}".format(*broker.name_server_address),
         "store": directory,
     }
+    if broker.replicating.replicator is not None:
+        places["ha"] = "{}:{}".format(*broker.replicating.replicator.address)
     if metrics is not None:
         places["metrics"] = metrics
     if as_json:

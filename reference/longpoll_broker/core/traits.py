@@ -59,6 +59,8 @@ class Traits:
     hears_of_members: bool = True
     """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
 
+    knows_copied_topics: bool = True
+    """A slave knows a topic as soon as it has copied a message of it, before its master's table is copied."""
     begins_with_last_file: bool = False
     """A slave that has nothing is sent only the last file of the log, and not all of it."""
     counts_replicas: bool = False
@@ -141,6 +143,7 @@ TRAITS_4_9: Final = Traits(
     stores_moved_offsets=True,
     slave_notifies=False,
     hears_of_members=False,
+    knows_copied_topics=False,
     begins_with_last_file=True,
     name_server_is_silent=True,
     answers_undecided=False,

@@ -392,6 +392,15 @@ class MessageStore:
         """Every queue that has files, by topic and queue id."""
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all() if queue.segments.segments)
 
+    def all_queues(self) -> list[tuple[str, int]]:
+        """Every queue, also one whose first message is not visible yet."""
+        return sorted((queue.topic, queue.queue_id) for queue in self._table.all())
+
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are; of a store that copies another it only changes where there is a new one."""
+        return sum(len(topic.queues) for topic in list(self._table.topics.values()))
+
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue offset after the last visible message (`getMaxOffsetInQueue`); 0 for a queue that is not there."""
         queue = self._table.find(topic, queue_id)

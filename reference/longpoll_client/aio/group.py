@@ -60,6 +60,14 @@ class LoopReach:
         """Host:port of a broker; raises NoRouteError."""
         return self._instance.routes.address(broker_name)
 
+    def broker_address_of(self, broker_name: str, broker_id: int) -> str:
+        """The address of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        return self._instance.routes.address_of(broker_name, broker_id)
+
+    def other_broker_id(self, broker_name: str, address: str) -> int | None:
+        """The least id of a broker of that name at another address; None when there is none."""
+        return self._instance.routes.other_id(broker_name, address)
+
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
         """Answer what the peer at host:port asked, if there is a connection to it."""
         connection = self._instance.opened(address)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from attrs import frozen
 
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
+from longpoll_client.consume.source import MASTER_ID, Source
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
 from longpoll_client.link.calls import Answer, Callback
@@ -34,6 +35,8 @@ RETRY_S: Final = 3.0
 """`pullTimeDelayMillsWhenException`."""
 FLOW_CONTROL_RETRY_S: Final = 0.02
 """`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`."""
+BEHIND_RETRY_S: Final = 0.2
+"""When to ask again after an answer that says to ask at once and leads no further."""
 _RESULTS: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -88,6 +91,14 @@ class Reach(Protocol):
 
     def broker_address(self, broker_name: str, /) -> str:
         """Host:port of a broker; raises NoRouteError."""
+        ...
+
+    def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
+        """Host:port of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        ...
+
+    def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
+        """The least id of a broker of that name at another address; None when there is none."""
         ...
 
     def reply(
@@ -153,6 +164,7 @@ class Puller:
         """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
         self._stopped_by: Stop | None = None
         self._asked_ns = 0
+        self._source = Source(instance, queue.broker_name)
 
     @property
     def offset_done(self) -> int:
@@ -260,7 +272,7 @@ class Puller:
             self._asked_ns = self._instance.runtime.monotonic_ns()
             header = self._header()
         try:
-            client = self._instance.client(self._instance.broker_address(self.queue.broker_name))
+            client = self._instance.client(self._source.address(self._asked_ns))
             client.call_async(
                 RequestCode.PULL_MESSAGE,
                 header,
@@ -268,7 +280,11 @@ class Puller:
                 timeout_s=self._settings.timeout_s,
             )
         except LongpollError as error:
-            self._failed(error, RETRY_S, turn)
+            self._failed(error, self._retry_s(), turn)
+
+    def _retry_s(self) -> float:
+        """When to ask again after the broker was not reached: at once where there is another one."""
+        return 0.0 if self._source.gave_way(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
         """Whether flow control says no; `done` asks again. Each stop is counted once."""
@@ -281,7 +297,7 @@ class Puller:
     def _header(self) -> PullMessageRequestHeader:
         offset_done = self._cached.offset_done
         flag = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
-        if self._settings.commits and offset_done > 0:
+        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID:
             flag |= PullSysFlag.COMMIT_OFFSET
         return PullMessageRequestHeader(
             consumer_group=self._settings.group,
@@ -315,15 +331,29 @@ class Puller:
             self._check_order(found)
         except LongpollError as error:
             is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
-            self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S, turn)
+            is_gone = not isinstance(answer, Command)
+            if not is_gone:
+                # A slave may not know yet what its master does.
+                self._source.suggested(MASTER_ID)
+            self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else self._retry_s() if is_gone else RETRY_S, turn)
             return
+        self._source.suggested(header.suggest_which_broker_id)
         wanted = tuple(message for message in found if tags is None or message.tags in tags)
         if broken is not None and not found:
             self._unreadable(str(broken), answer, header.next_begin_offset, turn)
             return
         offset_next = header.next_begin_offset if broken is None else found[-1].queue_offset + 1
+        is_no_further = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._goes_on(offset_next)
         self._take(wanted, offset_next, turn, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
-        self.pull()
+        if is_no_further:
+            # A slave that is behind says so; at once it would say the same.
+            self._timer.after(BEHIND_RETRY_S, self.pull)
+        else:
+            self.pull()
+
+    def _goes_on(self, offset_next: int) -> bool:
+        with self._lock:
+            return offset_next != self._cached.offset_next
 
     def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
         """The first message of an answer cannot be read: ask for it alone, and pass it over if it is no better then.

@@ -9,7 +9,7 @@ Source: `MQClientInstance.java`, `TopicPublishInfo.java`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attrs import define, evolve, field, frozen
@@ -44,9 +44,11 @@ class Route:
     writable: tuple[MessageQueue, ...]
     """Queues that can be sent to, in order."""
     addresses: dict[str, str]
-    """The master's host:port of each broker name."""
+    """The host:port of each broker name: the master's, or where there is none the first slave's."""
     learned_ns: int
     """When it was learned, or at the earliest so that it is asked for again when it should be."""
+    by_id: Mapping[str, Mapping[int, str]] = field(factory=dict)
+    """Every host:port of each broker name, by broker id."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -76,6 +78,7 @@ class Routes:
     _routes: dict[str, Route] = field(factory=dict, init=False)
     _doubted: set[str] = field(factory=set, init=False)
     _addresses: dict[str, str] = field(factory=dict, init=False)
+    _by_id: dict[str, Mapping[int, str]] = field(factory=dict, init=False)
 
     def known(self, topic: str) -> Route | None:
         """What is known of a topic, however old."""
@@ -94,11 +97,11 @@ class Routes:
         """Keep what a name server said of a topic, or of the one whose route it borrows.
 
         `queue_count_max` is given for a borrowed one. Raises NoRouteError when the name server knows no topic, or no
-        broker of it with a master, and another ClientError when the answer is none.
+        broker of it, and another ClientError when the answer is none.
         """
         route = make_route(topic, _route_data(topic, answer), queue_count_max, now_ns)
         if not route.addresses:
-            raise NoRouteError(f"topic {topic!r} has no broker with a master: is the broker up?")
+            raise NoRouteError(f"topic {topic!r} has no broker: is it up?")
         # A borrowed route is asked for again with the next send, which makes the topic have its own.
         self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
         if queue_count_max is not None:
@@ -137,12 +140,23 @@ class Routes:
             raise NoRouteError(f"broker {broker_name!r} is in no route")
         return address
 
+    def address_of(self, broker_name: str, broker_id: int) -> str:
+        """The address of one broker of that name, or where it is not known that of `address`; raises NoRouteError."""
+        return self._by_id.get(broker_name, {}).get(broker_id) or self.address(broker_name)
+
+    def other_id(self, broker_name: str, address: str) -> int | None:
+        """The least id of a broker of that name at another address; None when there is none."""
+        found = self._by_id.get(broker_name, {})
+        return min((broker_id for broker_id, other in found.items() if other != address), default=None)
+
     def addresses(self) -> list[str]:
-        """Every address that a route has named."""
-        return sorted(set(self._addresses.values()))
+        """Every address that the latest routes have named, of slaves too."""
+        slaves = {address for by_id in self._by_id.values() for address in by_id.values()}
+        return sorted(slaves | set(self._addresses.values()))
 
     def _keep(self, route: Route) -> None:
         self._addresses.update(route.addresses)
+        self._by_id.update(route.by_id)
         self._routes[route.topic] = route
         self._doubted.discard(route.topic)
 
@@ -164,12 +178,9 @@ def _route_data(topic: str, answer: Command) -> TopicRouteData:
 
 
 def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, learned_ns: int) -> Route:
-    """Turn a name server's answer into queues; brokers without a master are left out."""
-    addresses = {
-        broker.broker_name: broker.broker_addrs[MASTER_ID]
-        for broker in data.broker_datas
-        if MASTER_ID in broker.broker_addrs
-    }
+    """Turn a name server's answer into queues; those of a broker without a master can be pulled alone."""
+    by_id = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas if broker.broker_addrs}
+    addresses = {name: addresses_of[min(addresses_of)] for name, addresses_of in by_id.items()}
     counts: Sequence[tuple[str, int, int, int]] = [
         (queue.broker_name, queue.perm, queue.read_queue_nums, queue.write_queue_nums)
         for queue in data.queue_datas
@@ -184,5 +195,10 @@ def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, le
         ]
 
     readable = [queue for name, perm, reads, _ in counts if perm & Permission.READ for queue in queues(name, reads)]
-    writable = [queue for name, perm, _, writes in counts if perm & Permission.WRITE for queue in queues(name, writes)]
-    return Route(topic, tuple(sorted(readable)), tuple(sorted(writable)), addresses, learned_ns)
+    writable = [
+        queue
+        for name, perm, _, writes in counts
+        if perm & Permission.WRITE and MASTER_ID in by_id[name]
+        for queue in queues(name, writes)
+    ]
+    return Route(topic, tuple(sorted(readable)), tuple(sorted(writable)), addresses, learned_ns, by_id)

@@ -38,7 +38,7 @@ class RegisteredBroker:
     version: Version
     heard_ms: int
     topics: Mapping[str, TopicConfig]
-    """A master's; a slave's are its master's."""
+    """What it said that it has; a slave's count while no master of its name is here."""
     ha_address: str = ""
     """HOST:PORT where its slaves connect, as it says."""
 
@@ -84,8 +84,13 @@ class Routes:
                 del self._by_address[broker.address]
 
     def with_topic(self, topic: str) -> list[tuple[RegisteredBroker, TopicConfig]]:
-        """The masters that have a topic, and how they have it."""
-        return [(broker, broker.topics[topic]) for broker in self if broker.broker_id == 0 and topic in broker.topics]
+        """The first broker of each name that has a topic, mostly the master, and how it has it."""
+        first: dict[str, RegisteredBroker] = {}
+        for broker in self:
+            known = first.get(broker.name)
+            if known is None or broker.broker_id < known.broker_id:
+                first[broker.name] = broker
+        return [(broker, broker.topics[topic]) for broker in first.values() if topic in broker.topics]
 
     def forget_topic(self, topic: str, cluster: str | None) -> None:
         """No broker has the topic until it registers anew; with a cluster, none of that cluster."""
