@@ -37,6 +37,7 @@ SECTIONS: Final = (
             "try-it",
             "explorer",
             "broker",
+            "slave",
             "embedding",
             "client",
             "mqadmin",

@@ -5,7 +5,6 @@ Each copy is equal to the byte, tables come along, and the name server leads cli
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ from model_tests.conformance.java_broker import JavaUnavailableError, free_port,
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -47,14 +46,6 @@ def class_path(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
         return resolve(tmp_path_factory.mktemp("maven"), version)
     except JavaUnavailableError as error:
         pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for another process to make something true; an AssertionError when it does not."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.05)
 
 
 def send(client: RawClient, count: int, size: int = 20_000) -> int:
@@ -99,7 +90,9 @@ def test_ours_behind_a_java_master(
         slave = start_broker(
             directory=str(tmp_path / "ours"), policy=POLICIES[version], config=config, store_config=STORE
         )
-        until("the first message was copied", lambda: slave.store.visible_end("T", 0) == 1)
+        wait_until(lambda: slave.store.visible_end("T", 0) == 1, WAIT_S)
+        # 5.5 stores offsets only of groups that it knows.
+        client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}')
         client.call(
             RequestCode.UPDATE_CONSUMER_OFFSET,
             {"topic": "T", "consumerGroup": "G", "queueId": "0", "commitOffset": "7"},
@@ -107,11 +100,11 @@ def test_ours_behind_a_java_master(
         assert send(client, 120) == ResponseCode.SUCCESS
         # A SYNC_MASTER answers when a slave has it.
         assert slave.store.log_end > 2 * FILE_SIZE
-        until("everything is visible", lambda: slave.store.visible_end("T", 0) == 121)
+        wait_until(lambda: slave.store.visible_end("T", 0) == 121, WAIT_S)
         tables = slave.replicating.tables
         assert tables is not None
         before = tables.round_count
-        until("the tables were copied", lambda: tables.round_count > before and slave.offsets.query("T", "G", 0) == 7)
+        wait_until(lambda: tables.round_count > before and slave.offsets.query("T", "G", 0) == 7, WAIT_S)
         assert slave.topics.get("T") is not None
         records = records_of(pulled(connect(slave.address), 100))
         assert [bytes(record.body) for record in records] == [
@@ -166,22 +159,16 @@ def test_a_java_slave_behind_ours(
     with running(class_path, tmp_path / "java", settings=settings) as java:
         replicator = ours.replicating.replicator
         assert replicator is not None
-        until("the slave has connected", lambda: bool(replicator.behind_bytes))
+        wait_until(lambda: bool(replicator.behind_bytes), WAIT_S)
         assert send(client, 120) == ResponseCode.SUCCESS
-        until("the slave has everything", lambda: set(replicator.behind_bytes.values()) == {0})
+        wait_until(lambda: set(replicator.behind_bytes.values()) == {0}, WAIT_S)
         slave = connect(java.address)
-        until("it is visible there", lambda: ends_of(slave, "T") == 120)
-        until(
-            "the offsets are copied",
-            lambda: (
-                slave.call(
-                    RequestCode.QUERY_CONSUMER_OFFSET, {"topic": "T", "consumerGroup": "G", "queueId": "0"}
-                ).ext_fields
-                == {"offset": "3"}
-            ),
-        )
+        wait_until(lambda: ends_of(slave, "T") == 120, WAIT_S)
+        asked = {"topic": "T", "consumerGroup": "G", "queueId": "0"}
+        query = RequestCode.QUERY_CONSUMER_OFFSET
+        wait_until(lambda: slave.call(query, asked).ext_fields == {"offset": "3"}, WAIT_S)
         # Its table of topics is copied every ten seconds, and until then it knows none.
-        until("the topics are copied", lambda: pulled(slave, 110).code == ResponseCode.SUCCESS)
+        wait_until(lambda: pulled(slave, 110).code == ResponseCode.SUCCESS, WAIT_S)
         records = records_of(pulled(slave, 110))
         assert [bytes(record.body)[:4] for record in records][:1] == [(110).to_bytes(4)]
         route = connect(name_server).call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})

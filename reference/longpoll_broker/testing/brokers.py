@@ -24,9 +24,9 @@ class StartBroker(Protocol):
         ...
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Wait for another thread to make something true; an AssertionError when it does not."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not become true"
         time.sleep(0.001)

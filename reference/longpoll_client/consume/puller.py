@@ -15,10 +15,11 @@ from typing import Final, Protocol
 from attrs import frozen
 
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
-from longpoll_client.consume.source import MASTER_ID, Source
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
 from longpoll_client.link.calls import Answer, Callback
+from longpoll_client.link.routes import MASTER_ID
+from longpoll_client.link.source import Source
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode

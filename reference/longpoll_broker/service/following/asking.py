@@ -49,11 +49,13 @@ class Asking:
         """The answer to a request, a success; raises PeerError, RemoteProtocolError and OSError."""
         self._opaque += 1
         request = Command(code, self._opaque, ext_fields=fields, body=body)
+        is_answered = False
         try:
             found = self._ask(request)
-        except BaseException:
-            self._disconnect()
-            raise
+            is_answered = True
+        finally:
+            if not is_answered:
+                self._disconnect()
         if found.code != ResponseCode.SUCCESS:
             raise PeerError(f"{self} refuses request {code}: {found.code} {(found.remark or '')[:200]}")
         return found

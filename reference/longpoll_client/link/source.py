@@ -3,7 +3,7 @@
 Where the suggested one cannot be reached another of its name is asked for a while, from the same offset on. The route
 may know for a while yet of a master that is gone; each try at it fails at once.
 
-Leaves out asking (`puller`) and where brokers are (`link.routes`).
+Leaves out asking (`consume.puller`) and where brokers are (`routes`).
 
 Source: `PullAPIWrapper.recalculatePullFromWhichNode`, `MQClientInstance.findBrokerAddressInSubscribe`.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from longpoll_client.link.routes import MASTER_ID as MASTER_ID  # noqa: PLC0414 - told on to the puller
+from longpoll_client.link.routes import MASTER_ID
 
 AWAY_S: Final = 3.0
 """How long a broker that could not be reached is not asked where there is another one."""
