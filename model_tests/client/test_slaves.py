@@ -24,9 +24,9 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_client.consume import puller, sharing
-from longpoll_client.link.source import Source
 from longpoll_client.errors import ClientError
 from longpoll_client.link import routes
+from longpoll_client.link.source import Source
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.real import RealRuntime
 
