@@ -22,14 +22,17 @@ from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsume
 from longpoll_client.errors import ClientError
 from longpoll_runtime.closeable import Closeable
 
-Fault = Literal["reset", "slow", "black hole", "half-open"]
+Fault = Literal["reset", "slow", "black hole", "half-open", "unreachable"]
 FAULTS: Final[tuple[Fault, ...]] = ("reset", "slow", "black hole", "half-open")
+"""Those of which a producer and a group of one broker are told; with two there is also `unreachable`."""
 SLOW_S: Final = 0.05
 """How long each chunk of bytes takes while it is slow."""
 FAULT_S: Final = 2.0
 BACK_S: Final = 10.0
 """Sends must be back this long after what makes them possible."""
 PART: Final = 40
+FULL_COUNT: Final = 6
+"""With a backlog of 0 so many connections that nobody accepts fill it: the next one is neither taken nor refused."""
 
 
 @define(eq=False)
@@ -43,6 +46,10 @@ class _Link:
 class Relay(Closeable):
     """Passes bytes between clients and one server. Invariant: `_links` changes under `_lock`."""
 
+    # How each fault shows: new connections are closed at once (reset), or accepted and silent (black hole), or not even
+    # accepted (unreachable), or good (half-open, slow); those that there are end (reset), stay and bring nothing more
+    # (black hole, half-open, unreachable), or bring everything late (slow).
+
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.rewrites: dict[bytes, bytes] = {}
@@ -50,6 +57,9 @@ class Relay(Closeable):
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._pause = threading.Event()
+        self._is_accepting = threading.Event()
+        self._is_accepting.set()
+        self._filling: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -59,11 +69,15 @@ class Relay(Closeable):
         """Fail: links that there are end, or go on and bring nothing; new ones fare alike, unless it is half-open."""
         with self._lock:
             links = list(self._links)
-        if fault == "half-open":
+        if fault in {"half-open", "unreachable"}:
             for link in links:
                 link.is_dead = True
+        if fault == "half-open":
             return
         self.fault = fault
+        if fault == "unreachable":
+            self._is_accepting.clear()
+            self._fill()
         if fault == "reset":
             for link in links:
                 _reset(link)
@@ -76,9 +90,21 @@ class Relay(Closeable):
             for link in links:
                 link.is_dead = True
         self.fault = None
+        self._is_accepting.set()
+        for end in self._filling:
+            end.close()
+        self._filling.clear()
+
+    def tell_server(self) -> None:
+        """End the server's ends of dead links, as a server does in time by itself; clients are told nothing."""
+        with self._lock:
+            dead = [link for link in self._links if link.is_dead]
+        for link in dead:
+            _reset_end(link.ends[1])
 
     def close(self) -> None:
         """End everything."""
+        self.end()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -89,10 +115,22 @@ class Relay(Closeable):
         for thread in self._threads:
             thread.join(5.0)
 
+    def _fill(self) -> None:
+        """Have connections wait that nobody accepts; the first one has the thread that accepts look up."""
+        self._listener.listen(0)
+        for _number in range(FULL_COUNT):
+            end = socket.socket()
+            end.setblocking(False)
+            end.connect_ex(self.address)
+            self._filling.append(end)
+
     def _accept(self) -> None:
         while True:
             try:
                 peer, _address = self._listener.accept()
+                if not self._is_accepting.is_set():
+                    self._is_accepting.wait()
+                    self._listener.listen()
             except OSError:
                 return
             if self.fault == "reset":
@@ -129,10 +167,14 @@ class Relay(Closeable):
 def _reset(link: _Link) -> None:
     """End both connections, with a reset where something waits."""
     for end in link.ends:
-        with suppress(OSError):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            end.shutdown(socket.SHUT_RDWR)
-        end.close()
+        _reset_end(end)
+
+
+def _reset_end(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
 
 
 class RelayedCluster(Closeable):

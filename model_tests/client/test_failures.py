@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 from attrs import define, field
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import AsyncProducer, Producer, SendResult, instance
+from longpoll_client.aio import instance as aio_instance
 from longpoll_client.errors import AnswerTimeoutError, ClientError, NoRouteError, UnreachableError
 from longpoll_client.link import exchange, routes
 from longpoll_client.link.exchange import Exchange
@@ -20,6 +22,7 @@ from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
+PATIENCE_S = 10.0
 SENT = SendMessageResponseHeader(msg_id="00", queue_id=0, queue_offset=0).encode()
 
 
@@ -33,6 +36,8 @@ class Cluster:
     dead_count: int = 0
     is_empty: bool = False
     """The name server knows no topic."""
+    is_mute: bool = False
+    """The name server says nothing."""
     asked: int = 0
     """How often it was asked for a route."""
 
@@ -47,6 +52,8 @@ class Cluster:
         """Tell the route."""
         assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         self.asked += 1
+        if self.is_mute:
+            return
         if self.is_empty:
             peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
             return
@@ -154,6 +161,37 @@ def test_a_restarted_name_server_takes_no_route_away(
             with pytest.raises(NoRouteError):
                 producer.send("T", b"z")
     assert cluster.asked >= 2
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_a_mute_name_server_keeps_no_send_from_its_broker(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool, is_planted: bool
+) -> None:
+    """Also after a send that failed, and after a route's age. Planted: its answer is waited for."""
+    monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", PATIENCE_S if is_planted else 0.05)
+
+    async def story(send: Callable[[], Coroutine[Any, Any, SendResult]], doubt: Callable[[str], None]) -> None:
+        await send()
+        cluster.is_mute = True
+        with monkeypatch.context() as old:
+            old.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
+            await send()
+        doubt("T")
+        sending = asyncio.create_task(send())
+        done, _pending = await asyncio.wait([sending], timeout=0.3 if is_planted else PATIENCE_S)
+        assert bool(done) is not is_planted
+
+    async def told(names: ScriptedServer) -> None:
+        if is_loop:
+            async with AsyncProducer(RUNTIME, names.address) as made:
+                await story(lambda: made.send("T", b"x"), made._instance.doubt_route)
+        else:
+            with Producer(RUNTIME, names.address) as producer:
+                await story(lambda: asyncio.to_thread(producer.send, "T", b"x"), producer._instance.doubt_route)
+
+    with ScriptedServer(cluster.name_server) as names:
+        asyncio.run(told(names))
 
 
 def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -> None:

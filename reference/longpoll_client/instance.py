@@ -12,7 +12,15 @@ from collections.abc import Callable
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, Route, Routes, split_address, split_addresses
+from longpoll_client.link.routes import (
+    DEFAULT_QUEUE_COUNT,
+    DOUBT_WAIT_S,
+    Route,
+    Routes,
+    split_address,
+    split_addresses,
+)
+from longpoll_client.link.shared_waits import SharedWaits
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -21,6 +29,7 @@ from longpoll_protocol.headers import GetRouteInfoRequestHeader
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import LongpollError
 
 
 class ClientInstance(Closeable):
@@ -53,6 +62,7 @@ class ClientInstance(Closeable):
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
+        self._waits = SharedWaits(runtime, "client-routes")
 
     def close(self) -> None:
         """Close every connection; what is asked afterwards is a LifecycleError."""
@@ -62,6 +72,7 @@ class ClientInstance(Closeable):
             self._clients.clear()
         for client in clients:
             client.close()
+        self._waits.close()
 
     def client(self, address: str) -> RemotingClient:
         """An open connection to host:port; raises UnreachableError."""
@@ -88,7 +99,36 @@ class ClientInstance(Closeable):
         return self._route(topic, topic, None)
 
     def publish_route(self, topic: str) -> Route:
-        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it."""
+        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it.
+
+        One that is merely old is used while it is asked for again, as Java's client does; one that a failed send casts
+        doubt on is used too, after a second, for a name server that says nothing must not keep sends from a broker.
+        """
+        self._lifecycle.check_open()
+        with self._lock:
+            known = self._routes.known(topic)
+            usable = self._routes.usable(topic)
+            fresh = self._routes.fresh(topic, self.runtime.monotonic_ns())
+        if fresh is not None:
+            return fresh
+        if known is None:
+            return self._ask_publish_route(topic)
+        answered = self.runtime.event()
+        outcomes: list[Route | LongpollError] = []
+
+        def tell(outcome: Route | LongpollError) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        self._waits.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
+        if usable is None:
+            answered.wait(DOUBT_WAIT_S)
+        outcome = outcomes[0] if outcomes else known
+        if isinstance(outcome, LongpollError):
+            raise outcome
+        return outcome
+
+    def _ask_publish_route(self, topic: str) -> Route:
         try:
             return self._route(topic, topic, None)
         except NoRouteError:
@@ -141,7 +181,7 @@ class ClientInstance(Closeable):
                 return self._routes.learn(topic, answer, queue_count_max, now_ns)
         except ClientError as error:
             with self._lock:
-                return self._routes.fall_back(topic, error, now_ns)
+                return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
     def _ask_name_servers(self, topic: str) -> Command:
         """The first answer of any name server; raises the last one's error when none answers."""

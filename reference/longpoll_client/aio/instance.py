@@ -2,7 +2,7 @@
 
 One task connects to an address and one asks for a topic's route, however many wait for it; who is cancelled or has no
 time left leaves, and the others go on. A route that is merely old is used while it is asked for again, as Java's
-client does; one that a failed send casts doubt on is waited for.
+client does; one that a failed send casts doubt on is waited for, but for a second at most.
 
 Leaves out what is sent (`producer`, `member`). Source: `MQClientInstance.java`.
 """
@@ -18,7 +18,7 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
-from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, Route, Routes, split_address, split_addresses
+from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address, split_addresses
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetRouteInfoRequestHeader
@@ -136,6 +136,11 @@ class AsyncInstance:
         if usable is not None:
             self._begin(key, ask)
             return usable
+        doubted = self.routes.known(topic)
+        if doubted is not None:
+            await asyncio.wait([self._begin(key, ask)], timeout=min(DOUBT_WAIT_S, timeout_s or DOUBT_WAIT_S))
+            self.check()
+            return self.routes.known(topic) or doubted
         return await self._shared(key, ask, timeout_s, f"no name server answers in time for topic {topic!r}")
 
     async def _ask_publish_route(self, topic: str) -> Route:

@@ -27,6 +27,8 @@ ROUTE_AGE_S_MAX: Final = 30.0
 """`pollNameServerInterval`: an older route is asked for again."""
 ROUTE_RETRY_S: Final = 1.0
 """A route for which no better one was to be had is kept for so long before the next look."""
+DOUBT_WAIT_S: Final = 1.0
+"""How long a send waits for a better route than one that is doubted, before it goes by that."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """`defaultTopicQueueNums` of producers: queues of a topic that a send creates, at most as many as TBW102 has."""
 MASTER_ID: Final = 0

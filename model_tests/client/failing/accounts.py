@@ -1,0 +1,197 @@
+"""What became of every message of a schedule: lost, stuck, come again and why, out of order; and when sends were back.
+
+Plain values in, plain values out. Leaves out how they came about (`play`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from attrs import field, frozen
+from model_tests.client.failing.members import Delivery, Share
+from model_tests.client.failing.sending import Sent
+
+BACK_S: Final = 10.0
+"""Sends must be back this long after what makes them possible."""
+LINGERS_S: Final = 45.0
+"""How long after its end a fault may still cause something: a pull on a dead connection ends after 10 s (30 s in Java),
+the queues are shared again every 5 s, and what was consumed is stored every second."""
+S: Final = 1_000_000_000
+
+
+@frozen
+class Happening:
+    """Something that was made to happen, and when it was over."""
+
+    kind: str
+    begun_ns: int
+    ended_ns: int
+    member: str = field(default="")
+    """Who joined, left or died."""
+
+
+@frozen
+class Possible:
+    """A time in which sends can succeed: the broker runs, and its network lets pass what is sent anew."""
+
+    begun_ns: int
+    ended_ns: int
+
+
+@frozen
+class Facts:
+    """What is known at the end of a schedule."""
+
+    acknowledged: Sequence[Sent]
+    deliveries: Sequence[Delivery]
+    shares: Sequence[Share]
+    happenings: Sequence[Happening]
+    possible: Sequence[Possible]
+    stored: dict[tuple[int, int], int]
+    """Queue id and offset -> number, of all messages that the broker has at the end."""
+    is_orderly: bool
+
+
+@frozen
+class Report:
+    """The account."""
+
+    acknowledged: int
+    lost: tuple[int, ...]
+    """Acknowledged, and not in the broker at the end."""
+    stuck: tuple[tuple[int, int], ...]
+    """Places that nobody was given."""
+    again_sent: Counter[str]
+    """By cause, copies of a message beyond its first."""
+    again_given: Counter[str]
+    """By cause, deliveries of a place beyond its first."""
+    unexplained: tuple[str, ...]
+    """Copies and deliveries without a cause."""
+    out_of_order: tuple[str, ...]
+    """Where a listener was given a message for the first time after one that comes behind it."""
+    back_s: float
+    """The longest that a sender was without success after sends had become possible."""
+    not_back: tuple[str, ...]
+
+
+def account(facts: Facts) -> Report:
+    """Account for everything."""
+    again_sent, strange_copies = _copies(facts)
+    again_given, strange_deliveries = _repeats(facts)
+    back_s, not_back = _back(facts)
+    there = set(facts.stored.values())
+    given = {(delivery.queue_id, delivery.queue_offset) for delivery in facts.deliveries}
+    return Report(
+        acknowledged=len(facts.acknowledged),
+        lost=tuple(sorted(sent.number for sent in facts.acknowledged if sent.number not in there)),
+        stuck=tuple(sorted(facts.stored.keys() - given)),
+        again_sent=again_sent,
+        again_given=again_given,
+        unexplained=(*strange_copies, *strange_deliveries),
+        out_of_order=_out_of_order(facts) if facts.is_orderly else (),
+        back_s=back_s,
+        not_back=not_back,
+    )
+
+
+def _cause(happenings: Iterable[Happening], begun_ns: int, ended_ns: int) -> str | None:
+    """The last of these that may have to do with something between two moments."""
+    found = [
+        happening
+        for happening in happenings
+        if happening.begun_ns <= ended_ns and begun_ns <= happening.ended_ns + LINGERS_S * S
+    ]
+    return max(found, key=lambda happening: happening.begun_ns).kind if found else None
+
+
+def _copies(facts: Facts) -> tuple[Counter[str], list[str]]:
+    """A message is stored again because an answer was lost, and it was sent again: network or broker failed then."""
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for place, number in facts.stored.items():
+        places[number].append(place)
+    sent = {one.number: one for one in facts.acknowledged}
+    faults = [happening for happening in facts.happenings if not happening.member]
+    causes, strange = Counter[str](), list[str]()
+    for number, stored in sorted(places.items()):
+        if len(stored) > 1 and number in sent:
+            cause = _cause(faults, sent[number].begun_ns, sent[number].acknowledged_ns)
+            if cause is None and sent[number].failures:
+                cause = "its time was up"
+            if cause is None:
+                strange.append(f"message {number} is stored {len(stored)} times, at {stored}")
+            else:
+                causes[cause] += len(stored) - 1
+    return causes, strange
+
+
+def _repeats(facts: Facts) -> tuple[Counter[str], list[str]]:
+    """A place is given again when its queue changes hands, or when its member begins the queue anew.
+
+    Members that tell of their queues are held to that: within one spell with a queue nothing comes twice.
+    """
+    begins: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for share in facts.shares:
+        if share.is_ours:
+            begins[share.member, share.queue_id].append(share.moment_ns)
+    tells = {share.member for share in facts.shares}
+    last: dict[tuple[int, int], Delivery] = {}
+    causes, strange = Counter[str](), list[str]()
+    for delivery in sorted(facts.deliveries, key=lambda one: one.moment_ns):
+        place = delivery.queue_id, delivery.queue_offset
+        before, last[place] = last.get(place), delivery
+        if before is None:
+            continue
+        is_same = before.member == delivery.member
+        anew = any(
+            before.moment_ns < begun_ns <= delivery.moment_ns for begun_ns in begins[delivery.member, delivery.queue_id]
+        )
+        cause = _cause(facts.happenings, before.moment_ns, delivery.moment_ns)
+        if cause is None or (is_same and delivery.member in tells and not anew):
+            strange.append(f"{delivery} after {before}")
+        else:
+            causes[cause] += 1
+    return causes, strange
+
+
+def _out_of_order(facts: Facts) -> tuple[str, ...]:
+    """First deliveries of each queue, and of each key, in the order of time."""
+    keys = {one.number: one.key for one in facts.acknowledged}
+    seen: set[tuple[int, int]] = set()
+    offsets: dict[int, int] = {}
+    numbers: dict[str, int] = {}
+    heard: set[int] = set()
+    found = []
+    for delivery in sorted(facts.deliveries, key=lambda one: one.moment_ns):
+        place = delivery.queue_id, delivery.queue_offset
+        if place not in seen:
+            seen.add(place)
+            if delivery.queue_offset < offsets.get(delivery.queue_id, -1):
+                found.append(f"{delivery} after offset {offsets[delivery.queue_id]}")
+            offsets[delivery.queue_id] = max(delivery.queue_offset, offsets.get(delivery.queue_id, -1))
+        if delivery.number not in heard:
+            heard.add(delivery.number)
+            key = keys.get(delivery.number)
+            if key is not None:
+                if delivery.number < numbers.get(key, -1):
+                    found.append(f"{delivery} after message {numbers[key]} of key {key}")
+                numbers[key] = max(delivery.number, numbers.get(key, -1))
+    return tuple(found)
+
+
+def _back(facts: Facts) -> tuple[float, tuple[str, ...]]:
+    """How long each sender took to succeed again, where it had `BACK_S` for it."""
+    acknowledged: dict[str, list[int]] = defaultdict(list)
+    for sent in facts.acknowledged:
+        acknowledged[sent.sender].append(sent.acknowledged_ns)
+    worst_s, late = 0.0, []
+    for time in facts.possible:
+        for sender, moments in acknowledged.items():
+            after = [moment for moment in moments if moment >= time.begun_ns]
+            took_s = ((min(after) if after else time.ended_ns) - time.begun_ns) / S
+            if took_s > BACK_S and time.ended_ns - time.begun_ns > BACK_S * S:
+                late.append(f"{sender} was back after {took_s:.1f} s")
+            elif after and min(after) <= time.ended_ns:
+                worst_s = max(worst_s, took_s)
+    return worst_s, tuple(late)

@@ -1,0 +1,150 @@
+"""One member of a group as a process: consumes until its standard input ends, and tells each message in a line.
+
+Arguments: name server, topic, group, kind (`push`, `loop` or `orderly`), and the name of a fault to plant or "-".
+A line of JSON a message, before it counts as consumed: [moment in ns, queue id, queue offset, body]; and a line
+[moment in ns, queue id, whether it is ours] when the member gets or gives up a queue. `Member.java` does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from longpoll_client import (
+    AsyncPushConsumer,
+    ConsumerConfig,
+    ConsumeStatus,
+    MessageQueue,
+    PushConsumer,
+    ReceivedMessage,
+    StartAt,
+)
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.errors import ClientError
+from longpoll_client.link import exchange
+from longpoll_runtime.logs import logging_to
+from longpoll_runtime.real import RealRuntime
+
+RUNTIME: Final = RealRuntime()
+LOCK: Final = threading.Lock()
+STARTS_MAX: Final = 60
+START_AGAIN_S: Final = 1.0
+"""A start fails while no server answers, and may be tried again."""
+
+
+def tell(*row: object) -> None:
+    """One line, whole or not at all."""
+    with LOCK:
+        sys.stdout.write(json.dumps([time.monotonic_ns(), *row]) + "\n")
+        sys.stdout.flush()
+
+
+def tell_messages(messages: Sequence[ReceivedMessage]) -> None:
+    """What the listener was given."""
+    for message in messages:
+        tell(message.queue_id, message.queue_offset, message.body.decode())
+
+
+def tell_share(topic: str) -> Callable[[MessageQueue, bool], None]:
+    """Say which queues of the topic are this member's."""
+
+    def share(queue: MessageQueue, is_ours: bool) -> None:
+        if queue.topic == topic:
+            tell(queue.queue_id, is_ours)
+
+    return share
+
+
+def on_threads(name_server: str, topic: str, config: ConsumerConfig, *, is_orderly: bool) -> None:
+    """Listen on threads."""
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        tell_messages(messages)
+        return ConsumeStatus.SUCCESS
+
+    share = tell_share(topic)
+    with PushConsumer(RUNTIME, name_server, config, listen, is_orderly=is_orderly, on_share=share) as consumer:
+        consumer.subscribe(topic)
+        for _number in range(STARTS_MAX):
+            try:
+                consumer.start()
+            except ClientError as error:
+                sys.stderr.write(f"start: {error}\n")
+                time.sleep(START_AGAIN_S)  # as what supervises a service does
+            else:
+                break
+        sys.stdin.read()
+
+
+async def on_a_loop(name_server: str, topic: str, config: ConsumerConfig) -> None:
+    """Listen on an event loop."""
+
+    async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        tell_messages(messages)
+        return ConsumeStatus.SUCCESS
+
+    consumer = AsyncPushConsumer(RUNTIME, name_server, config, listen, on_share=tell_share(topic))
+    consumer.subscribe(topic)
+    for _number in range(STARTS_MAX):
+        try:
+            await consumer.start()
+        except ClientError as error:
+            sys.stderr.write(f"start: {error}\n")
+            await asyncio.sleep(START_AGAIN_S)
+        else:
+            break
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await consumer.close()
+
+
+def plant(name: str) -> None:
+    """A fault in this member's client; the names of other faults are for producers."""
+    if name == "a pull that failed is not asked again":
+        setattr(Puller, "_failed", lambda _self, _error, _retry_s, _turn: None)  # noqa: B010 - planted
+    elif name == "a half-open connection is kept":
+        setattr(exchange, "SILENCE_S", 3600.0)  # noqa: B010 - planted
+    elif name == "more is stored than was consumed":
+        setattr(Puller, "offset_done", property(lambda self: self._cached.offset_done + 5))  # noqa: B010 - planted
+    elif name == "messages are given twice":
+        made = Puller.__init__
+
+        def begin(self: Puller, **options: object) -> None:
+            deliver = options.pop("deliver")
+            assert callable(deliver)
+
+            def both(batch: Batch) -> None:
+                tell_messages(batch.messages)
+                deliver(batch)
+
+            made(self, deliver=both, **options)  # type: ignore[arg-type] # as it was called
+
+        setattr(Puller, "__init__", begin)  # noqa: B010 - planted
+
+
+def main() -> None:
+    """Listen until standard input ends."""
+    name_server, topic, group, kind, planted = sys.argv[1:]
+    plant(planted)
+    config = ConsumerConfig(
+        group,
+        start_at=StartAt.FIRST,
+        rebalance_s=5.0,
+        heartbeat_s=5.0,
+        persist_s=1.0,
+        hold_ms=5_000,
+        pull_timeout_s=10.0,
+    )
+    with logging_to(sys.stderr, "text", "warning"):
+        if kind == "loop":
+            asyncio.run(on_a_loop(name_server, topic, config))
+        else:
+            on_threads(name_server, topic, config, is_orderly=kind == "orderly")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Members of a group as processes, Python's and Java's, that join, leave and are killed; and what each was given.
+
+Leaves out what the members do (`member`, `Member.java`), and when.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from attrs import define, field, frozen
+
+LEAVE_S: Final = 60.0
+REPOSITORY: Final = Path(__file__).parents[3]
+JAVA_OPTIONS: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+@frozen
+class Delivery:
+    """A message that a member's listener was given."""
+
+    moment_ns: int
+    """By the machine's monotonic clock, which all processes share."""
+    member: str
+    queue_id: int
+    queue_offset: int
+    number: int
+
+
+@frozen
+class Share:
+    """A queue that a member got or gave up. Java's members do not tell."""
+
+    moment_ns: int
+    member: str
+    queue_id: int
+    is_ours: bool
+
+
+@frozen
+class Java:
+    """How Java's members are started."""
+
+    class_path: str
+    """The client's jars, and the folder of `Member.class`."""
+    home: Path
+    """For their logs."""
+
+
+@define(eq=False)
+class Told:
+    """What all members of one schedule have told. Invariant: changes under `lock`."""
+
+    lock: threading.Lock = field(factory=threading.Lock)
+    deliveries: list[Delivery] = field(factory=list)
+    shares: list[Share] = field(factory=list)
+    numbers: set[int] = field(factory=set)
+    """Of all messages that were delivered."""
+    places: set[tuple[int, int]] = field(factory=set)
+    heard: set[str] = field(factory=set)
+    """Members that have told anything."""
+
+    def note(self, member: str, line: str) -> None:
+        """Take a line of a member's; one that was killed may not have ended its last, and Java's client logs there."""
+        if not line.startswith("[") or not line.endswith("]\n"):
+            return
+        moment_ns, queue_id, *rest = json.loads(line)
+        with self.lock:
+            self.heard.add(member)
+            if len(rest) == 1:
+                self.shares.append(Share(moment_ns, member, queue_id, rest[0]))
+                return
+            self.deliveries.append(Delivery(moment_ns, member, queue_id, rest[0], int(rest[1])))
+            self.numbers.add(int(rest[1]))
+            self.places.add((queue_id, rest[0]))
+
+
+class Member:
+    """A member that runs, or has."""
+
+    def __init__(self, name: str, command: Sequence[str], told: Told, home: Path) -> None:
+        self.name = name
+        self.is_killed = False
+        with (home / f"{name}.out").open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        self._told = told
+        self._thread = threading.Thread(target=self._read, name=f"reads-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its process has ended."""
+        return self._process.poll() is not None
+
+    def leave(self) -> None:
+        """Ask it to leave in order, without waiting for that."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def die(self) -> None:
+        """Kill it."""
+        self.is_killed = True
+        self._process.kill()
+
+    def ended(self, deadline_s: float) -> str:
+        """Wait for its end, until a moment of the monotonic clock; what was wrong with that, or ""."""
+        try:
+            code = self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return f"{self.name} did not leave"
+        finally:
+            self._thread.join()
+            for end in (self._process.stdin, self._process.stdout):
+                if end is not None and not end.closed:
+                    end.close()
+        return "" if self.is_killed or code == 0 else f"{self.name} ended with {code}"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._told.note(self.name, line)
+
+
+def python_command(name_server: str, topic: str, group: str, kind: str, planted: str) -> list[str]:
+    """A member of the Python client: `push`, `loop` or `orderly`."""
+    return [sys.executable, "-m", "model_tests.client.failing.member", name_server, topic, group, kind, planted]
+
+
+def java_command(java: Java, name_server: str, topic: str, group: str, kind: str) -> list[str]:
+    """A member of Java's client: `orderly`, or else on threads."""
+    options = [
+        f"-Duser.home={java.home}",
+        f"-Drocketmq.client.logRoot={java.home}",
+        "-Drocketmq.client.rebalance.waitInterval=5000",
+    ]
+    return ["java", *JAVA_OPTIONS, *options, "-cp", java.class_path, "Member", name_server, topic, group, kind]

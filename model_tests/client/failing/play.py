@@ -1,0 +1,331 @@
+"""Plays one schedule: servers behind proxies behind relays, senders, members, and what fails as the plan says.
+
+Leaves out what is drawn (`plan`) and what is made of it (`accounts`).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from attrs import define, field, frozen
+from model_tests.client.failing.accounts import Facts, Happening, Possible, Report, account
+from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command, python_command
+from model_tests.client.failing.plan import NAMES, NETWORK, SERVERS, Event, Plan
+from model_tests.client.failing.sending import RUNTIME, Sends, plant, senders
+from model_tests.client.failing.servers import Observed, Server, judged
+from model_tests.client.relay import Fault, Relay
+
+from longpoll_broker.testing import client_scenarios as stories
+from longpoll_client import Admin, ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_client.errors import ClientError
+
+QUEUES: Final = 4
+DRAIN_S: Final = 90.0
+"""From the end of all faults to the last message's delivery."""
+NAMES_FAULTS: Final[dict[str, Fault]] = {
+    "names refuse": "reset",
+    "names mute": "black hole",
+    "names half-open": "half-open",
+}
+
+
+@frozen
+class Setting:
+    """What a plan is played with."""
+
+    server: Server
+    home: Path
+    java: Java | None
+    """None: no member is Java's."""
+    is_orderly: bool
+    late_ms: float
+    """How late the broker may be, as its judge is told."""
+    planted: str = field(default="-")
+    """A fault of the Python members' client, or of the producer's."""
+    drain_s: float = field(default=DRAIN_S)
+
+
+@frozen
+class Played:
+    """What came of a plan."""
+
+    plan: Plan
+    report: Report
+    errors: dict[str, int]
+    """Sends that failed, by the type of their error."""
+    surprises: tuple[str, ...]
+    """What neither sends nor members may do."""
+    verdict: str
+    why: str
+    """What the judge names."""
+    events: int
+    """That the proxies recorded."""
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong."""
+        report = self.report
+        found = [f"{len(report.lost)} lost: {report.lost[:5]}"] if report.lost else []
+        found += [f"{len(report.stuck)} stuck: {report.stuck[:5]}"] if report.stuck else []
+        found += [f"unexplained: {one}" for one in report.unexplained[:3]]
+        found += [f"out of order: {one}" for one in report.out_of_order[:3]]
+        found += [*report.not_back[:3], *self.surprises]
+        return [*found, f"the judge says {self.verdict}: {self.why}"] if self.verdict == "invalid" else found
+
+
+@define(eq=False)
+class _Stage:
+    """One schedule while it is played."""
+
+    plan: Plan
+    setting: Setting
+    observed: Observed
+    broker: Relay
+    names: Relay
+    topic: str = ""
+    told: Told = field(factory=Told)
+    sends: Sends = field(factory=Sends)
+    members: list[Member] = field(factory=list)
+    """That have not been asked to leave, nor killed."""
+    gone: list[Member] = field(factory=list)
+    happenings: list[Happening] = field(factory=list)
+    possible: list[Possible] = field(factory=list)
+    _possible_since_ns: int | None = None
+    _is_up: bool = True
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _servers: threading.Lock = field(factory=threading.Lock)
+    _network: threading.Lock = field(factory=threading.Lock)
+    _naming: threading.Lock = field(factory=threading.Lock)
+    _count: int = 0
+
+    @property
+    def name_server(self) -> str:
+        """Its relay's address."""
+        return "{}:{}".format(*self.names.address)
+
+    # ------------------------------------------------------------ members
+
+    def join(self, pick: int) -> Member:
+        """A member more, of the kind that the number says."""
+        self._count += 1
+        name, group, home = f"member-{self._count}", f"group-{self.topic}", self.setting.home
+        is_java = self.setting.java is not None and pick % 2 == 0
+        if is_java:
+            assert self.setting.java is not None
+            kind = "orderly" if self.setting.is_orderly else "threads"
+            command = java_command(self.setting.java, self.name_server, self.topic, group, kind)
+        else:
+            kind = "orderly" if self.setting.is_orderly else ("push", "loop")[pick // 2 % 2]
+            command = python_command(self.name_server, self.topic, group, kind, self.setting.planted)
+        member = Member(f"{name}-{'java' if is_java else 'python'}-{kind}", command, self.told, home)
+        self.members.append(member)
+        return member
+
+    def part(self, event: Event) -> Member:
+        """A member leaves or dies."""
+        member = self.members.pop(event.pick % len(self.members))
+        self.gone.append(member)
+        if event.kind == "die":
+            member.die()
+        else:
+            member.leave()
+        return member
+
+    # ------------------------------------------------------------ what fails
+
+    def happen(self, event: Event) -> None:
+        """Make it happen, wait until it is over, and note both moments."""
+        begun_ns, member = time.monotonic_ns(), ""
+        if event.kind == "join":
+            member = self.join(event.pick).name
+        elif event.kind in {"leave", "die"}:
+            member = self.part(event).name
+        elif event.kind in {"restart", "kill"}:
+            self._restart(event)
+        elif event.kind in NAMES_FAULTS:
+            self.names.begin(NAMES_FAULTS[event.kind])
+            time.sleep(event.lasts_s)  # the schedule's own time
+            self.names.end()
+        else:
+            self._fail(event)
+        self.happenings.append(Happening(event.kind, begun_ns, time.monotonic_ns(), member))
+
+    def _fail(self, event: Event) -> None:
+        fault: Fault = event.kind  # type: ignore[assignment] # the others are dealt with
+        self.broker.begin(fault)
+        if fault == "half-open":
+            self._look(again=True)
+            return
+        self._look()
+        time.sleep(event.lasts_s)  # the schedule's own time
+        self.broker.end()
+        self._look()
+
+    def _restart(self, event: Event) -> None:
+        self._is_up = False
+        self._look()
+        if event.kind == "kill":
+            self.observed.kill()
+        else:
+            self.observed.stop()
+        time.sleep(event.lasts_s)  # the schedule's own time
+        self.observed.start()
+        self.broker.target = self.observed.address
+        self._is_up = True
+        self._look()
+
+    def _look(self, *, again: bool = False) -> None:
+        """Note whether sends can succeed now; `again`: they can, but by new connections only."""
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            is_possible = self._is_up and self.broker.fault in {None, "slow"}
+            if self._possible_since_ns is not None and (again or not is_possible):
+                self.possible.append(Possible(self._possible_since_ns, now_ns))
+                self._possible_since_ns = None
+            if is_possible and self._possible_since_ns is None:
+                self._possible_since_ns = now_ns
+
+    # ------------------------------------------------------------ the whole
+
+    def play(self) -> None:
+        """Make everything happen at its moment; what must wait for its end does so on a thread of its own."""
+        self._look()
+        begun_s = time.monotonic()
+        threads = []
+        for event in self.plan.events:
+            time.sleep(max(0.0, begun_s + event.at_s - time.monotonic()))  # the schedule's own time
+            if event.kind in {*SERVERS, *NETWORK, *NAMES}:
+                threads.append(threading.Thread(target=self._happen_apart, args=(event,)))
+                threads[-1].start()
+            else:
+                self.happen(event)
+        for thread in threads:
+            thread.join()
+        time.sleep(max(0.0, begun_s + self.plan.length_s - time.monotonic()))  # the schedule's own time
+
+    def _happen_apart(self, event: Event) -> None:
+        """On a machine with much to do a start takes longer than planned, and what is next of its kind waits for it."""
+        line = self._servers if event.kind in SERVERS else self._network if event.kind in NETWORK else self._naming
+        try:
+            with line:
+                self.happen(event)
+        except (AssertionError, OSError) as error:
+            self.sends.surprised(f"{event.kind}: {error}")
+
+    def end_faults(self) -> None:
+        """Everything passes that is sent anew; clients have still to find out which of their connections are dead."""
+        for relay in (self.broker, self.names):
+            relay.end()
+            relay.tell_server()
+
+    def wait_drained(self) -> None:
+        """Until everything that was acknowledged was given, or the patience is over."""
+        wanted = {sent.number for sent in self.sends.acknowledged}
+        self._wait(lambda: wanted <= self.told.numbers)
+
+    def wait_given(self, places: set[tuple[int, int]]) -> None:
+        """Until these were given, or the patience is over."""
+        self._wait(lambda: places <= self.told.places)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        pause, deadline_s = threading.Event(), time.monotonic() + self.setting.drain_s
+        while not condition() and time.monotonic() < deadline_s:
+            pause.wait(0.05)
+
+    def close_members(self) -> list[str]:
+        """Have all leave; what was wrong with that."""
+        for member in self.members:
+            member.leave()
+        self.gone += self.members
+        self.members.clear()
+        deadline_s = time.monotonic() + LEAVE_S
+        return [wrong for member in self.gone if (wrong := member.ended(deadline_s))]
+
+
+def play(plan: Plan, setting: Setting) -> Played:
+    """Play a plan and account for what came of it."""
+    with ExitStack() as stack:
+        observed = stack.enter_context(Observed(setting.server, setting.home))
+        observed.start()
+        broker = stack.enter_context(Relay(observed.address))
+        names = stack.enter_context(Relay(setting.server.name_server))
+        there, here = ("{}:{}".format(*address).encode() for address in (setting.server.address, broker.address))
+        assert len(there) == len(here), "ports of five digits"
+        names.rewrites = {there: here}
+        stage = _Stage(plan, setting, observed, broker, names)
+        direct = "{}:{}".format(*setting.server.name_server)
+        with Admin(RUNTIME, direct) as admin:
+            stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
+        stage.topic = stack.enter_context(stories.new_topic(direct, QUEUES))
+        ending = threading.Event()
+        try:
+            chance = random.Random(plan.seed)
+            for number in range(2):
+                stage.happen(Event(0.0, "join", pick=number + 2 * chance.randrange(2)))
+            producer = stack.enter_context(Producer(RUNTIME, stage.name_server))
+            plant(setting.planted, producer)
+            sending = senders(stage.name_server, stage.topic, producer, stage.sends, ending)
+            stories.wait_for(
+                lambda: {member.name for member in stage.members} <= stage.told.heard, "both members listen"
+            )
+            stage.play()
+            stage.end_faults()
+            ending.set()
+            surprises = _joined(sending)
+            stage._look(again=True)
+            stage.wait_drained()
+            stored = everything(direct, stage.topic)
+            stage.wait_given(set(stored))
+        finally:
+            ending.set()
+            wrong = stage.close_members()
+        surprises += wrong
+    facts = Facts(
+        stage.sends.acknowledged, stage.told.deliveries, stage.told.shares, stage.happenings, stage.possible, stored,
+        setting.is_orderly,
+    )  # fmt: skip
+    verdict, why, events = weighed(observed.histories, setting)
+    return Played(
+        plan, account(facts), dict(stage.sends.errors), (*surprises, *stage.sends.surprises), verdict, why, events
+    )
+
+
+def _joined(threads: Sequence[threading.Thread]) -> list[str]:
+    """Wait for the senders' last messages; which of them do not end."""
+    for thread in threads:
+        thread.join(DRAIN_S)
+    return [f"{thread.name} does not end" for thread in threads if thread.is_alive()]
+
+
+def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
+    """All messages of a topic that the broker has: queue id and offset -> number."""
+    found: dict[tuple[int, int], int] = {}
+    with (
+        Admin(RUNTIME, name_server) as admin,
+        PullConsumer(RUNTIME, name_server, ConsumerConfig(f"reads-{topic}", start_at=StartAt.FIRST)) as consumer,
+    ):
+        consumer.assign(admin.topic(topic).readable)
+        consumer.start()
+        due = sum(row.end - row.first for row in admin.offsets("reads-ends", [topic]))
+        while len(found) < due:
+            messages = consumer.poll(stories.PATIENCE_S)
+            if not messages:
+                raise ClientError(f"of {due} messages only {len(found)} can be read")
+            found.update(((message.queue_id, message.queue_offset), int(message.body)) for message in messages)
+    return found
+
+
+def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, int]:
+    """The judge's verdict, what it names, and the number of events."""
+    result = judged(histories, setting.late_ms, setting.home)
+    findings, gaps, events = result["findings"], result["gaps"], result["events"]
+    assert isinstance(findings, list)
+    assert isinstance(gaps, list)
+    assert isinstance(events, int)
+    named = [f"{finding['clause']}: {finding['why']}" for finding in findings[:3]] + [str(gap) for gap in gaps[:2]]
+    return str(result["verdict"]), "; ".join(named), events

@@ -1,0 +1,221 @@
+"""Senders that keep on until each message is acknowledged: one on a thread, one by callbacks, one on an event loop.
+
+Each has keys of its own and sends a key's messages one after the other. Leaves out what becomes of the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_client import AsyncProducer, MessageQueue, Producer, SendResult
+from longpoll_client.errors import ClientError
+from longpoll_client.produce.outgoing import Parcel
+from longpoll_client.produce.tries import Tries
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import LongpollError
+
+RUNTIME: Final = RealRuntime()
+GAP_S: Final = 0.12
+"""Between two messages of a sender."""
+AGAIN_S: Final = 0.1
+"""Before one that failed is sent again."""
+TOLD_S: Final = 30.0
+"""A callback must have been called by then; a send has 3 s, and may wait for a route and a connection besides."""
+KEYS: Final = 2
+"""Of each sender."""
+
+
+@frozen
+class Sent:
+    """A message that was acknowledged."""
+
+    number: int
+    key: str
+    sender: str
+    begun_ns: int
+    """When it was first sent."""
+    acknowledged_ns: int
+    failures: int
+    """Sends of it that failed before."""
+    place: tuple[int, int]
+
+
+@define(eq=False)
+class Sends:
+    """What all senders of a schedule did. Invariant: changes under `_lock`."""
+
+    acknowledged: list[Sent] = field(factory=list)
+    errors: Counter[str] = field(factory=Counter)
+    """By type, of sends that failed."""
+    surprises: list[str] = field(factory=list)
+    """What a send must not do."""
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _numbers: Iterator[int] = field(factory=count)
+
+    def next_number(self) -> int:
+        """One that no message has yet."""
+        with self._lock:
+            return next(self._numbers)
+
+    def done(self, sent: Sent) -> None:
+        """Note an acknowledgement."""
+        with self._lock:
+            self.acknowledged.append(sent)
+
+    def failed(self, error: LongpollError) -> None:
+        """Note a failure."""
+        with self._lock:
+            self.errors[type(error).__name__] += 1
+
+    def surprised(self, what: str) -> None:
+        """Note what must not be."""
+        with self._lock:
+            self.surprises.append(what)
+
+
+def by_key(key: str) -> Callable[[Sequence[MessageQueue]], MessageQueue]:
+    """The queue of a key's messages."""
+    return lambda queues: queues[zlib.crc32(key.encode()) % len(queues)]
+
+
+@define(eq=False)
+class _Message:
+    """One message on its way."""
+
+    number: int
+    key: str
+    sender: str
+    begun_ns: int = field(factory=time.monotonic_ns)
+    failures: int = 0
+
+    def sent(self, result: SendResult) -> Sent:
+        """Its acknowledgement."""
+        place = result.queue.queue_id, result.queue_offset
+        return Sent(self.number, self.key, self.sender, self.begun_ns, time.monotonic_ns(), self.failures, place)
+
+    @property
+    def body(self) -> bytes:
+        """Its number."""
+        return b"%d" % self.number
+
+
+def _messages(sends: Sends, sender: str, ending: threading.Event) -> Iterator[_Message]:
+    """One after the other, until it is to end."""
+    turns = count()
+    while not ending.is_set():
+        yield _Message(sends.next_number(), f"{sender}-{next(turns) % KEYS}", sender)
+
+
+def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
+    """By `Producer.send`."""
+    for message in _messages(sends, "thread", ending):
+        while True:
+            try:
+                result = producer.send(topic, message.body, keys=message.key, select=by_key(message.key))
+            except LongpollError as error:
+                sends.failed(error)
+                message.failures += 1
+                ending.wait(AGAIN_S)
+            else:
+                sends.done(message.sent(result))
+                break
+        ending.wait(GAP_S)
+
+
+def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
+    """By `Producer.send_async`; one that is never told of, or twice, is a surprise."""
+    for message in _messages(sends, "callback", ending):
+        while True:
+            told, outcomes = threading.Event(), list[SendResult | LongpollError]()
+
+            def tell(
+                outcome: SendResult | LongpollError,
+                told: threading.Event = told,
+                outcomes: list[SendResult | LongpollError] = outcomes,
+            ) -> None:
+                outcomes.append(outcome)
+                if told.is_set():
+                    sends.surprised(f"a callback was called {len(outcomes)} times")
+                told.set()
+
+            try:
+                producer.send_async(topic, message.body, tell, keys=message.key, select=by_key(message.key))
+            except LongpollError as error:
+                outcomes.append(error)
+            else:
+                if not told.wait(TOLD_S):
+                    sends.surprised(f"nothing was told of message {message.number} within {TOLD_S:g} s")
+                    return
+            outcome = outcomes[0]
+            if isinstance(outcome, SendResult):
+                sends.done(message.sent(outcome))
+                break
+            sends.failed(outcome)
+            message.failures += 1
+            ending.wait(AGAIN_S)
+        ending.wait(GAP_S)
+
+
+async def send_on_a_loop(name_server: str, topic: str, sends: Sends, ending: threading.Event) -> None:
+    """By `AsyncProducer.send`; every other message has a time-out of its caller's own, who cancels it."""
+    async with AsyncProducer(RUNTIME, name_server) as producer:
+        for message in _messages(sends, "loop", ending):
+            while True:
+                try:
+                    async with asyncio.timeout(1.0 if message.number % 2 else 60.0):
+                        result = await producer.send(topic, message.body, keys=message.key, select=by_key(message.key))
+                except LongpollError as error:
+                    sends.failed(error)
+                except TimeoutError:
+                    sends.failed(LongpollError("cancelled"))
+                else:
+                    sends.done(message.sent(result))
+                    break
+                message.failures += 1
+                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(GAP_S)
+
+
+def senders(
+    name_server: str, topic: str, producer: Producer, sends: Sends, ending: threading.Event
+) -> list[threading.Thread]:
+    """All three, started; each ends with its last message acknowledged."""
+    threads = [
+        threading.Thread(target=send_on_a_thread, args=(producer, topic, sends, ending), name="sends-thread"),
+        threading.Thread(target=send_by_callbacks, args=(producer, topic, sends, ending), name="sends-callback"),
+        threading.Thread(
+            target=lambda: asyncio.run(send_on_a_loop(name_server, topic, sends, ending)), name="sends-loop"
+        ),
+    ]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    return threads
+
+
+def plant(name: str, producer: Producer) -> None:
+    """A fault in this producer; the names of other faults are for members."""
+    if name == "a failed send forgets its route":
+        producer._instance.doubt_route = producer._instance.forget_route  # type: ignore[method-assign] # planted
+    elif name == "what failed is not sent again":
+        setattr(producer._many._waits, "wait", lambda _key, _work, _tell: None)  # noqa: B010 - planted
+    elif name == "a lost answer counts as one":
+        sent = producer._tried
+
+        def tried(parcel: Parcel, tries: Tries) -> tuple[SendResult, ...]:
+            try:
+                return sent(parcel, tries)
+            except ClientError:
+                queue = MessageQueue(topic=parcel.topic, broker_name="nobody", queue_id=0)
+                return (SendResult(parcel.msg_ids[0], "", queue, 0, 0),)
+
+        producer._tried = tried  # type: ignore[method-assign] # planted

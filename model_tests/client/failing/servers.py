@@ -1,0 +1,258 @@
+"""A broker and its name server as processes that can be stopped, killed and started again, each behind a proxy.
+
+Every life of the broker after a kill has a recording proxy of its own, since what a killed broker forgets is no fault:
+it keeps offsets in memory for seconds. Over a stop in order the proxy stays.
+
+Leaves out the relays before the proxies (`relay`), and what is asked of the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from model_tests.conformance.java_broker import free_port, listens
+
+from longpoll_java.broker import JVM, LOGBACK
+from longpoll_runtime.closeable import Closeable
+
+END_S: Final = 60.0
+READY_S: Final = 180.0
+"""Many that start at once share the processors."""
+LONGPOLL: Final = str(Path(sys.executable).with_name("longpoll"))
+
+
+class Process:
+    """A process of ours, ended by its id."""
+
+    def __init__(self, command: Sequence[str], output: Path, *, is_telling: bool) -> None:
+        """`is_telling`: its first line is for `ready`."""
+        with output.open("ab") as kept:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if is_telling else kept,
+                stderr=kept,
+                text=True,
+            )
+        self._output = output
+
+    def ready(self) -> dict[str, object]:
+        """What its first line says, as JSON."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"{self._output.name} ended: {self._output.read_text(errors='replace')[-1000:]}"
+        found: dict[str, object] = json.loads(line)
+        return found
+
+    def wait_listening(self, port: int) -> None:
+        """Until it accepts connections."""
+
+        def is_there() -> bool:
+            said = self._output.read_text(errors="replace")[-1000:]
+            assert self._process.poll() is None, f"{self._output.name} ended with {self._process.returncode}: {said}"
+            return listens(port)
+
+        pause, deadline_s = threading.Event(), time.monotonic() + READY_S
+        while not is_there():
+            assert time.monotonic() < deadline_s, f"{self._output.name} does not listen on {port} after {READY_S:g} s"
+            pause.wait(0.05)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end, or kill it; its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            return self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+
+class Server(Protocol):
+    """A broker with its name server, where clients would reach them without proxy and relay."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The broker's."""
+        ...
+
+    @property
+    def name_server(self) -> tuple[str, int]:
+        """The name server's."""
+        ...
+
+    def start(self) -> None:
+        """Start the broker, and the name server if it does not run, and wait until they listen."""
+        ...
+
+    def stop(self, number: signal.Signals) -> None:
+        """End the broker."""
+        ...
+
+    def close(self) -> None:
+        """End both."""
+        ...
+
+
+class OurServer:
+    """`longpoll serve`, which is both; `home` is a folder that is there."""
+
+    def __init__(self, home: Path, name: str = "broker-a") -> None:
+        self.address: tuple[str, int] = ("127.0.0.1", free_port(()))
+        self.name_server: tuple[str, int] = ("127.0.0.1", free_port(()))
+        self._home = home
+        self._process: Process | None = None
+        (home / "broker.conf").write_text(f"brokerName={name}\n")
+
+    def start(self) -> None:
+        """As `Server` says."""
+        listen, names = ("{}:{}".format(*address) for address in (self.address, self.name_server))
+        self._process = Process(
+            [
+                LONGPOLL,
+                "serve",
+                "--store",
+                str(self._home / "store"),
+                "--listen",
+                listen,
+                "--name-server",
+                names,
+                "--config",
+                str(self._home / "broker.conf"),
+                "--json",
+            ],
+            self._home / "serve.out",
+            is_telling=True,
+        )
+        self._process.ready()
+
+    def stop(self, number: signal.Signals) -> None:
+        """As `Server` says."""
+        if self._process is not None:
+            self._process.end(number)
+            self._process = None
+
+    def close(self) -> None:
+        """As `Server` says."""
+        self.stop(signal.SIGTERM)
+
+
+class JavaServer:
+    """A Java broker and a Java name server, a process each, or a Java broker at another's name server."""
+
+    def __init__(self, home: Path, class_path: str, name: str = "java-broker", at: Server | None = None) -> None:
+        self.address: tuple[str, int] = ("127.0.0.1", free_port((-2, 1)))
+        self.name_server: tuple[str, int] = ("127.0.0.1", free_port(())) if at is None else at.name_server
+        self._has_names = at is None
+        self._home = home
+        self._java = ("java", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
+        self._names: Process | None = None
+        self._broker: Process | None = None
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        for part in ("broker", "namesrv", "tools"):
+            (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
+        (home / "namesrv.conf").write_text(f"listenPort={self.name_server[1]}\n")
+        (home / "broker.conf").write_text(
+            f"brokerClusterName=DefaultCluster\nbrokerName={name}\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+            f"namesrvAddr=127.0.0.1:{self.name_server[1]}\nlistenPort={self.address[1]}\n"
+            f"storePathRootDir={home}/store\nstorePathCommitLog={home}/store/commitlog\n"
+            "diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=16777216\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
+        )
+
+    def start(self) -> None:
+        """As `Server` says."""
+        if self._names is None and self._has_names:
+            self._names = self._started("namesrv.NamesrvStartup", "namesrv.conf", self.name_server[1])
+        self._broker = self._started("broker.BrokerStartup", "broker.conf", self.address[1])
+
+    def stop(self, number: signal.Signals) -> None:
+        """As `Server` says."""
+        if self._broker is not None:
+            self._broker.end(number)
+            self._broker = None
+
+    def close(self) -> None:
+        """As `Server` says."""
+        self.stop(signal.SIGTERM)
+        if self._names is not None:
+            self._names.end()
+
+    def _started(self, main: str, conf: str, port: int) -> Process:
+        command = [*self._java, f"org.apache.rocketmq.{main}", "-c", str(self._home / conf)]
+        process = Process(command, self._home / f"{main}.out", is_telling=False)
+        process.wait_listening(port)
+        return process
+
+
+class Observed(Closeable):
+    """A server behind `longpoll observe`; `address` is the proxy's, which changes with each life."""
+
+    def __init__(self, server: Server, home: Path) -> None:
+        self.server = server
+        self.histories: list[Path] = []
+        self.address = server.address
+        self._home = home
+        self._proxy: Process | None = None
+
+    def start(self) -> None:
+        """Start what does not run."""
+        self.server.start()
+        if self._proxy is None:
+            self.histories.append(self._home / f"history-{len(self.histories)}")
+            self._proxy = Process(
+                [LONGPOLL, "observe", "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*self.server.address),
+                 "--record", str(self.histories[-1]), "--json"],
+                self._home / "observe.out",
+                is_telling=True,
+            )  # fmt: skip
+            brokers = self._proxy.ready()["brokers"]
+            assert isinstance(brokers, dict)
+            (door,) = brokers.values()
+            host, port = str(door).rsplit(":", 1)
+            self.address = host, int(port)
+
+    def stop(self) -> None:
+        """Stop the broker in order."""
+        self.server.stop(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the broker; its proxy ends after it."""
+        self.server.stop(signal.SIGKILL)
+        self._end_proxy()
+
+    def close(self) -> None:
+        """End everything."""
+        self.server.close()
+        self._end_proxy()
+
+    def _end_proxy(self) -> None:
+        if self._proxy is not None:
+            code = self._proxy.end()
+            self._proxy = None
+            assert code == 0, f"the proxy ended with {code}: {(self._home / 'observe.out').read_text()[-1000:]}"
+
+
+def judged(histories: Sequence[Path], late_ms: float, home: Path) -> dict[str, object]:
+    """What `longpoll judge` says of all of them together, as JSON."""
+    command = [LONGPOLL, "judge", *map(str, histories), "--engine", "local", "--json"]
+    command += ["--wake-ms", str(late_ms), "--late-ms", str(late_ms)]
+    begun_s = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    (home / "judged.json").write_text(done.stdout)
+    with suppress(json.JSONDecodeError):
+        found: dict[str, object] = json.loads(done.stdout)
+        found["judged_s"] = time.monotonic() - begun_s
+        return found
+    raise AssertionError(f"the judge ended with {done.returncode}: {done.stderr[-1000:]}")

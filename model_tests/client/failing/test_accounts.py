@@ -1,0 +1,111 @@
+"""What is made of a schedule, on plain values: each thing that can be wrong is named, and nothing else is."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import attrs
+from model_tests.client.failing.accounts import Facts, Happening, Possible, account
+from model_tests.client.failing.members import Delivery, Share
+from model_tests.client.failing.plan import MEMBERS_MAX, draw
+from model_tests.client.failing.sending import Sent
+
+S = 1_000_000_000
+
+
+def sent(number: int, at_s: float, failures: int = 0, sender: str = "thread") -> Sent:
+    """Acknowledged half a second after it was first sent, in queue 0."""
+    return Sent(number, "key", sender, int((at_s - 0.5) * S), int(at_s * S), failures, (0, number))
+
+
+def given(offset: int, at_s: float, member: str = "a", number: int | None = None) -> Delivery:
+    """A message of queue 0."""
+    return Delivery(int(at_s * S), member, 0, offset, offset if number is None else number)
+
+
+GOOD = Facts(
+    acknowledged=[sent(number, 1 + number) for number in range(3)],
+    deliveries=[given(number, 1.5 + number) for number in range(3)],
+    shares=[Share(0, "a", 0, is_ours=True)],
+    happenings=[],
+    possible=[Possible(0, 30 * S)],
+    stored={(0, number): number for number in range(3)},
+    is_orderly=True,
+)
+
+
+def test_a_good_schedule_has_nothing_to_say() -> None:
+    """All come once and in order; sends were back after a second."""
+    report = account(GOOD)
+    assert (report.acknowledged, report.lost, report.stuck, report.unexplained) == (3, (), (), ())
+    assert (report.out_of_order, report.not_back, report.back_s) == ((), (), 1.0)
+    assert (report.again_sent, report.again_given) == (Counter(), Counter())
+
+
+def test_what_is_lost_and_what_is_stuck() -> None:
+    """Not in the broker; in the broker, and given to nobody, whether it was acknowledged or not."""
+    assert account(attrs.evolve(GOOD, stored={(0, 0): 0, (0, 1): 1})).lost == (2,)
+    assert account(attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 9})).stuck == ((0, 3),)
+
+
+def test_a_copy_has_a_cause_or_none() -> None:
+    """A fault while it was sent, or a send that failed; a member's doings are none."""
+    deliveries = [*GOOD.deliveries, given(3, 6.0, number=1)]
+    copied = attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 1}, deliveries=deliveries)
+    assert account(copied).unexplained == ("message 1 is stored 2 times, at [(0, 1), (0, 3)]",)
+    reset = Happening("reset", S, 2 * S)
+    assert account(attrs.evolve(copied, happenings=[reset])).again_sent == {"reset": 1}
+    joined = Happening("join", S, 2 * S, "b")
+    assert account(attrs.evolve(copied, happenings=[joined])).unexplained != ()
+    late = attrs.evolve(copied, acknowledged=[sent(0, 1), sent(1, 2, failures=1), sent(2, 3)])
+    assert account(late).again_sent == {"its time was up": 1}
+
+
+def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
+    """Somebody joined or left, or something failed; within one spell with its queue a member gets nothing twice."""
+    again = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0, "b")])
+    assert len(account(again).unexplained) == 1
+    joined = Happening("join", 8 * S, 8 * S, "b")
+    assert account(attrs.evolve(again, happenings=[joined])).again_given == {"join": 1}
+    same = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0)], happenings=[joined])
+    assert len(account(same).unexplained) == 1
+    anew = attrs.evolve(same, shares=[*GOOD.shares, Share(8 * S, "a", 0, is_ours=True)])
+    assert (account(anew).unexplained, account(anew).again_given) == ((), {"join": 1})
+    untold = attrs.evolve(same, shares=[])
+    assert account(untold).again_given == {"join": 1}
+
+
+def test_order_is_that_of_first_deliveries() -> None:
+    """In a queue by offset, and of a key by number; what comes again disturbs nothing, nor an unordered group."""
+    early = [given(0, 1.5), given(2, 2.5), given(1, 3.5)]
+    assert len(account(attrs.evolve(GOOD, deliveries=early)).out_of_order) == 2
+    assert account(attrs.evolve(GOOD, deliveries=early, is_orderly=False)).out_of_order == ()
+    again = [*GOOD.deliveries, given(0, 9.0)]
+    assert account(attrs.evolve(GOOD, deliveries=again)).out_of_order == ()
+
+
+def test_each_sender_must_be_back_where_it_could() -> None:
+    """Not where sends were possible for too short a time."""
+    late = attrs.evolve(GOOD, possible=[Possible(0, 30 * S), Possible(40 * S, 49 * S), Possible(60 * S, 90 * S)])
+    assert account(late).not_back == ("thread was back after 30.0 s",)
+    two = [*GOOD.acknowledged, sent(3, 61.0), sent(4, 12.0, sender="loop"), sent(5, 62.0, sender="loop")]
+    report = account(attrs.evolve(late, acknowledged=two, stored={(0, number): number for number in range(6)}))
+    assert (report.not_back, report.back_s) == (("loop was back after 12.0 s",), 2.0)
+
+
+def test_a_plan_is_its_seed_s_and_keeps_its_limits() -> None:
+    """One to three members, events of one kind one after the other, nothing at the ends."""
+    assert draw(7, 180.0) == draw(7, 180.0) != draw(8, 180.0)
+    kinds: set[str] = set()
+    for seed in range(50):
+        plan, members = draw(seed, 180.0), 2
+        assert all(event.at_s >= 2.0 and event.at_s + event.lasts_s <= 178.0 for event in plan.events)
+        for event in plan.events:
+            kinds.add(event.kind)
+            members += {"join": 1, "leave": -1, "die": -1}.get(event.kind, 0)
+            assert 1 <= members <= MEMBERS_MAX
+        for servers in (("restart", "kill"), ("reset", "slow", "black hole", "half-open")):
+            line = [event for event in plan.events if event.kind in servers]
+            assert all(one.at_s + one.lasts_s <= after.at_s for one, after in itertools.pairwise(line))
+    assert len(kinds) == 12
