@@ -303,7 +303,7 @@ def _wait(barrier: threading.Barrier) -> None:
     barrier.wait(stories.PATIENCE_S)
 
 
-def check(reports: Sequence[TwoReport]) -> None:
+def check_reports(reports: Sequence[TwoReport]) -> None:
     """Nothing is wrong in any of them; each is printed, for its figures."""
     for report in reports:
         print(report)  # noqa: T201 - the figures

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 from model_tests.client.failing.servers import OurServer
-from model_tests.client.one_of_two import QUEUES, Two, TwoReport, all_ways, check, killed, wait_for_topic
+from model_tests.client.one_of_two import QUEUES, Two, TwoReport, all_ways, check_reports, killed, wait_for_topic
 from model_tests.service.test_registration import header
 
 from longpoll_broker.testing.raw_client import RawClient
@@ -79,7 +79,7 @@ def test_the_other_broker_serves_on(
     lose: Callable[[Two, Callable[[], str]], list[TwoReport]], two: Two, make_topic: Callable[[], str]
 ) -> None:
     """Nothing is lost or out of order, and sends are back at both within 10 s."""
-    check(lose(two, make_topic))
+    check_reports(lose(two, make_topic))
 
 
 def test_everything_that_can_be_wrong_is_named() -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 from model_tests.client.failing.servers import JavaServer
-from model_tests.client.one_of_two import QUEUES, Two, TwoReport, all_ways, check, killed, wait_for_topic
+from model_tests.client.one_of_two import QUEUES, Two, TwoReport, all_ways, check_reports, killed, wait_for_topic
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve
 
 from longpoll_broker.testing import client_scenarios as stories
@@ -58,4 +58,4 @@ def test_the_other_broker_serves_on(
     lose: Callable[[Two, Callable[[], str]], list[TwoReport]], two: Two, make_topic: Callable[[], str]
 ) -> None:
     """Nothing is lost or out of order, and sends are back at both within 10 s."""
-    check(lose(two, make_topic))
+    check_reports(lose(two, make_topic))

@@ -75,7 +75,7 @@ def on_threads(name_server: str, topic: str, config: ConsumerConfig, *, is_order
                 consumer.start()
             except ClientError as error:
                 sys.stderr.write(f"start: {error}\n")
-                time.sleep(START_AGAIN_S)  # as what supervises a service does
+                threading.Event().wait(START_AGAIN_S)  # as what supervises a service does
             else:
                 break
         sys.stdin.read()

@@ -35,6 +35,11 @@ NAMES_FAULTS: Final[dict[str, Fault]] = {
 }
 
 
+def let_pass(time_s: float) -> None:
+    """The schedule's own time: nobody waits for anything."""
+    threading.Event().wait(time_s)
+
+
 @frozen
 class Setting:
     """What a plan is played with."""
@@ -149,7 +154,7 @@ class _Stage:
             self._restart(event)
         elif event.kind in NAMES_FAULTS:
             self.names.begin(NAMES_FAULTS[event.kind])
-            time.sleep(event.lasts_s)  # the schedule's own time
+            let_pass(event.lasts_s)
             self.names.end()
         else:
             self._fail(event)
@@ -162,7 +167,7 @@ class _Stage:
             self._look(again=True)
             return
         self._look()
-        time.sleep(event.lasts_s)  # the schedule's own time
+        let_pass(event.lasts_s)
         self.broker.end()
         self._look()
 
@@ -173,7 +178,7 @@ class _Stage:
             self.observed.kill()
         else:
             self.observed.stop()
-        time.sleep(event.lasts_s)  # the schedule's own time
+        let_pass(event.lasts_s)
         self.observed.start()
         self.broker.target = self.observed.address
         self._is_up = True
@@ -198,7 +203,7 @@ class _Stage:
         begun_s = time.monotonic()
         threads = []
         for event in self.plan.events:
-            time.sleep(max(0.0, begun_s + event.at_s - time.monotonic()))  # the schedule's own time
+            let_pass(max(0.0, begun_s + event.at_s - time.monotonic()))
             if event.kind in {*SERVERS, *NETWORK, *NAMES}:
                 threads.append(threading.Thread(target=self._happen_apart, args=(event,)))
                 threads[-1].start()
@@ -206,7 +211,7 @@ class _Stage:
                 self.happen(event)
         for thread in threads:
             thread.join()
-        time.sleep(max(0.0, begun_s + self.plan.length_s - time.monotonic()))  # the schedule's own time
+        let_pass(max(0.0, begun_s + self.plan.length_s - time.monotonic()))
 
     def _happen_apart(self, event: Event) -> None:
         """On a machine with much to do a start takes longer than planned, and what is next of its kind waits for it."""
