@@ -71,12 +71,12 @@ def judged(directory: Path, number: int, kept: Path | None) -> tuple[Result, dic
 def check(number: int, directory: Path) -> Result | None:
     """The same with and without kills, to the last word of evidence; nothing told that the whole does not find.
 
-    None of a history with too few events to be cut.
+    None of a history with too few events to be cut, or of a format that is left unread.
     """
     recording = generated(number)
-    if len(recording.events) < PIECES:
-        return None
     history = written(recording, directory / "history")
+    if len(recording.events) < PIECES or not find([history]).slices:
+        return None
     whole = judge([history], engine="local")
     plain, told = judged(history, number, None)
     killed, told_killed = judged(history, number, directory / STATE_FILE)
