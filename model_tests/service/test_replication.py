@@ -12,10 +12,12 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.conformance.java_broker import free_port
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
+from longpoll_broker.opening import ANY_PORT
 from longpoll_broker.service.following import follower, table_copies
 from longpoll_broker.service.following.asking import PeerError
 from longpoll_broker.service.following.master import Master
@@ -42,11 +44,13 @@ class Cluster:
         self.directory = directory
         self._connect = connect
 
-    def master(self, *, policy: Policy = STRICT, store: StoreConfig = TINY, **settings: Any) -> Broker:
+    def master(
+        self, *, policy: Policy = STRICT, store: StoreConfig = TINY, listen: Address = ANY_PORT, **settings: Any
+    ) -> Broker:
         """A broker that slaves may follow."""
         config = BrokerConfig(**{"ha_port": 0, **settings})
         directory = str(self.directory / "master")
-        return self._start(directory=directory, policy=policy, config=config, store_config=store)
+        return self._start(directory=directory, policy=policy, config=config, store_config=store, listen=listen)
 
     def slave(
         self, ha: Address, *, policy: Policy = STRICT, name: str = "slave", store: StoreConfig = TINY, **settings: Any
@@ -548,3 +552,17 @@ def test_5_counts_brokers_and_asks_nobody_whether_they_are_there(cluster: Cluste
     slave = cluster.slave(ha_of(master), policy=ROCKETMQ_5)
     wait_until(lambda: caught_up(slave, master))
     slave.stop()
+
+
+def test_a_java_slave_finds_the_table_of_topics(
+    cluster: Cluster, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It asks two ports below its master's; a master that cannot listen there serves all the same, and says so."""
+    port = free_port((-2,))
+    master = cluster.master(listen=("127.0.0.1", port))
+    assert connect(("127.0.0.1", port - 2)).call(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS
+    master.stop()
+    with socket.create_server(("127.0.0.1", port - 2)):
+        master = cluster.master(listen=("127.0.0.1", port))
+    assert connect(master.address).call(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS
+    assert "Java slaves cannot copy the table of topics" in caplog.text

@@ -124,7 +124,7 @@ def master(version: str, tmp_path: Path, start_broker: StartBroker) -> Callable[
     """Start ours as a master on a port that has a free one behind it."""
 
     def start(**settings: Any) -> Broker:
-        port = free_port((1,))
+        port = free_port((-2, 1))
         return start_broker(
             directory=str(tmp_path / "ours"),
             policy=POLICIES[version],

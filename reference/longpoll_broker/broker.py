@@ -41,6 +41,7 @@ from longpoll_broker.opening import (
     limits_of,
     open_access_control,
     open_listener,
+    open_vip_listener,
 )
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
@@ -64,6 +65,7 @@ class Broker(Stoppable):
         *,
         listeners: tuple[Listener, Listener],
         ha_listener: Listener | None,
+        vip_listener: Listener | None,
         hooks: Sequence[RpcHook],
     ) -> None:
         """Use `start`."""
@@ -115,6 +117,8 @@ class Broker(Stoppable):
         )
         self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks)
         self.loops = self._loops(listeners)
+        if vip_listener is not None:
+            self.loops[0].add_listener(vip_listener, self.handler)
         """The first one has the listeners and the clock of deadlines."""
         self._stopped = False
         self._queue_count = 0
@@ -193,6 +197,7 @@ class Broker(Stoppable):
             listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
             ha = ha or ha_address(config, listeners[0].address)
             ha_listener = None if ha is None else open_listener(runtime, ha, undo)
+            vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
             store = MessageStore.open(runtime, directory, store_config)
             undo.callback(store.close)
             recording = Recording()
@@ -202,7 +207,9 @@ class Broker(Stoppable):
             shared = Shared(
                 runtime, policy, config, store_config, store, listeners[0].address, recording, is_fast=is_fast
             )
-            broker = cls(shared, directory, listeners=listeners, ha_listener=ha_listener, hooks=hooks)
+            broker = cls(
+                shared, directory, listeners=listeners, ha_listener=ha_listener, vip_listener=vip_listener, hooks=hooks
+            )
             undo.pop_all()
         broker._start_threads()
         return broker

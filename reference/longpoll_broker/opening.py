@@ -24,6 +24,8 @@ from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+VIP_DISTANCE: Final = 2
+"""How far below its port a Java broker has another one (`MixAll.brokerVIPChannel`)."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -40,6 +42,19 @@ def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listen
         raise ListenError(f"cannot listen on {host}:{port}: {error}; give another address") from None
     undo.callback(listener.close)
     return listener
+
+
+def open_vip_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener | None:
+    """Listen two ports below the broker's, where a Java slave asks for the table of topics (`brokerVIPChannel`).
+
+    None, with a line in the log, where that port cannot be had: then Java slaves know no topics.
+    """
+    host, port = address
+    try:
+        return open_listener(runtime, (host, port - VIP_DISTANCE), undo)
+    except ListenError as error:
+        log.warning("Java slaves cannot copy the table of topics: %s", error)
+        return None
 
 
 def ha_address(config: BrokerConfig, address: Address) -> Address | None:
