@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from model_tests.client.test_hooks import Told
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
@@ -304,3 +305,35 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
 
     with new_topic(name_server, 1) as topic:
         run(story)
+
+
+def test_hooks_are_told_of_what_a_listener_is_given(name_server: str) -> None:
+    """Before and after each call, with what it raised, also of one cancelled; a hook that raises harms nobody."""
+    bad, good = Told(is_bad=True), Told()
+
+    async def story() -> None:
+        await fill(name_server, topic, 3)
+        done = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            if messages[0].body == b"0":
+                raise ValueError("mistake")
+            if messages[0].body == b"1":
+                await asyncio.sleep(PATIENCE_S)
+            done.set()
+            return ConsumeStatus.SUCCESS
+
+        options = config(consume_timeout_s=0.1, thread_count=1, hooks=[bad, good])
+        consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen)
+        consumer.subscribe(topic)
+        async with consumer:
+            await done.wait()
+
+    with new_topic(name_server, 1) as topic:
+        run(story)
+    assert bad.events == good.events
+    begun, ended = good.events[::2], good.events[1::2]
+    assert [event[:4] for event in begun] == [("before", *event[1:4]) for event in ended]
+    assert len({event[2] for event in begun}) == 3
+    assert [type(event[4]) for event in ended] == [ValueError, TimeoutError, type(None)]
+    assert [event[5] for event in ended] == [False, False, True]

@@ -16,6 +16,7 @@ from attrs import define, frozen
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S
+from longpoll_client.consume.listening import Deliveries
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Answer, ConsumeStatus, Later
@@ -78,6 +79,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._listener = listener
         self._lots: asyncio.Queue[_Lot | None] = asyncio.Queue()
         self._working: list[asyncio.Task[None]] = []
+        self._deliveries = Deliveries(runtime, config)
         self._given: dict[asyncio.Task[Any], _Given] = {}
         self._member = AsyncMember(
             runtime, name_server, config, self._deliver, direct=self, on_share=on_share, credentials=credentials
@@ -186,14 +188,34 @@ class AsyncPushConsumer(AsyncConsumer):
         return kept
 
     async def _ask(self, messages: Sequence[ReceivedMessage]) -> Answer:
-        """The listener's answer; one that raises, hangs, or answers what is no answer, gets its messages again."""
+        """The listener's answer, of which the hooks are told."""
+        if not self._config.hooks:
+            return (await self._answer(messages))[0]
+        delivery = self._deliveries.begin(messages)
+        begun_ns = self._runtime.monotonic_ns()
+        answer: Answer = ConsumeStatus.LATER
+        error: Exception | None = TimeoutError("the consumer was closed before the listener answered")
+        try:
+            answer, error = await self._answer(messages)
+        finally:
+            self._deliveries.ended(
+                delivery,
+                messages,
+                error,
+                is_consumed=answer is ConsumeStatus.SUCCESS,
+                latency_ns=self._runtime.monotonic_ns() - begun_ns,
+            )
+        return answer
+
+    async def _answer(self, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
+        """What the listener answers, or raises; one that raises, hangs, or answers what is none has put them off."""
         first = messages[0]
         place = f"{first.topic} queue {first.queue_id} offset {first.queue_offset}"
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         given = self._given[task] = _Given(self._runtime.monotonic_ns())
         try:
-            answer = await self._listener(messages)
+            answer: Answer = await self._listener(messages)
         except asyncio.CancelledError:
             if not given.is_late or task.cancelling() > 1:
                 raise
@@ -203,15 +225,15 @@ class AsyncPushConsumer(AsyncConsumer):
                 self._config.consume_timeout_s,
                 place,
             )
-            return ConsumeStatus.LATER
+            return ConsumeStatus.LATER, TimeoutError("the listener was cancelled")
         except FAULTS as error:
             log.warning("the listener of group %s failed at %s: %r; it comes again", self._config.group, place, error)
-            return ConsumeStatus.LATER
+            return ConsumeStatus.LATER, error
         finally:
             del self._given[task]
             if given.is_late:
                 task.uncancel()
         if not isinstance(answer, ConsumeStatus | Later):
             log.warning("the listener of group %s said %r at %s: it comes again", self._config.group, answer, place)
-            return ConsumeStatus.LATER
-        return answer
+            return ConsumeStatus.LATER, None
+        return answer, None

@@ -23,28 +23,54 @@ from longpoll_runtime.faults import KeepGoing
 log = logging.getLogger(__name__)
 
 
+class Deliveries:
+    """Tells the hooks of a config before and after each call of its listener, on threads or on an event loop."""
+
+    def __init__(self, runtime: Runtime, config: ConsumerConfig) -> None:
+        self._config = config
+        self._first = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-"
+        self._number = itertools.count(1)
+
+    def begin(self, messages: Sequence[ReceivedMessage]) -> str:
+        """The listener is about to get them; what names this delivery."""
+        delivery = f"{self._first}{next(self._number)}"
+        for hook in self._config.hooks:
+            with KeepGoing(log, "a hook before a listener failed"):
+                hook.before_consume(self._config.group, delivery, messages)
+        return delivery
+
+    def ended(
+        self,
+        delivery: str,
+        messages: Sequence[ReceivedMessage],
+        error: Exception | None,
+        *,
+        is_consumed: bool,
+        latency_ns: int,
+    ) -> None:
+        """It has answered, or raised the error."""
+        for hook in self._config.hooks:
+            with KeepGoing(log, "a hook after a listener failed"):
+                hook.after_consume(
+                    self._config.group, delivery, messages, error, is_consumed=is_consumed, latency_ns=latency_ns
+                )
+
+
 def watched(runtime: Runtime, config: ConsumerConfig, listener: Listener) -> Listener:
     """The listener, with the hooks of the config told before and after each call."""
     if not config.hooks:
         return listener
-    first, number = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-", itertools.count(1)
+    deliveries = Deliveries(runtime, config)
 
     def listen(messages: Sequence[ReceivedMessage]) -> Answer:
-        delivery = f"{first}{next(number)}"
-        for hook in config.hooks:
-            with KeepGoing(log, "a hook before a listener failed"):
-                hook.before_consume(config.group, delivery, messages)
+        delivery = deliveries.begin(messages)
         begun_ns = runtime.monotonic_ns()
         answer: Answer = ConsumeStatus.LATER
         with Keeping() as kept:
             answer = listener(messages)
         latency_ns = runtime.monotonic_ns() - begun_ns
         is_consumed = kept.error is None and answer is ConsumeStatus.SUCCESS
-        for hook in config.hooks:
-            with KeepGoing(log, "a hook after a listener failed"):
-                hook.after_consume(
-                    config.group, delivery, messages, kept.error, is_consumed=is_consumed, latency_ns=latency_ns
-                )
+        deliveries.ended(delivery, messages, kept.error, is_consumed=is_consumed, latency_ns=latency_ns)
         if kept.error is not None:
             raise kept.error
         return answer
