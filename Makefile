@@ -10,8 +10,11 @@ LOCKS := $(wildcard requirements/*.lock)
 # Many tests wait for something: twice as many workers as there are cores keep those busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 PART ?= all
-# What is told of the project, and whether its tests see faults: looked at by `make check`.
-CHECKED := model_tests/tidy model_tests/docs model_tests/mutants
+# What is told of the project, what is shipped, and whether its tests see faults: looked at by `make check`.
+CHECKED := model_tests/tidy model_tests/docs model_tests/mutants model_tests/door
+# Tests are compiled once, on all cores: else each worker compiles all of them anew.
+COMPILED := build/compiled-tests
+TESTS := $(filter-out $(CHECKED:%=%/%),$(wildcard model_tests/*/*.py model_tests/*/*/*.py))
 # Compiled modules are kept even where the environment forbids it: else each of hundreds of processes compiles anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -25,7 +28,12 @@ $(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh
 run: setup  ## the main job: explore, prove, serve, drive, record, judge, report
 	@$(BIN)/longpoll verify
 
-test: setup  ## the test suite, under 5 minutes; that text, docs and tests are what they should be is in `make check`
+$(COMPILED): $(STAMP) $(TESTS)
+	@mkdir -p build
+	@printf '%s\n' $(filter %/test_%.py,$(TESTS)) | xargs -n 150 -P $$(nproc) $(BIN)/python -m pytest --collect-only -qq >build/compiled.log 2>&1 || { tail -40 build/compiled.log; exit 1; }
+	@touch $@
+
+test: setup $(COMPILED)  ## the test suite, under 5 minutes; that text, docs, packages and tests are what they should be is in `make check`
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
 
 test-long: setup  ## everything that takes over 30 s, under 90 minutes

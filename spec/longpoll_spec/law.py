@@ -7,13 +7,14 @@ else is the text of `actions` and `properties`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import attrs
 from attrs import frozen
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.model import Action, Model, Property, Said
 from longpoll_spec.policy import Policy
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
 from longpoll_spec.reached import sometimes_of
@@ -66,6 +67,13 @@ def fairness_of(model: Model) -> Fairness:
 
 def properties_of(model: Model) -> tuple[Property, ...]:
     """Every property that makes sense for the model's policy: always, inductive, sometimes."""
+    return _properties_of(Said(model))
+
+
+@lru_cache(maxsize=16)
+def _properties_of(said: Said) -> tuple[Property, ...]:
+    """They are asked for again and again, and cost five times what the actions do."""
+    model = said.model
     stated = [made for text in ALWAYS if (made := text(model)) is not None]
     needed = [attrs.evolve(made, kind="inductive") for text in INDUCTIVE if (made := text(model)) is not None]
     return (*stated, *needed, *sometimes_of(model))

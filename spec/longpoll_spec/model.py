@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.errors import UnknownPropertyError, not_known
@@ -117,6 +117,36 @@ class Model:
     def named(self, *names: str) -> tuple[Action, ...]:
         """The instances of these actions."""
         return tuple(action for action in self.actions if action.name in names)
+
+
+@frozen(eq=False)
+class Said:
+    """Stands for what a model and its statements say, as a key: equal where each term is the same.
+
+    Equal terms are one object as long as one of them is kept, which this does.
+    """
+
+    model: Model
+    properties: tuple[Property, ...] = ()
+    _key: tuple[object, ...] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the key once: it is asked for each time that something is looked up."""
+        actions = tuple(
+            (each.label, each.urgent, id(each.guard), *((name, id(term)) for name, term in each.effect.items()))
+            for each in self.model.actions
+        )
+        stated = tuple(
+            (each.name, each.kind, id(each.term), id(each.here), *((label, id(term)) for label, term in each.closing))
+            for each in self.properties
+        )
+        object.__setattr__(self, "_key", (self.model.policy, self.model.bounds, actions, stated))
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Said) and self._key == other._key
 
 
 @frozen

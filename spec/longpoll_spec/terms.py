@@ -14,9 +14,10 @@ Leaves out evaluation, printing and everything that knows what a variable stands
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any, Final, NoReturn, TypeAlias, overload
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
 
 from attrs import frozen
 
@@ -97,8 +98,8 @@ class Bool(_Node):
             inner: Bool = self.args[0]
             return inner
         if self.op in _OPPOSITE:
-            return _bool(_OPPOSITE[self.op])
-        return _bool("not", self)
+            return _leaf(Bool, _OPPOSITE[self.op])
+        return _node(Bool, "not", self)
 
     def implies(self, other: Bool) -> Bool:
         """The other holds wherever this does."""
@@ -110,50 +111,48 @@ class Bool(_Node):
 
 
 Term: TypeAlias = Int | Bool
+_T = TypeVar("_T", Int, Bool)
 Effect: TypeAlias = Mapping[str, Term]
 """Variable name -> its value after the step, over the values before it; a variable that is not named keeps its own."""
 
+_LEAVES: Final = frozenset({"var", "const", "parameter"})
+"""Operators whose arguments are values."""
 _OPPOSITE: Final = {"true": "false", "false": "true"}
-_JUNCTIONS: Final = frozenset({"and", "or"})
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
 
-def _key(arg: Any) -> Any:
-    """A node counts by identity, which the node that refers to it keeps alive; anything else by its value.
-
-    No operator has a node in one place where it has a value in another.
-    """
-    return id(arg) if isinstance(arg, _Node) else arg
-
-
-def _int(op: str, *args: Any) -> Int:
-    key = (Int, op, *map(_key, args))
-    found: Int | None = _interned.get(key)
+def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
+    """A variable or a constant, which counts by its values. No operator has a value where another has a node."""
+    key = (kind, op, *values)
+    found: _T | None = _interned.get(key)
     if found is None:
-        found = _interned[key] = Int(op, args, _reads(op, args))
+        found = _interned[key] = kind(op, values, frozenset(values) if op == "var" else NOTHING)
     return found
 
 
-def _bool(op: str, *args: Any) -> Bool:
-    # A junction is the same in any order; the order in which it was first written is kept for readers.
-    key = (Bool, op, frozenset(map(_key, args))) if op in _JUNCTIONS else (Bool, op, *map(_key, args))
-    found: Bool | None = _interned.get(key)
+def _node(kind: type[_T], op: str, *args: Term) -> _T:
+    """A node of others, which count by identity: the node that refers to them keeps them alive."""
+    key = (kind, op, *map(id, args))
+    found: _T | None = _interned.get(key)
     if found is None:
-        found = _interned[key] = Bool(op, args, _reads(op, args))
+        found = _interned[key] = kind(op, args, _reads(args))
     return found
 
 
-def _reads(op: str, args: tuple[Any, ...]) -> frozenset[str]:
+def _reads(args: Collection[Term]) -> frozenset[str]:
     """What a node reads: a set that one of its arguments has already, where that is all."""
-    if op == "var":
-        return frozenset({args[0]})
-    parts = [arg.reads for arg in args if isinstance(arg, _Node)]
-    largest = max(parts, key=len, default=NOTHING)
-    return largest if all(part <= largest for part in parts) else NOTHING.union(*parts)
+    largest = NOTHING
+    for arg in args:
+        if len(arg.reads) > len(largest):
+            largest = arg.reads
+    for arg in args:
+        if not arg.reads <= largest:
+            return NOTHING.union(*[arg.reads for arg in args])
+    return largest
 
 
-TRUE: Final = _bool("true")
-FALSE: Final = _bool("false")
+TRUE: Final = _leaf(Bool, "true")
+FALSE: Final = _leaf(Bool, "false")
 
 
 def truth(value: bool) -> Bool:
@@ -163,22 +162,22 @@ def truth(value: bool) -> Bool:
 
 def const(value: int) -> Int:
     """An integer constant."""
-    return _int("const", value)
+    return _leaf(Int, "const", value)
 
 
 def parameter(name: str, value: int) -> Int:
     """A constant with a name. Exploring uses its value; a proof may leave it open and so cover every value."""
-    return _int("parameter", name, value)
+    return _leaf(Int, "parameter", name, value)
 
 
 def int_variable(name: str) -> Int:
     """A variable of the state, by its name."""
-    return _int("var", name)
+    return _leaf(Int, "var", name)
 
 
 def bool_variable(name: str) -> Bool:
     """A truth-valued variable of the state, by its name."""
-    return _bool("var", name)
+    return _leaf(Bool, "var", name)
 
 
 def lift(value: Int | int) -> Int:
@@ -199,7 +198,7 @@ def _arithmetic(op: str, left: Int, right: Int) -> Int:
     if _chooses_constants(left) and _chooses_constants(right) and left.args[0] is right.args[0]:
         pairs = zip(left.args[1:], right.args[1:], strict=True)
         return ite(left.args[0], *(_arithmetic(op, *pair) for pair in pairs))
-    return _int(op, left, right)
+    return _node(Int, op, left, right)
 
 
 def _comparison(op: str, left: Int, right: Int) -> Bool:
@@ -213,7 +212,7 @@ def _comparison(op: str, left: Int, right: Int) -> Bool:
         if op == "eq" and condition.op == "eq" and then.op == "const" and condition.args[0] is otherwise:
             return _is_after_change(condition, then, right)
         return ite(condition, _comparison(op, then, right), _comparison(op, otherwise, right))
-    return _bool(op, left, right)
+    return _node(Bool, op, left, right)
 
 
 def _is_after_change(condition: Bool, then: Int, right: Int) -> Bool:
@@ -240,10 +239,21 @@ def any_of(terms: Iterable[Bool]) -> Bool:
 def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> Bool:
     kept: dict[int, Bool] = {}  # by identity, in the order in which they are first written
     for term in terms:
-        kept.update((id(part), part) for part in (term.args if term.op == op else (term,)) if part is not neutral)
-    if id(deciding) in kept:
-        return deciding
-    return _bool(op, *kept.values()) if len(kept) > 1 else next(iter(kept.values()), neutral)
+        if term.op == op:  # neither constant is ever inside of one
+            for part in term.args:
+                kept[id(part)] = part
+        elif term is deciding:
+            return deciding
+        elif term is not neutral:
+            kept[id(term)] = term
+    if len(kept) < 2:
+        return next(iter(kept.values()), neutral)
+    # A junction is the same in any order; the order in which it was first written is kept for readers.
+    key = (Bool, op, frozenset(kept))
+    found: Bool | None = _interned.get(key)
+    if found is None:
+        found = _interned[key] = Bool(op, tuple(kept.values()), _reads(kept.values()))
+    return found
 
 
 @overload
@@ -261,7 +271,7 @@ def ite(condition: Bool, then: Int | int | Bool, otherwise: Int | int | Bool) ->
         return first
     if condition is FALSE:
         return second
-    return _int("ite", condition, first, second)
+    return _node(Int, "ite", condition, first, second)
 
 
 def _ite_bool(condition: Bool, then: Bool, otherwise: Bool) -> Bool:
@@ -271,7 +281,7 @@ def _ite_bool(condition: Bool, then: Bool, otherwise: Bool) -> Bool:
         return otherwise
     if any(branch is constant for branch in (then, otherwise) for constant in (TRUE, FALSE)):
         return (condition & then) | (~condition & otherwise)
-    return _bool("ite", condition, then, otherwise)
+    return _node(Bool, "ite", condition, then, otherwise)
 
 
 def substitute(term: Term, effect: Effect) -> Term:
@@ -302,7 +312,7 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
         name: str = term.args[0]
         return effect.get(name, term)
     args = [_substitute(arg, effect, memo) for arg in term.args]
-    if all(new is old for new, old in zip(args, term.args, strict=True)):
+    if all(map(operator.is_, args, term.args)):
         return term
     return rebuild(term.op, args)
 
@@ -338,7 +348,7 @@ def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
         term, ready = pending.pop()
         if id(term) in seen or id(term) in done:
             continue
-        inner = [] if ready else [arg for arg in term.args if isinstance(arg, (Int, Bool)) and id(arg) not in seen]
+        inner = [] if ready or term.op in _LEAVES else [arg for arg in term.args if id(arg) not in seen]
         if not inner:
             seen.add(id(term))
             yield term

@@ -10,6 +10,7 @@ text with a few constants, so it can be sent to another process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from longpoll_spec.engines.analysis.decide import decided
@@ -18,7 +19,7 @@ from longpoll_spec.engines.analysis.simplify import Simplifier
 from longpoll_spec.engines.packed.layout import LANE_BITS, Layout
 from longpoll_spec.engines.packed.source import Scope, Source, Writer, constant_of
 from longpoll_spec.engines.packed.words import Rows, Words
-from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.model import Action, Model, Property, Said
 from longpoll_spec.terms import FALSE, TRUE, Bool, Term, const, substitute
 
 Found: TypeAlias = tuple[int, int | None, int, int]
@@ -33,7 +34,12 @@ Expand: TypeAlias = Callable[[Words, Sequence[bool], Weigh, Make, list[int], lis
 
 def expand_of(model: Model, layout: Layout, properties: Sequence[Property]) -> Expand:
     """The function that expands a chunk of states and looks at the properties on the way."""
-    made: Expand = source_of(model, layout, properties).function("expand")
+    return _expand_of(Said(model, tuple(properties)), layout)
+
+
+@lru_cache(maxsize=16)
+def _expand_of(said: Said, layout: Layout) -> Expand:
+    made: Expand = source_of(said.model, layout, said.properties).function("expand")
     return made
 
 

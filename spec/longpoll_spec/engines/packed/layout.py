@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from longpoll_spec.engines.analysis.symmetry import slot_of
 from longpoll_spec.engines.packed.words import WORD_BITS
@@ -30,9 +31,9 @@ LANES: Final = WORD_BITS // LANE_BITS
 
 @frozen
 class Field:
-    """The place of one variable."""
+    """The place of one variable. Two are equal where name and place are: terms are not compared."""
 
-    variable: Variable
+    variable: Variable = field(eq=attrgetter("name"))
     word: int
     shift_in_word: int
     """Bits below it in its word."""
