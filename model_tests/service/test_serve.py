@@ -53,7 +53,7 @@ def test_it_says_ready_serves_and_stops_cleanly(
 def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: StartCommand, tmp_path: Path) -> None:
     """A broker.conf of the Java broker is taken; what we have no setting for is named once. So can the log be JSON."""
     conf = tmp_path / "broker.conf"
-    conf.write_text("# comment\nbrokerName = other\nautoCreateTopicEnable=false\nhaListenPort=1\n")
+    conf.write_text("# comment\nbrokerName = other\nautoCreateTopicEnable=false\nbrokerIP2=127.0.0.1\n")
     logs = ("--log-format", "json", "--log-level", "info")
     process = serve(*ANY, "--store", str(tmp_path / "store"), "--config", str(conf), "--json", *logs)
     assert process.stdout is not None
@@ -63,7 +63,7 @@ def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: StartComma
     process.send_signal(signal.SIGTERM)
     _out, err = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "not used: haListenPort" in err.replace("\n", " ")
+    assert "not used: brokerIP2" in err.replace("\n", " ")
     told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     assert [line["event"] for line in told] == ["store_recovered"]
 
