@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import StartAt
+from longpoll_client import StartAt, offsets
+from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.offsets import RemoteOffsets
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
@@ -129,3 +130,21 @@ def test_an_offset_that_is_known_already_is_not_told_again(
     assert broker.stored is None
     members[0].store(QUEUE, 6)
     assert broker.stored == 6
+
+
+def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of 5.x takes no offset of it (26): it is told later. Any other refusal is one."""
+    kept = RemoteOffsets(ClientInstance(RealRuntime(), "127.0.0.1:1"), "G")
+    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
+    codes = [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR]
+
+    def refuse(_queue: MessageQueue, _offset: int) -> None:
+        raise RefusedError("storing", codes.pop(0), "no")
+
+    monkeypatch.setattr(kept, "_client", lambda _queue: None)
+    monkeypatch.setattr(kept, "stored", lambda _queue: None)
+    monkeypatch.setattr(kept, "_tell", refuse)
+    monkeypatch.setattr(offsets, "find_start", lambda *_asked: 7)
+    assert (kept.begin(queue, StartAt.FIRST, 0), kept._doubted) == (7, {queue})
+    with pytest.raises(RefusedError):
+        kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=1), StartAt.FIRST, 0)

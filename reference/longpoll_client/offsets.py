@@ -129,9 +129,18 @@ class RemoteOffsets:
         return self._begin_at(queue, StartAt.LAST, 0)
 
     def _begin_at(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
-        """Where a group begins that has not; the broker is told, so that the next member goes on from there."""
+        """Where a group begins that has not; the broker is told, so that the next member goes on from there.
+
+        A broker of 5.x takes no offset of a group that it has never heard of, and one that assigns its queues does not
+        greet it: then it is told after the first pull, which makes the group there.
+        """
         offset = find_start(self._client(queue), queue, start_at, timestamp_ms)
-        self._tell(queue, offset)
+        try:
+            self._tell(queue, offset)
+        except RefusedError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            self._doubted.add(queue)
         return offset
 
     def _tell(self, queue: MessageQueue, offset: int) -> None:
