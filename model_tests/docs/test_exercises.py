@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from longpoll.cli import main
+from longpoll.commands.lesson import orders
 from longpoll.commands.lesson.course import LESSONS
 from longpoll.commands.lesson.given import ANSWER_MAX, FILE_MAX
 
@@ -18,7 +19,12 @@ ROOT: Final = Path(__file__).parents[2]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 KEPT: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9rZWVwzhApc3qbABISAgQGDA0BCA_s_R2J"
 MUTANT: Final = "docs/lessons/mutant.py"
+POLL: Final = "docs/lessons/poll.py"
 NOT_YET: Final = {
+    ("0.1", POLL): "in 9 of 387 orders",
+    ("0.2", "0"): "no order with 0 switches",
+    ("0.2", "2"): "fewer than 2 switches",
+    ("0.3", POLL): "poll-1 slept its whole second",
     ("1.1", LOST): "loses request 0; let it be request 1",
     ("1.1", KEPT): "nothing is lost",
     ("1.2", "none"): "with recheck_after_hold=none lost_by_hold is violated",
@@ -147,6 +153,56 @@ def test_a_program_that_fails_is_the_readers(tmp_path: Path, text: str, said: st
 
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+MAILBOX: Final = """
+{first}
+class Mailbox:
+    def __init__(self):
+        self.lock = threading.Lock()
+    def put(self, message):
+        {put}
+    def poll(self, timeout_s):
+        {poll}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "put", "poll", "code", "said"),
+    [
+        ("import threading", "pass", "return 'message 1'", 0, "nothing goes wrong"),
+        ("import threading", "pass", "return 'another'", 1, "the polls were given another"),
+        ("import threading", "pass", "return", 1, "told at once that there is nothing"),
+        ("import threading", "pass", "self.lock.acquire(); self.lock.acquire()", 1, "somebody waits for ever"),
+        ("import threading", "pass", "\n        while True:\n            pass", 1, "no end after 500 steps"),
+        ("import threading, time as now", "pass", "now.sleep(1); return 'message 1'", 1, "slept its whole second"),
+        ("import threading", "pass", "threading.RLock()", 2, "there is only Lock, Event, Condition here, and no RLock"),
+        ("import threading", "pass", "threading.Condition(self.lock)", 2, "write threading.Condition()"),
+        ("import threading", "1 / 0", "return", 2, "line 7: ZeroDivisionError"),
+        ("import threading, queue", "pass", "return", 2, "import queue: a program that is run in every order may"),
+        ("import threading, sys; sys.exit()", "pass", "return", 2, "SystemExit"),
+    ],
+)
+def test_mailboxes_of_all_kinds(tmp_path: Path, *, first: str, put: str, poll: str, code: int, said: str) -> None:
+    """None of them hangs, and none is a fault of longpoll."""
+    program = tmp_path / "mine.py"
+    program.write_text(MAILBOX.format(first=first, put=put, poll=poll))
+    done = ask("0.1", "--check", str(program))
+
+    assert done.exit_code == code
+    assert said in done.output
+
+
+def test_a_program_of_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has taken a minute; and one without a mailbox."""
+    monkeypatch.setattr(orders, "POINTS_IN_ALL_MAX", 5_000)
+    program = tmp_path / "mine.py"
+    lines = "\n        ".join(["self.lock = 0"] * 90)
+    program.write_text(MAILBOX.format(first="import threading", put=lines, poll=lines))
+    assert "write it with fewer lines" in ask("0.1", "--check", str(program)).stderr
+
+    program.write_text("class Postbox: pass")
+    assert "has no class Mailbox" in ask("0.1", "--check", str(program)).stderr
 
 
 def test_the_address_of_the_explorer_is_an_answer_too() -> None:

@@ -84,12 +84,11 @@ def missing_line(shown: tuple[str, ...], said: str) -> str | None:
 
 
 def edited(text: str, edit: str) -> str:
-    """The text after an edit by lines; each line that goes is there once."""
-    lines = edit.splitlines()
-    for old, new in zip(lines[::2], lines[1::2], strict=True):
-        assert (old[0], new[0]) == ("-", "+")
-        assert text.count(old[1:]) == 1, old
-        text = text.replace(old[1:], new[1:])
+    """The text after an edit: lines that go, which are there once, and in their place those that come."""
+    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", edit, re.MULTILINE):
+        gone, comes = (re.sub(r"^[-+]", "", lines, flags=re.MULTILINE) for lines in (old, new))
+        assert text.count(gone) == 1, old
+        text = text.replace(gone, comes)
     return text
 
 

@@ -1,0 +1,95 @@
+"""What a reader's program finds as `threading` and `time` while its threads are run in every order.
+
+Nothing of it is real: a lock has its place in a simulated world, and time passes only when nobody can go on. Leaves out
+the rest of both modules, and tells which of their names are there.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
+
+from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
+from longpoll_simulation.world import World
+from longpoll_spec.errors import UserError
+
+HARMLESS: Final = frozenset(
+    {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}
+)
+"""Modules that a program may import besides: none of them waits for anything."""
+
+
+class _Condition(SimulatedCondition):
+    """With what `threading.Condition` has besides."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._clock = world
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until the predicate says so, or `timeout` seconds; what it said at last."""
+        until_ns = None if timeout is None else self._clock.now_ns + int(timeout * 1e9)
+        while not (said := predicate()):
+            left_s = None if until_ns is None else (until_ns - self._clock.now_ns) / 1e9
+            if left_s is not None and left_s <= 0:
+                return said
+            self.wait(left_s)
+        return said
+
+    def acquire(self) -> bool:
+        """Take its lock."""
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        """Give it back."""
+        self._lock.release()
+
+
+class _StandIn(SimpleNamespace):
+    """A module of which only some names are there."""
+
+    _name: str
+
+    def __getattr__(self, name: str) -> NoReturn:
+        there = ", ".join(each for each in vars(self) if not each.startswith("_"))
+        raise AttributeError(f"of {self._name} there is only {there} here, and no {name}")
+
+
+def modules_in(world: World) -> Mapping[str, Any]:
+    """The modules that stand in, by their names."""
+
+    def condition(lock: object = None) -> _Condition:
+        if lock is not None:
+            raise UserError("a Condition makes its own lock here: write threading.Condition()")
+        return _Condition(world)
+
+    def sleep(seconds: float) -> None:
+        world.wait([], "the end of a sleep", seconds)
+
+    threading = _StandIn(
+        _name="threading",
+        Lock=lambda: SimulatedLock(world),
+        Event=lambda: SimulatedEvent(world),
+        Condition=condition,
+    )
+    return {
+        "threading": threading,
+        "time": _StandIn(_name="time", monotonic=lambda: world.now_ns / 1e9, sleep=sleep),
+    }
+
+
+def builtins_in(world: World) -> dict[str, Any]:
+    """Python's builtins, whose import gives the stand-ins, and what waits for nothing."""
+    found = modules_in(world)
+
+    def import_module(name: str, *rest: Any) -> Any:
+        if name in found:
+            return found[name]
+        if name not in HARMLESS:
+            known = ", ".join((*found, *sorted(HARMLESS - {"__future__"})))
+            raise UserError(f"import {name[:40]}: a program that is run in every order may import {known}")
+        return __import__(name, *rest)
+
+    return {**vars(builtins), "__import__": import_module}
