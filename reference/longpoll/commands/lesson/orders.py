@@ -2,7 +2,7 @@
 
 A switch takes the turn from a thread that could go on. Orders are tried by how many switches they have, the fewest
 first, so that the first one in which something goes wrong is as simple as can be: most races need two (Musuvathi and
-Qadeer, Iterative context bounding, 2007). Leaves out what is wrong (`polls`).
+Qadeer, Iterative context bounding, 2007). Leaves out what is wrong (`asked.polls`).
 """
 
 from __future__ import annotations

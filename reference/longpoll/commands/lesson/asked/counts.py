@@ -1,0 +1,110 @@
+"""The exercises of lessons 7 and 8: any number of requests, and any run that goes on for ever.
+
+Leaves out the pages, which have hints and solutions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import attrs
+
+from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.given import chosen_of, explored, number_of, see
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.python.fair import Unanswered, unanswered
+from longpoll_spec.engines.response import BOUNDS, response_bounds
+from longpoll_spec.law import Fairness, fairness_of, law_of
+from longpoll_spec.policy import preset, with_knobs
+
+REQUESTS_MAX: Final = 6
+SCAN_TICKS: Final = 3
+ASSUMED: Final = ("threads", "tick")
+NOTHING: Final = "nothing"
+CUT: Final = Bounds("cut", requests=1, messages=1, aspects=frozenset({"truncate"}))
+"""A queue that can be cut back and begun anew, so that a run can go on for ever."""
+
+
+def enough_to_break(answer: str) -> Said:
+    """The least number of requests with which a limit that is looked at too early is exceeded."""
+    given = number_of(answer)
+    if not 1 <= given <= REQUESTS_MAX:
+        return missing(f"the answer is between 1 and {REQUESTS_MAX}")
+    policy = with_knobs(preset("strict"), ["hold_limit=at_read"])
+    for requests in range(1, given + 1):
+        verdict = explored(policy, "hold_limit_kept", bounds="limit", requests=requests).verdict("hold_limit_kept")
+        if verdict.verdict == "violated":
+            if requests < given:
+                return missing(f"fewer than {given} are enough")
+            return right(
+                f"with {requests} requests the limit is exceeded, in {verdict.depth} steps", see(verdict.token)
+            )
+    return missing(f"with {given} request(s) the limit is kept")
+
+
+def cutoff(answer: str) -> Said:
+    """The number of requests that stands for any number, in the proof of all that strict promises."""
+    given = number_of(answer)
+    from longpoll_spec.engines.smt import any_number, rest  # noqa: PLC0415 - z3 takes its time to import
+
+    read = any_number.statements_of(partial(law_of, preset("strict")), any_number.READ)
+    names = {each.name for each in read.candidates}
+    most = any_number.numbers_of(read, names, rest.Rests(any_number.READ))[-1]
+    if given != most:
+        return missing(f"{given} is too {'small' if given < most else 'large'}")
+    return right(f"what is proved for {most} requests, and for the least numbers, is proved for any number")
+
+
+def fair_enough(answer: str) -> Said:
+    """What has to be assumed of a run for every pull of strict to be answered."""
+    chosen = chosen_of(answer, "assumption", (*ASSUMED, NOTHING)) - {NOTHING}
+    found = left_open(chosen)
+    if found is not None:
+        stays = ", ".join(found.steps) or "no step at all"
+        return missing(f"a run leaves the pull open for ever: from some moment on it takes {stays}")
+    if any(left_open(chosen - {each}) is None for each in chosen):
+        return missing("every pull is answered, and with less assumed as well")
+    return right("every fair run answers every pull, and with less assumed some run does not")
+
+
+def left_open(chosen: set[str]) -> Unanswered | None:
+    """A pull that a run leaves open for ever of which this is assumed; None if there is none."""
+    model = law_of(preset("strict"), CUT)
+    weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]
+    return unanswered(model, Fairness(tuple(weak), time_passes=False))
+
+
+def longest_wait(answer: str) -> Said:
+    """How many ticks somebody waits at most, though a message for him is there."""
+    given = number_of(answer)
+    found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=SCAN_TICKS))
+    woken = next(each for each in found if each.name == "woken")
+    assert woken.ticks is not None
+    if given < woken.ticks:
+        return missing(f"there is a run in which somebody waits more than {given} tick(s)", see(woken.token))
+    if given > woken.ticks:
+        return missing(f"in no run does anybody wait {given} ticks")
+    return right(f"in one run somebody waits {woken.ticks} ticks, and in none longer", see(woken.token))
+
+
+ANY: Final = (
+    Exercise(
+        "How many requests does it take for strict with hold_limit=at_read to exceed its limit?",
+        "a number",
+        enough_to_break,
+    ),
+    Exercise("What is the cutoff of strict, if all of its properties are to be proved?", "a number", cutoff),
+)
+FAIR: Final = (
+    Exercise(
+        "What must be assumed for every pull of strict to be answered in every run, and no more?",
+        f"some of: {', '.join(ASSUMED)}, or {NOTHING}",
+        fair_enough,
+    ),
+    Exercise(
+        f"Where a scan comes every {SCAN_TICKS} ticks, how many does somebody wait at most though a message is there?",
+        "a number",
+        longest_wait,
+    ),
+)
