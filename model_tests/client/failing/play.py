@@ -23,7 +23,7 @@ from model_tests.client.relay import Fault, Relay
 
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_client import Admin, ConsumerConfig, Producer, PullConsumer, StartAt
-from longpoll_client.errors import ClientError
+from longpoll_client.errors import ClientError, NoRouteError
 
 QUEUES: Final = 4
 DRAIN_S: Final = 90.0
@@ -314,6 +314,14 @@ def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
         Admin(RUNTIME, name_server) as admin,
         PullConsumer(RUNTIME, name_server, ConsumerConfig(f"reads-{topic}", start_at=StartAt.FIRST)) as consumer,
     ):
+
+        def is_known() -> bool:
+            try:
+                return len(admin.topic(topic).readable) == QUEUES
+            except NoRouteError:
+                return False
+
+        stories.wait_for(is_known, "a broker that was started last is registered")
         consumer.assign(admin.topic(topic).readable)
         consumer.start()
         due = sum(row.end - row.first for row in admin.offsets("reads-ends", [topic]))
