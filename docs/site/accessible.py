@@ -1,7 +1,7 @@
 """What Sphinx and the theme leave open for those who use keys or a screen reader, put into the pages that were made.
 
-What scrolls can be reached by keys, landmarks have names of their own, and the corner of a table is no heading. A test
-has axe-core look at every page. Leaves out what the pages say.
+What scrolls can be reached by keys, landmarks have names of their own, the page of the search has a heading, and the
+corner of a table is none. A test has axe-core look at every page. Leaves out what the pages say.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _PLAIN: Final = {
     '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
     '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
 }
+_SEARCHED: Final = re.compile(r'(?<!</h1>)(<div id="search-results")')
 _CORNER: Final = re.compile(r'<th class="(head[^"]*)">(?:<p>\s*</p>)?\s*</th>')
 _SCROLLS: Final = re.compile(r"<(pre|figure|table)(?![^>]*tabindex)(?=[ >])")
 _FORMULA: Final = re.compile(r'role="region" aria-label="Formula"')
@@ -26,6 +27,7 @@ def mended(page: str) -> str:
     for before, after in _PLAIN.items():
         page = page.replace(before, after)
     page = _CORNER.sub(r'<td class="\1"></td>', page)
+    page = _SEARCHED.sub(r"<h1>Search</h1>\1", page)
     page = _SCROLLS.sub(r'<\1 tabindex="0"', page)
     return _FORMULA.sub(_numbered(), page)
 

@@ -53,7 +53,7 @@ def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) 
     browser.show(site / page, width=width, dark=dark)
     if asked:
         browser.call("Page.navigate", url=f"{(site / page).as_uri()}?{asked}")
-        browser.run("new Promise(done => { const look = () => document.documentElement.lang.startsWith('zh')"
+        browser.run("new Promise(done => { const look = () => document.documentElement?.lang.startsWith('zh')"
                     " ? done() : requestAnimationFrame(look); look() })")  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_every_page(browser: Browser, site: Path, axe: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "rule"),
     [
-        ("document.querySelector('article p').style.color = '#ddd'", "color-contrast"),
+        ("document.querySelectorAll('article p').forEach((each) => { each.style.color = '#ddd' })", "color-contrast"),
         ("document.documentElement.removeAttribute('lang')", "html-has-lang"),
         ("document.querySelector('article').insertAdjacentHTML('beforeend', '<img src=\"data:,\">')", "image-alt"),
         ("document.querySelector('article pre').tabIndex = -1", "scrollable-region-focusable"),
@@ -92,7 +92,7 @@ def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault:
     assert violations(browser, axe) == []
     browser.run(f"void ({fault})")
 
-    assert [each.partition(":")[0] for each in violations(browser, axe)] == [rule]
+    assert {each.partition(":")[0] for each in violations(browser, axe)} == {rule}
 
 
 def test_what_is_open_is_mended() -> None:
@@ -104,4 +104,6 @@ def test_what_is_open_is_mended() -> None:
         '<td class="head"></td><pre tabindex="0">a</pre><pre tabindex="0">b</pre><th class="head">c</th><prefix>'
     )
     assert mended(mended(page)) == mended(page)
+    searched = '<h1>Search</h1><div id="search-results"></div>'
+    assert mended(searched.removeprefix("<h1>Search</h1>")) == mended(searched) == searched
     assert mended(region * 2).count("Formula 1") == mended(region * 2).count("Formula 2") == 1
