@@ -13,6 +13,7 @@ from longpoll_broker.errors import StoreUserError, TopicLeavingError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.log.deletions import Deletions
+from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
@@ -256,3 +257,36 @@ def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
             True
         ] * 3
         opened.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "held"),
+    [
+        (QueueTable, "leave", ("_dispatch_lock", "_append_lock")),
+        (Deletions, "add", ("_flush_lock",)),
+        (Dispatcher, "unlist", ("_flush_lock", "_dispatch_lock", "_append_lock")),
+        (QueueTable, "remove_left", ("_flush_lock", "_append_lock")),
+    ],
+)
+def test_nobody_else_is_at_work_while_a_topic_goes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, held: tuple[str, ...]
+) -> None:
+    """Nobody puts into it or shows it as it leaves; one deletion ends at a time, also of what one before has left."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic="gone")])
+    free: list[bool] = []
+    honest = getattr(owner, step)
+
+    def watched(self: object, *args: object) -> object:
+        for lock in (getattr(store, name) for name in held):
+            free.append(lock.acquire(blocking=False))
+            if free[-1]:
+                lock.release()
+        return honest(self, *args)
+
+    monkeypatch.setattr(owner, step, watched)
+    store.delete_topic("gone")
+    store.delete_topic("gone")
+    assert free
+    assert not any(free)
+    store.close()

@@ -181,9 +181,35 @@ LOCKS: Final = (
         "A topic is deleted while others append and make visible: what was handed over is lost with it, and messages "
         "of other topics are passed over.",
         MESSAGE_STORE,
-        "            with self._dispatch_lock, self._append_lock:\n                self._dispatcher.unlist(queues)\n",
-        "            if True:\n                self._dispatcher.unlist(queues)\n",
+        "            with self._dispatch_lock, self._append_lock:\n                if refused is not None:\n",
+        "            if True:\n                if refused is not None:\n",
         units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+    ),
+    _lock(
+        "lock-begin-deletion",
+        "A topic leaves while somebody appends to it: the record is in the log, and its queue is known to nobody who "
+        "would list it, or is made anew beside the deletion.",
+        MESSAGE_STORE,
+        "        with self._dispatch_lock, self._append_lock:\n            self._table.leave(topic)\n",
+        "        self._table.leave(topic)\n",
+        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+    ),
+    _lock(
+        "lock-finish-deletion",
+        "Two deletions of one topic end at once, or one beside a flush of all queues: files are flushed that are gone, "
+        "or the second finds nothing to end.",
+        MESSAGE_STORE,
+        "        with self._flush_lock:\n            if topic not in table.leaving:\n",
+        "        if True:\n            if topic not in table.leaving:\n",
+        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+    ),
+    _lock(
+        "lock-remove-left",
+        "What a deletion before could not remove is removed while a producer makes a queue of the name.",
+        MESSAGE_STORE,
+        "                with self._append_lock:\n                    table.remove_left(topic)\n",
+        "                if True:\n                    table.remove_left(topic)\n",
+        units=("store/test_delete_topic.py",),
     ),
     _lock(
         "lock-remove-expired",

@@ -7,8 +7,8 @@ from typing import Final
 
 OPEN: Final[Mapping[str, str]] = {
     "rocketmq-slave-does-not-notify": (
-        "a slave of ours serves a copied store and copies nothing while it serves, so nothing becomes visible there: "
-        "its own test alone appends to its store as a copier would"
+        "no method but its own tests serves a slave: the recorded conversations are a master's, and the simulated "
+        "broker has one life in one role"
     ),
     "rocketmq-slave-holds-beside-its-master": (
         "a slave of 5.x alone sends its readers to a living master, and no method but its own tests serves a slave: "
@@ -25,6 +25,10 @@ OPEN: Final[Mapping[str, str]] = {
     "rocketmq-announced-once": (
         "a walk throws only when a filter raises under on_throw=drop_rest, and no filter that a client can send "
         "raises: that of its own test alone does"
+    ),
+    "lock-remove-left": (
+        "only a disk that refuses to remove a topic's files leaves any behind: its own test alone has such a disk, the "
+        "stress of the store and the watch over its locks delete on one that works"
     ),
     "rocketmq-retry-answer-is-overwritten": (
         "it changes what a slave answers beyond its end, and no method but its own tests serves a slave"

@@ -305,11 +305,9 @@ ROCKETMQ: Final = (
         "each of its consumers that long.",
         Change(
             f"{CLIENT}/consume/puller.py",
-            "        self._take(wanted, offset_next, turn, is_moved=answer.code == "
-            "ResponseCode.PULL_OFFSET_MOVED)\n        self.pull()\n",
-            "        moved = answer.code == ResponseCode.PULL_OFFSET_MOVED\n"
-            "        self._take(wanted, offset_next, turn, is_moved=moved)\n"
-            "        self._timer.after(RETRY_S, self.pull) if moved else self.pull()\n",
+            "        if is_no_further:\n",
+            "        if answer.code == ResponseCode.PULL_OFFSET_MOVED:\n"
+            "            self._timer.after(RETRY_S, self.pull)\n        elif is_no_further:\n",
         ),
         units=("client/test_puller.py", "service/test_client_faults.py"),
     ),

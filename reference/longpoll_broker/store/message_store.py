@@ -316,14 +316,16 @@ class MessageStore:
                     table.remove_left(topic)
                 return
             # Neither appending nor dispatching waits for the disk meanwhile: no record of the topic is added any more.
+            refused: OSError | None = None
             try:
                 self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint), table.left)
-            except OSError:
-                with self._dispatch_lock, self._append_lock:
-                    table.stay(topic)
-                raise
-            queues = list(table.leaving[topic].queues.values())
+            except OSError as error:
+                refused = error
             with self._dispatch_lock, self._append_lock:
+                if refused is not None:
+                    table.stay(topic)
+                    raise refused
+                queues = list(table.leaving[topic].queues.values())
                 self._dispatcher.unlist(queues)
             try:
                 table.remove_files(queues)

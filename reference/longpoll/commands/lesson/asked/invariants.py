@@ -9,7 +9,7 @@ import runpy
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -47,7 +47,7 @@ def statements_of(answer: str, model: Model) -> list[Property]:
     """The statements of a reader's file, those of a name together; raises UserError where it has none."""
     path = program_of(answer)
     with FaultsTold(path):
-        text = runpy.run_path(str(path), run_name="lesson").get("statements")
+        text: Any = runpy.run_path(str(path), run_name="lesson").get("statements")
     if not callable(text):
         raise UserError(f"{path} has no function statements; begin with docs/lessons/invariant.py")
     with FaultsTold(path):
