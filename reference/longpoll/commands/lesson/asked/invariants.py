@@ -6,10 +6,10 @@ Leaves out proofs that find their statements themselves (`longpoll prove`).
 from __future__ import annotations
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
@@ -23,6 +23,7 @@ from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import preset
 from longpoll_spec.render.states import render
+from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, all_of
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ def statements_of(answer: str, model: Model) -> list[Property]:
     """The statements of a reader's file, those of a name together; raises UserError where it has none."""
     path = program_of(answer)
     with FaultsTold(path):
-        text: Any = runpy.run_path(str(path), run_name="lesson").get("statements")
+        text = runpy.run_path(str(path), run_name="lesson").get("statements")
     if not callable(text):
         raise UserError(f"{path} has no function statements; begin with docs/lessons/invariant.py")
     with FaultsTold(path):
-        said = list(islice(text(model.state), STATEMENTS_MAX + 1))
+        said = list(islice(cast("Callable[[State], Iterable[object]]", text)(model.state), STATEMENTS_MAX + 1))
     return _together(path, said)
 
 
