@@ -96,7 +96,6 @@ def test_every_word_of_the_start_page_is_there_in_both() -> None:
     assert "(../index.md)" in pages["zh/index.md"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("pair", chinese.pairs(), ids=lambda pair: pair[0].stem)
 def test_a_lesson_is_the_same_in_chinese(pair: tuple[Path, Path]) -> None:
     """It is there, and has the same blocks, links, headings, hints and solutions."""
