@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.tables import with_table
