@@ -33,7 +33,7 @@ class Calls:
         """The connection."""
         return self
 
-    def broker_address(self, _name: str) -> str:
+    def broker_address_of(self, _broker_name: str, _broker_id: int) -> str:
         """Anywhere."""
         return "127.0.0.1:1"
 

@@ -57,6 +57,8 @@ def test_parts_of_texts_are_compared_where_the_version_does(
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
     for tag in ("blue", "red"):
         send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
+    second = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=30_000, group="H"))
+    assert [bytes(record.body) for record in records_of(second)] == [b"red"]  # both are visible
     wanted = {"topic": "T", "subString": expression, "expressionType": "SQL92", "subVersion": 1}
     asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
     consumer = {"groupName": "G", "subscriptionDataSet": [wanted]}

@@ -41,8 +41,12 @@ class Master:
         if ha_address is not None and not self._is_ha_set:
             self.ha_address = ha_address
         if (self.address, self.ha_address) != before:
-            told = event("master_heard", address=self.address, ha_address=self.ha_address)
-            log.info("the master is at %s, and sends its log at %s", self.address, self.ha_address, extra=told)
+            log.info(
+                "the master is at %s, and sends its log at %s",
+                self.address,
+                self.ha_address,
+                extra=event("master_heard", address=self.address, ha_address=self.ha_address),
+            )
 
 
 def address_in(text: str | None, key: str = "an address") -> Address | None:
