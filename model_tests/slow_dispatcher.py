@@ -1,0 +1,34 @@
+"""Finds tests that take an acknowledged message for a visible one: `pytest -p model_tests.slow_dispatcher ...`.
+
+Under `notify=dispatcher_poll` a thread makes messages visible some time after their acknowledgement. It polls every
+millisecond, so a test that does not wait for it passes nearly always, and fails where the machine is busy. With this
+plugin every such thread in the process sleeps `PAUSE_MS` between two rounds, which a test has to bear.
+
+Leaves out brokers in processes of their own, and a virtual clock's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from longpoll_broker.service.pull.dispatch_service import DispatchService
+from longpoll_runtime.real import RealRuntime
+
+PAUSE_MS: Final = 100
+"""Longer than several requests take, much shorter than what a test waits for."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _dispatchers_are_slow() -> Iterator[None]:
+    """Have every polling dispatcher on a real clock be slow."""
+    start = DispatchService.start
+
+    def start_slow(service: DispatchService, sleep_ms: int) -> None:
+        start(service, PAUSE_MS if isinstance(service.runtime, RealRuntime) else sleep_ms)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DispatchService, "start", start_slow)
+        yield
