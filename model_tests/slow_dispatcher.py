@@ -27,7 +27,7 @@ def _dispatchers_are_slow() -> Iterator[None]:
     start = DispatchService.start
 
     def start_slow(service: DispatchService, sleep_ms: int) -> None:
-        start(service, PAUSE_MS if isinstance(service.runtime, RealRuntime) else sleep_ms)
+        start(service, PAUSE_MS if type(service.runtime) is RealRuntime else sleep_ms)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DispatchService, "start", start_slow)
