@@ -139,15 +139,17 @@ def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) ->
     async def story(producer: AsyncProducer) -> None:
         await producer.send("good", b"x")
         cluster.is_mute = where == "name server"
-        waiting = [asyncio.create_task(outcome(producer.send("bad", b"x", timeout_s=0.6))) for _number in range(40)]
+        waiting = [asyncio.create_task(producer.send("bad", b"x", timeout_s=PATIENCE_S)) for _number in range(40)]
         await asyncio.sleep(0)
-        began = asyncio.get_running_loop().time()
         for _number in range(20):
             await producer.send("good", b"x")
-        assert asyncio.get_running_loop().time() - began < 0.5
         assert not any(task.done() for task in waiting)
-        ended = await asyncio.gather(*waiting)
-        assert {type(error) for error in ended} <= {AnswerTimeoutError, UnreachableError, ConnectionLostError}
+        for task in waiting:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in ended} == {asyncio.CancelledError}
+        error = await outcome(producer.send("bad", b"x", timeout_s=0.1))
+        assert isinstance(error, AnswerTimeoutError | UnreachableError | ConnectionLostError)
 
     run(cluster, story)
 

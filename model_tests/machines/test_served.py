@@ -358,7 +358,7 @@ def test_a_send_that_nobody_acknowledges_may_be_dropped_but_not_each_time(
         return honest(link, *request, one_way=one_way, **options)
 
     monkeypatch.setattr(Link, "ask", ask)
-    expectations = attrs.evolve(HURRIED, patience_ms=200)
+    expectations = attrs.evolve(HURRIED, patience_ms=700)
     with (
         EmbeddedSubject(RealRuntime(), str(tmp_path), expectations=expectations) as subject,
         StallWatch() as watch,

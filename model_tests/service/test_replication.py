@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -22,12 +23,14 @@ from longpoll_broker.service.following import follower, table_copies
 from longpoll_broker.service.following.asking import PeerError
 from longpoll_broker.service.following.master import Master
 from longpoll_broker.service.following.table_copies import TableCopies
+from longpoll_broker.service.replication import replicator
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import message, read_all
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_runtime import Address
+from longpoll_runtime import Address, Socket
+from longpoll_runtime.sockets import RealListener, RealPoller
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -383,6 +386,35 @@ def test_there_are_no_more_slaves_than_may_be(cluster: Cluster, caplog: pytest.L
     wait_until(lambda: [told["count"] for told in told_of(caplog) if told["event"] == "slave_refused"] == [1])
     cluster.fill(master, 1)
     wait_until(lambda: caught_up(slave, master))
+
+
+def test_without_descriptors_slaves_are_accepted_later(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port is not looked at again at once, which would be for ever, and a line a try in the log."""
+    monkeypatch.setattr(replicator, "ACCEPT_PAUSE_S", 0.01)
+    done: list[str] = []
+    accept, modify = RealListener.accept, RealPoller.modify
+
+    def refused(listener: RealListener) -> tuple[Socket, Address]:
+        if listener.address != ha_of(master) or done.count("refused") == 3:
+            return accept(listener)
+        done.append("refused")
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def told(poller: RealPoller, key: Any, *, read: bool, write: bool, data: object) -> None:
+        modify(poller, key, read=read, write=write, data=data)
+        if isinstance(key, RealListener) and key.address == ha_of(master):
+            done.append("looked at" if read else "left alone")
+
+    master = cluster.master()
+    monkeypatch.setattr(RealListener, "accept", refused)
+    monkeypatch.setattr(RealPoller, "modify", told)
+    slave = cluster.slave(ha_of(master))
+    cluster.fill(master, 3)
+    wait_until(lambda: len(slave.store.queues()) > 0 and caught_up(slave, master))
+    assert done == ["refused", "left alone", "looked at"] * 3
+    assert ["Too many open files" in reason for reason in lines_of(caplog, "connection_refused")] == [True] * 3
 
 
 def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:

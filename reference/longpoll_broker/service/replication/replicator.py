@@ -14,6 +14,7 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.service.replication.slave_link import SlaveLink
 from longpoll_broker.service.replication.slave_waits import Copied, SlaveWait, SlaveWaits
 from longpoll_broker.store.message_store import MessageStore
@@ -63,6 +64,8 @@ class Replicator:
     _waits: SlaveWaits = field(factory=SlaveWaits, init=False)
     _lock: Lock = field(init=False)
     _poller: Poller = field(init=False)
+    _resume_ns: int | None = field(default=None, init=False)
+    """When slaves are accepted again; None while they are."""
     _is_woken: bool = field(default=False, init=False)
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
@@ -138,11 +141,14 @@ class Replicator:
         outbox = Outbox()
         has_more = False
         while not self._stopping:
-            is_idle = not self._links and not self._waits.count
+            is_idle = not self._links and not self._waits.count and self._resume_ns is None
             ready = self._poller.poll(0 if has_more else None if is_idle else LOOK_S)
             # Lowered before anything is looked at: what is appended from here on wakes again.
             self._is_woken = False
             now_ns = self.runtime.monotonic_ns()
+            if self._resume_ns is not None and now_ns >= self._resume_ns:
+                self._resume_ns = None
+                self._poller.modify(self.listener, read=True, write=False, data=None)
             for data, is_readable, _is_writable in ready:
                 if data is None:
                     self._accept(now_ns)
@@ -162,8 +168,16 @@ class Replicator:
                 socket, peer = self.listener.accept()
             except BlockingIOError:
                 return
-            except OSError:
-                log.exception("a slave could not be accepted")
+            except OSError as error:
+                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                log.warning(
+                    "a slave could not be accepted: %s; trying again in %.0f s",
+                    error,
+                    ACCEPT_PAUSE_S,
+                    extra=event("connection_refused", reason=str(error)),
+                )
+                self._poller.modify(self.listener, read=False, write=False, data=None)
+                self._resume_ns = now_ns + int(ACCEPT_PAUSE_S * 1e9)
                 return
             if len(self._links) >= self.settings.slave_count_max:
                 log.warning(
@@ -228,7 +242,8 @@ class Replicator:
             self._answer(found, True, outbox)
 
     def _answer_late(self, now_ns: int | None, outbox: Outbox) -> None:
-        if self._waits.count:
+        # At the end the lock is taken in any case: somebody may be about to wait.
+        if self._waits.count or now_ns is None:
             with self._lock:
                 found = self._waits.take_late(now_ns)
             self._answer(found, False, outbox)

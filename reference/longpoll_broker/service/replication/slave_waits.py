@@ -21,6 +21,8 @@ from longpoll_broker.service.io.channel import Outbox
 
 WAITING_COUNT_MAX: Final = 100_000
 """Most sends that wait; one more is answered at once as if its time were over."""
+SPARE_COUNT: Final = 1_000
+"""Sends that are over may stay among those that wait, besides as many as these, before all are looked through."""
 
 Copied = Callable[[bool, Outbox], None]
 """Told whether enough slaves have a message in time; writes its answer to the outbox."""
@@ -42,7 +44,7 @@ class SlaveWaits:
 
     count: int = field(default=0, init=False)
     _by_end: list[tuple[int, int, SlaveWait]] = field(factory=list, init=False)
-    """A heap; what is over is dropped when it comes up."""
+    """A heap. What is over by its deadline stays until it comes up, or until most of the heap is such."""
     _by_deadline: deque[SlaveWait] = field(factory=deque, init=False)
     """As they came, for all wait as long."""
     _numbers: itertools.count[int] = field(factory=itertools.count, init=False)
@@ -83,4 +85,8 @@ class SlaveWaits:
         if not self.count:
             self._by_end.clear()
             self._by_deadline.clear()
+        elif len(self._by_end) > 2 * self.count + SPARE_COUNT:
+            # A slave that stays away for hours lets each send come to its deadline and none come up.
+            self._by_end = [entry for entry in self._by_end if not entry[2].is_over]
+            heapq.heapify(self._by_end)
         return found
