@@ -44,23 +44,39 @@ class SharedWaits:
     def wait(self, key: Key, work: Callable[[], T], tell: Callable[[T | LongpollError], None]) -> None:
         """Have `tell` called on another thread with what `work` comes to, or with the error that it raises.
 
-        With work of this key under way that one counts. `tell` must not wait or raise. Once closed it is called here,
-        with a LifecycleError.
+        With work of this key under way that one counts. `tell` must not wait or raise. It is called here, with a
+        LifecycleError once closed, and with a ClientError where no thread can be started.
         """
         with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
+            refused = _closed() if self._is_closed else None
+            if refused is None:
                 others = self._waiting.get(key)
                 if others is not None:
                     others.append(tell)
                     return
                 self._waiting[key] = [tell]
                 self._queued.append((key, work))
-                if len(self._threads) < WAIT_COUNT_MAX:
-                    number = self._count = self._count + 1
-                    self._threads[number] = self._runtime.spawn(self._name, lambda: self._run(number))
-        if is_closed:
-            tell(_closed())
+                refused = self._add_thread(key)
+        if refused is not None:
+            tell(refused)
+
+    def _add_thread(self, key: Key) -> ClientError | None:
+        """Start a thread for what was queued last, if there may be one more; with none at all it cannot be waited for.
+
+        The caller holds the lock.
+        """
+        if len(self._threads) >= WAIT_COUNT_MAX:
+            return None
+        number = self._count = self._count + 1
+        try:
+            self._threads[number] = self._runtime.spawn(self._name, lambda: self._run(number))
+        except RuntimeError as error:
+            if self._threads:
+                return None
+            del self._waiting[key]
+            self._queued.pop()
+            return ClientError(f"nothing can wait for {' '.join(key)}: no thread can be started ({error})")
+        return None
 
     def close(self) -> None:
         """Tell those who wait that it is closed, and return when no thread is left but the caller's."""
