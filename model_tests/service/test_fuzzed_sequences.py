@@ -1,12 +1,13 @@
 """Random sequences of requests of every code from several clients at once, in a process of its own, and a bystander.
 
 The bystander is a process, too, so that its times are the broker's and not those of the clients that draw requests.
-Another one asks a broker that nobody fuzzes, at the same time on the same machine: what it waits for is the machine.
+What it waits because the machine has no processor for the broker is no fault of the broker's and is taken off.
 Afterwards no thread is gone, no traceback was written, memory is under its limit, and the store is whole.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,53 +18,35 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from attrs import frozen
+from attrs import define
+from model_tests.bench import bystander
+from model_tests.bench.bystander import Times
 from model_tests.service.sequences import Script
 from model_tests.service.test_fuzz import Served, serving
 from model_tests.service.test_sequences import ROOT, Line
 
-from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.brokers import StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
+from longpoll_runtime import Address
 
 CLIENTS: Final = 3
 TOGETHER: Final = 64
 """Requests of one write."""
-RATIO_P99_MAX: Final = 20.0
-RATIO_WORST_MAX: Final = 10.0
-"""How much longer the bystander may wait than the one beside a broker that nobody fuzzes, and which hardly computes:
-where more wants to run than there are cores, a process that mostly sleeps is let in first. Up to 12 and 2 were seen
-with ten times the work that two cores can do."""
-P99_MS_MIN: Final = 50.0
-WORST_MS_MIN: Final = 500.0
-"""What it may wait in any case."""
+P99_MS_MAX: Final = 50.0
+WORST_MS_MAX: Final = 500.0
+"""How long the bystander may wait, without what a machine that does other work makes its and the broker's threads wait
+for a processor: on two cores with a load of 12 that was 290 of the 320 ms of the longest round."""
+SLOW_S: Final = 0.06
+"""How long a planted request takes."""
 MEMORY_KIB_MAX: Final = 300 * 1024
 SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2.value, RequestCode.SEND_BATCH_MESSAGE.value})
 
 
-@frozen
-class Times:
-    """What a bystander's rounds of sending and pulling took, ms."""
-
-    count: int
-    p99_ms: float
-    worst_ms: float
-
-    @classmethod
-    def of(cls, text: str) -> Times:
-        """From a line for each round."""
-        times_ms = sorted(map(float, text.split()))
-        assert times_ms, "the bystander was not served"
-        return cls(len(times_ms), times_ms[len(times_ms) * 99 // 100], times_ms[-1])
-
-    def is_served(self, alone: Times) -> bool:
-        """Whether rounds took no longer than they may beside those of a bystander that nobody was in the way of."""
-        p99_ms_max = max(P99_MS_MIN, RATIO_P99_MAX * alone.p99_ms)
-        return self.p99_ms < p99_ms_max and self.worst_ms < max(WORST_MS_MIN, RATIO_WORST_MAX * alone.worst_ms)
-
-    def __str__(self) -> str:
-        return f"{self.count} rounds, p99 {self.p99_ms:.1f} ms, worst {self.worst_ms:.0f} ms"
+def is_served(times: Times) -> bool:
+    """Whether the broker let a bystander wait no longer than it may."""
+    return times.own.p99_ms < P99_MS_MAX and times.own.worst_ms < WORST_MS_MAX
 
 
 def play(address: tuple[str, int], seed: int, count: int) -> int:
@@ -98,27 +81,27 @@ def burst(client: RawClient, requests: list[Command]) -> list[int]:
 
 
 @contextmanager
-def standing_by(served: Served, directory: Path) -> Iterator[Callable[[], Times]]:
+def standing_by(address: Address, broker: int, directory: Path) -> Iterator[Callable[[], Times]]:
     """A bystander of its own process as long as the block runs; what its rounds took, once it has ended."""
     path = directory / "times"
-    command = [sys.executable, "-m", "model_tests.bench.attacks_bench", "--stand-by", "{}:{}".format(*served.address)]
+    command = bystander.command(address, broker)
     with (
         path.open("w") as times,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as bystander,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as standing,
     ):
         wait_until(lambda: path.stat().st_size > 0)
-        assert bystander.stdin is not None
+        assert standing.stdin is not None
         try:
             yield lambda: Times.of(path.read_text())
         finally:
-            bystander.stdin.close()
-    assert bystander.returncode == 0
+            standing.stdin.close()
+    assert standing.returncode == 0
 
 
 def stays_whole(directory: Path, seed: int, count: int, *options: str) -> tuple[Times, int]:
     """Play sequences at a broker; the bystander's times and the memory that the broker grew by, KiB."""
     with serving(directory, *options) as served:
-        with standing_by(served, directory) as times:
+        with standing_by(served.address, served.process.pid, directory) as times:
             play_all(served, seed, TOGETHER * CLIENTS)
             threads, memory_kib = served.status("Threads"), served.status("RssAnon")
             play_all(served, seed + CLIENTS, count)
@@ -152,23 +135,49 @@ def test_any_sequence_leaves_the_broker_whole_and_a_bystander_served(tmp_path: P
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5", "rocketmq-lmq"])
 def test_a_million_requests_leave_a_bystander_served_in_time(policy: str, tmp_path: Path) -> None:
-    """250,000 on each of four policies: of 100 rounds 99 take under 50 ms, and none over 500, where the machine lets.
+    """250,000 on each of four policies: of 100 rounds 99 take under 50 ms, and none over 500.
 
-    That is, at most twenty and ten times what a bystander waits at the same time whom nobody is in the way of.
+    That is without the machine's part. Beside it a bystander of a broker that nobody fuzzes is shown: its rounds by the
+    clock say how busy the machine was.
     """
     quiet = tmp_path / "quiet"
     quiet.mkdir()
-    with serving(quiet, "--policy", policy) as other, standing_by(other, quiet) as alone:
+    with serving(quiet, "--policy", policy) as other, standing_by(other.address, other.process.pid, quiet) as alone:
         told, grown_kib = stays_whole(tmp_path, 100, 250_000, "--policy", policy)
-    print(f"{policy}: {told}; alone {alone()}; {grown_kib} KiB more")  # noqa: T201 - the figures
-    assert told.is_served(alone())
+    print(f"{policy}: {told}; beside an idle broker {alone()}; {grown_kib} KiB more")  # noqa: T201 - the figures
+    assert is_served(told)
 
 
 def test_planted_times_that_are_long_are_seen() -> None:
-    """One round in fifty, or in a thousand, that takes six seconds is too long, unless the machine's own are."""
-    quick, slow = Times.of("1.0\n" * 1000), Times.of("900.0\n" * 1000)
-    often, once = Times.of("1.0\n" * 49 + "6000.0\n"), Times.of("1.0\n" * 999 + "6000.0\n")
-    assert often.p99_ms > P99_MS_MIN
-    assert once.p99_ms < P99_MS_MIN
-    assert [each.is_served(quick) for each in (quick, often, once)] == [True, False, False]
-    assert [each.is_served(slow) for each in (quick, often, once)] == [True, True, True]
+    """One round in fifty, or in a thousand, that takes six seconds is too long, unless the machine took them."""
+    assert is_served(Times.of("1.0 1.0\n" * 1000))
+    assert not is_served(Times.of("60.0 1.0\n" * 49 + "60.0 60.0\n"))
+    assert not is_served(Times.of("1.0 1.0\n" * 999 + "6000.0 6000.0\n"))
+    assert is_served(Times.of("6000.0 1.0\n" * 1000))
+
+
+@define
+class Slow:
+    """A hook that keeps the thread which serves everybody, for some sends."""
+
+    sends: int = 0
+
+    def before_request(self, _peer: str, request: Command) -> None:
+        """Stand still in every fourth send."""
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            self.sends += 1
+            if self.sends % 4 == 0:
+                bystander.PAUSE.wait(SLOW_S)
+
+    def after_response(self, _peer: str, _request: Command, _response: Command | None) -> None:
+        """Nothing."""
+
+
+def test_a_planted_slow_request_is_no_part_of_the_machine(tmp_path: Path, start_broker: StartBroker) -> None:
+    """Whatever the machine does meanwhile, the time for which the broker itself stands still is left."""
+    broker = start_broker(hooks=[hook := Slow()])
+    with standing_by(broker.address, os.getpid(), tmp_path) as times:
+        wait_until(lambda: hook.sends > 8)
+    told = times()
+    assert told.own.p99_ms > SLOW_S * 1e3 / 2
+    assert told.own.p50_ms < told.own.p99_ms
