@@ -14,6 +14,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.frame import Serialisation, frame_head
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 PULL = RequestCode.PULL_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -64,6 +66,28 @@ def test_what_came_before_the_bad_frame_is_answered(start_broker: StartBroker, c
     client.send_bytes(CLOSING["garbage JSON"])
     assert client.reply(opaque) is not None
     assert client.wait_closed()
+
+
+@pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5, STRICT], ids=lambda policy: policy.name)
+def test_only_5_waits_for_twelve_bytes_before_it_closes(
+    start_broker: StartBroker, connect: Connect, policy: Policy
+) -> None:
+    """Both servers: a length of 0 and nothing more; a short request is answered with what comes behind it."""
+    broker = start_broker(policy=policy)
+    for address in (broker.address, broker.name_server_address):
+        client = connect(address)
+        client.send_bytes(bytes(8))
+        if policy is ROCKETMQ_5:
+            other = connect(address)
+            assert other.call(RequestCode.GET_BROKER_CLUSTER_INFO).code in {0, 3}
+            client.drain()
+            assert not client.closed
+            client.send_bytes(bytes(4))
+        assert client.wait_closed()
+    short = connect(broker.address)
+    short.send_bytes(frame_head(Serialisation.JSON, b"{}", 0))
+    opaque = short.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+    assert short.reply(opaque) is not None
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,26 @@ def commit(client: RawClient, group: str, topic: str = "T") -> int:
     return client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
 
 
+@pytest.mark.parametrize(
+    ("body", "codes"),
+    [
+        (b"null", {STRICT: 1, OLD: 0, NEW: 0}),
+        (b"", {STRICT: 1, OLD: 1, NEW: 0}),
+        (b"{}", {STRICT: 1, OLD: 1, NEW: 29}),
+        (b"{", {STRICT: 1, OLD: 1, NEW: 1}),
+    ],
+)
+def test_what_is_no_group_changes_nothing(
+    version: str, start_broker: StartBroker, connect: Connect, body: bytes, codes: dict[str, int]
+) -> None:
+    """As 4.9.7 and 5.5.0 were seen to answer; strict refuses it."""
+    broker = start_broker(policy=preset(version))
+    before = dict(broker.groups.by_name)
+    client = connect(broker.address)
+    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == codes[version]
+    assert broker.groups.by_name == before
+
+
 def test_a_name_that_is_too_long_is_refused_wherever_it_would_be_kept(
     version: str, start_broker: StartBroker, connect: Connect
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from longpoll_broker.core.tables import kv_settings
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.protocol_page import sections
-from longpoll_broker.testing.raw_client import RawClient
+from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
@@ -145,6 +146,60 @@ def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker:
     assert permissions(client, "T") == {"other": 6}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "TBW102"}).code == 0
     assert permissions(client, "TBW102") == {"broker-a": 7}
+
+
+def make(client: RawClient, topic: str) -> None:
+    """Make a topic of four queues."""
+    fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+
+
+def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
+    """As RocketMQ's does on 17 (`registerIncrementBrokerData`)."""
+    client = connect(start_broker().name_server_address)
+    assert register(client, "T") == 0
+    assert register(client, "U", counter=2) == 0
+    assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_a_deleted_topics_route_stays_until_216_under_rocketmq(
+    start_broker: StartBroker, connect: Connect, policy: Policy
+) -> None:
+    """Under strict 215 takes it away; everywhere the topic that is made anew has one."""
+    broker = start_broker(policy=policy)
+    client, admin = connect(broker.name_server_address), connect(broker.address)
+    kept = {} if policy is STRICT else {"broker-a": 6}
+    make(admin, "T")
+    assert admin.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert permissions(client, "T") == kept
+    listing = listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
+    assert ("T" in listing) == bool(kept)
+    assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
+    assert permissions(client, "T") == {}
+    make(admin, "T")
+    assert permissions(client, "T") == {"broker-a": 6}
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_216_hides_a_topic_that_is_there_under_rocketmq(
+    start_broker: StartBroker, connect: Connect, policy: Policy
+) -> None:
+    """Until it changes, or the broker makes any topic by itself; not of another cluster, nor without a name."""
+    broker = start_broker(policy=policy)
+    client, admin = connect(broker.name_server_address), connect(broker.address)
+    hidden = {"broker-a": 6} if policy is STRICT else {}
+    forget = partial(client.call, RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    make(admin, "T")
+    assert forget({"topic": "T", "clusterName": "elsewhere"}).code == forget({}).code == 0
+    assert permissions(client, "T") == {"broker-a": 6}
+    for again in (partial(make, admin, "T"), partial(send_message, admin, "made-by-a-send")):
+        assert forget({"topic": "T"}).code == 0
+        assert permissions(client, "T") == hidden
+        send_message(admin, "T")
+        assert permissions(client, "T") == hidden
+        again()
+        assert permissions(client, "T") == {"broker-a": 6}
 
 
 def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connect) -> None:

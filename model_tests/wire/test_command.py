@@ -196,7 +196,6 @@ def test_rocketmq_oddities() -> None:
     [
         struct.pack(">ii", -1, 0),
         struct.pack(">ii", 100, 0),
-        struct.pack(">ii", 0, -1),
         struct.pack(">ii", 0, 100),
         struct.pack(">iih", 0, 2, -5),
         struct.pack(">iih1si", 0, 7, 1, b"a", 99),
@@ -210,6 +209,13 @@ def test_sizes_in_a_rocketmq_header_are_checked(tail: bytes) -> None:
     header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + tail
     with pytest.raises(RemoteProtocolError):
         decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
+
+
+def test_fields_of_a_negative_size_are_none() -> None:
+    """As on 4.9.7 and 5.5.0; what follows is passed over."""
+    header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + struct.pack(">ii", 0, -1)
+    command = decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
+    assert (command.code, command.ext_fields) == (11, None)
 
 
 def test_a_reply_copies_opaque_and_serialisation_and_sets_the_flag() -> None:

@@ -14,6 +14,7 @@ from longpoll_protocol.frames.frame import (
     FRAME_SIZE_MAX,
     HEAD,
     HEADER_SIZE_MAX,
+    LENGTH_SIZE,
     Frame,
     FrameReader,
     Serialisation,
@@ -74,6 +75,27 @@ def test_a_length_below_four_is_refused(length: int) -> None:
     reader.feed(length.to_bytes(4, "big", signed=True))
     with pytest.raises(RemoteProtocolError, match="too short"):
         reader.next_frame()
+
+
+def test_nothing_is_read_or_refused_before_the_first_bytes_are_there() -> None:
+    """However they come; what follows them is read as ever."""
+    frame = b"".join((HEAD.pack(LENGTH_SIZE + 2, 2), b"{}"))
+    for data, is_refused in ((frame * 2, False), (b"\x00" * 12, True)):
+        for chunk_size in (1, 3, 12, 20):
+            reader = FrameReader()
+            reader.first_size = 12
+            for start in range(0, 11, chunk_size):
+                reader.feed(data[start : min(start + chunk_size, 11)])
+                assert reader.next_frame() is None
+            assert reader.unread_size == 11
+            reader.feed(data[11:])
+            if is_refused:
+                with pytest.raises(RemoteProtocolError):
+                    reader.next_frame()
+                continue
+            assert [bytes(found.header) for found in (reader.next_frame(), reader.next_frame()) if found] == [b"{}"] * 2
+            reader.feed(frame)
+            assert reader.next_frame() is not None
 
 
 def test_the_frame_limit_holds_at_the_limit_and_breaks_over_it() -> None:

@@ -82,6 +82,8 @@ class BrokerHandler:
         """Note a new connection."""
         if self.reads_sends:
             channel.connection = SendConnection(self.shared.config.frame_size_max)
+        else:
+            channel.connection.wait_for(self.shared.traits.first_size)
         self.shared.recording.opened(channel)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:

@@ -22,6 +22,7 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
+from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.access.access_control import AccessControl
@@ -74,20 +75,25 @@ class NameServer:
     access: AccessControl | None = field(default=None, kw_only=True)
     """The accounts, if there are any: then only administrators change what is told of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
+    _told: ToldTopics | None = field(init=False)
+    """The own broker's topics that there are routes to."""
     _administering: RoutesProcessor = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         own = self.own
+        told = None if own is None else ToldTopics(own.topics, self.traits.routes_outlive_topics)
+        self._told = told
         self._administering = RoutesProcessor(
             self.routes,
-            None if own is None else own.topics,
+            told,
             None if own is None else own.config,
             "" if own is None else own.address,
             self.now_ms,
         )
 
     def opened(self, channel: Channel) -> None:
-        """Nothing to do."""
+        """Note a new connection."""
+        channel.connection.wait_for(self.traits.first_size)
 
     def closed(self, channel: Channel) -> None:
         """A broker's connection is gone, and with it the broker, until it registers again."""
@@ -124,7 +130,7 @@ class NameServer:
         brokers: list[BrokerData] = []
         queues: list[QueueData] = []
         own = self.own
-        own_topic = None if own is None else own.topics.get(name)
+        own_topic = None if self._told is None else self._told.get(name)
         if own is not None and own_topic is not None:
             brokers.append(self._broker(own))
             queues.append(self._queue_data(own.config.broker_name, own_topic))
@@ -160,7 +166,7 @@ class NameServer:
     def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """206: the names of all topics."""
         self.routes.expire(self.now_ms())
-        names = set() if self.own is None else {topic.topic_name for topic in self.own.topics}
+        names = set() if self._told is None else {topic.topic_name for topic in self._told}
         for broker in self.routes:
             names.update(broker.topics)
         return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=sorted(names)).encode())
@@ -174,6 +180,9 @@ class NameServer:
         if problem is not None:
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
         table = RegisterBody.decode(command.body).topic_config_serialize_wrapper if command.body else TopicTable()
+        # A broker that has made one topic tells of this one alone, and none tells which are gone: 216 does.
+        known = self.routes.get(header.broker_addr)
+        before = {} if known is None or known.name != header.broker_name else known.topics
         broker = RegisteredBroker(
             cluster=header.cluster_name,
             name=header.broker_name,
@@ -182,7 +191,7 @@ class NameServer:
             channel=channel,
             version=table.data_version.as_pair(),
             heard_ms=self.now_ms(),
-            topics=usable(_topics(table)),
+            topics={**before, **usable(_topics(table))},
             ha_address=header.ha_server_addr,
         )
         if not self.routes.register(broker):

@@ -21,6 +21,8 @@ from longpoll_spec.policy import Policy
 
 _SYSTEM_ERROR: Final = 1
 _INVALID_PARAMETER: Final = 29
+PROXY_HEADER_SIZE_MIN: Final = 12
+"""What Netty's `HAProxyMessageDecoder` needs to tell whether a connection begins with a proxy's header."""
 
 
 @frozen
@@ -75,6 +77,12 @@ class Traits:
     """Deleting a topic whose name must not be is an error, and not a topic that is gone already."""
     name_server_is_silent: bool = False
     """A name server does not answer what it does not know."""
+    first_size: int = 0
+    """Bytes of a connection that are waited for before any is read: 5.x looks for a proxy's header in them."""
+    routes_outlive_topics: bool = False
+    """A name server tells of a deleted topic until 216 has it forget its routes, and 216 hides one that is there."""
+    null_bodies: frozenset[bytes] = frozenset()
+    """The bodies of 200 that are no group, and change nothing."""
     acting_master_fields: bool = False
     """A broker in a route says whether a slave may act as its master."""
 
@@ -146,6 +154,8 @@ TRAITS_4_9: Final = Traits(
     knows_copied_topics=False,
     begins_with_last_file=True,
     name_server_is_silent=True,
+    routes_outlive_topics=True,
+    null_bodies=frozenset({b"null"}),
     answers_undecided=False,
     believes_tag_hashes=True,
     filters_outlive_groups=True,
@@ -171,6 +181,8 @@ TRAITS_5: Final = attrs.evolve(
     bad_parameter_code=_INVALID_PARAMETER,
     checks_deleted_names=False,
     name_server_is_silent=False,
+    first_size=PROXY_HEADER_SIZE_MIN,
+    null_bodies=frozenset({b"null", b""}),
     acting_master_fields=True,
     properties_form=FORM_5,
     stores_region=True,

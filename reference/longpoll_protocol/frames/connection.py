@@ -48,6 +48,10 @@ class Connection:
         """Bytes received that belong to no command that was returned."""
         return self._frames.unread_size
 
+    def wait_for(self, size: int) -> None:
+        """Return no command, and refuse nothing, before the peer has sent `size` bytes in all."""
+        self._frames.first_size = size
+
     def receive_data(self, data: Buffer) -> None:
         """Take received bytes: `bytes` are kept uncopied, anything else (a reused buffer) is copied once.
 

@@ -118,10 +118,12 @@ class FrameReader:
     `_gathered` is shorter than `_wanted` and belongs to one frame only.
     """
 
-    __slots__ = ("_alike_start", "_chunk", "_gathered", "_size_max", "_start", "_waiting", "_wanted")
+    __slots__ = ("_alike_start", "_chunk", "_gathered", "_size_max", "_start", "_waiting", "_wanted", "first_size")
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
+        self.first_size = 0
+        """Nothing is read, or refused, before the stream has this many bytes; 0 from then on."""
         self._chunk = EMPTY
         self._start = 0
         self._waiting: deque[bytes] = deque()
@@ -151,6 +153,10 @@ class FrameReader:
 
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None when more bytes are needed; raises RemoteProtocolError."""
+        if self.first_size:
+            if self.unread_size < self.first_size:
+                return None
+            self.first_size = 0
         while True:
             frame = self._gather() if self._gathered else self._cut_in_place()
             if frame is not None:

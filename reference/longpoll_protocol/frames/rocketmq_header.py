@@ -44,11 +44,12 @@ def read_rocketmq(header: memoryview) -> HeaderValues:
         raise RemoteProtocolError(f"remark of {remark_size} bytes does not fit in a header of {len(raw)}")
     (fields_size,) = _INT32.unpack_from(raw, fields_at)
     start = fields_at + 4
-    if fields_size < 0 or start + fields_size > len(raw):
+    # Java reads no fields where their size is negative.
+    if start + fields_size > len(raw):
         raise RemoteProtocolError(f"extension fields of {fields_size} bytes do not fit in a header of {len(raw)}")
     try:
         remark = raw[_FIXED_SIZE:fields_at].decode() if remark_size else None
-        fields = _decode_fields(raw, start, start + fields_size) if fields_size else None
+        fields = _decode_fields(raw, start, start + fields_size) if fields_size > 0 else None
     except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"ROCKETMQ header is not UTF-8: {error}") from None
     name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"

@@ -114,7 +114,8 @@ class AddWritePermOfBrokerResponseHeader(Header):
 class DeleteTopicFromNamesrvRequestHeader(Header):
     """216 DELETE_TOPIC_IN_NAMESRV: forget a topic's route, until a broker registers with the topic again."""
 
-    topic: str
+    topic: str = ""
+    """Without it there is nothing to forget."""
     cluster_name: str | None = None
     """Of 4.9.7 and later: at this cluster's brokers only."""
 

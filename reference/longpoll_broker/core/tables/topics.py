@@ -122,6 +122,12 @@ class Topics(_Named[TopicConfig]):
     default_queue_count: int = 8
     light: bool = False
     """`enableLmq`: every topic whose name begins so is there, with one queue."""
+    keeps_gone: bool = field(default=False, init=False)
+    """Whether `gone` is kept; the name server's, which tells of it."""
+    gone: dict[str, TopicConfig] = field(factory=dict, init=False)
+    """Topics that were deleted, as they were last."""
+    told_whole: int = field(default=0, init=False)
+    """How often the broker has made a topic by itself, and so registered with all of them."""
     _own: set[str] = field(factory=set, init=False)
     """The names that this broker has made system topics of."""
 
@@ -143,6 +149,13 @@ class Topics(_Named[TopicConfig]):
         """Make or replace a topic; false when there are too many."""
         assert name_problem(topic.topic_name) is None
         return self._keep(topic.topic_name, topic)
+
+    def remove(self, name: str) -> bool:
+        """Forget a topic; false when there was none."""
+        topic = self.by_name.get(name)
+        if topic is not None and self.keeps_gone and len(self.gone) < TOPIC_COUNT_MAX:
+            self.gone[name] = topic
+        return super().remove(name)
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
         """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""
@@ -180,7 +193,7 @@ class Topics(_Named[TopicConfig]):
         count = max(min(asked_queue_count, model.write_queue_nums), 0)
         perm = model.perm & ~PERM_INHERIT
         made = TopicConfig(name, count, count, perm, model.topic_filter_type, UNIT_FLAG if unit else 0)
-        return made if self.put(made) else None
+        return self._made(made)
 
     def make_retry(self, name: str, queue_count: int, sys_flag: int = 0) -> TopicConfig | None:
         """A retry or dead-letter topic, made if need be (`createTopicInSendMessageBackMethod`); None if it cannot."""
@@ -189,8 +202,13 @@ class Topics(_Named[TopicConfig]):
             return topic
         if name_problem(name) is not None or queue_count > QUEUE_COUNT_MAX:
             return None
-        made = TopicConfig(name, queue_count, queue_count, topic_sys_flag=sys_flag)
-        return made if self.put(made) else None
+        return self._made(TopicConfig(name, queue_count, queue_count, topic_sys_flag=sys_flag))
+
+    def _made(self, topic: TopicConfig) -> TopicConfig | None:
+        if not self.put(topic):
+            return None
+        self.told_whole += 1
+        return topic
 
     def _add(self, topic: TopicConfig) -> None:
         if topic.topic_name not in self.by_name:

@@ -209,8 +209,14 @@ class AdminProcessor(Serving):
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """200: make a group or change it; answered when that is on the disk."""
+        body = bytes(command.body)
+        if body.strip() in self.traits.null_bodies:
+            return answer(command, ResponseCode.SUCCESS)
         try:
-            group = msgspec.convert(load_json(command.body), GroupConfig, strict=False)
+            told = load_json(body)
+            if self.traits.validates_groups and isinstance(told, dict):
+                told.setdefault("groupName", "")
+            group = msgspec.convert(told, GroupConfig, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise HeaderError("SubscriptionGroupConfig", "body", f"cannot be read: {error}") from None
         problem = group_problem(group.group_name) if self.traits.validates_groups else None

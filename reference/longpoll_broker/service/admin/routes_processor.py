@@ -17,7 +17,8 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.kv_settings import KvSettings
 from longpoll_broker.core.tables.routes import LIVE_MS_MAX, Routes
-from longpoll_broker.core.tables.topics import TopicConfig, Topics
+from longpoll_broker.core.tables.told_topics import ToldTopics
+from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import TopicList
@@ -51,7 +52,7 @@ class RoutesProcessor(Serving):
     """The processors; one thread calls them. `topics` and `config` are those of the name server's own broker."""
 
     routes: Routes
-    topics: Topics | None
+    topics: ToldTopics | None
     config: BrokerConfig | None
     own_address: str
     """HOST:PORT of the own broker."""
@@ -109,9 +110,12 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """216: forget a topic's routes to other brokers; what the own broker has only 215 changes."""
+        """216: forget a topic's routes; those to the own broker under strict by 215 alone."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
-        self.routes.forget_topic(header.topic, header.cluster_name or None)
+        cluster = header.cluster_name or None
+        self.routes.forget_topic(header.topic, cluster)
+        if self.topics is not None and self.config is not None and cluster in {None, self.config.cluster_name}:
+            self.topics.forget(header.topic)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
