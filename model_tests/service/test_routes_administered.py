@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.core.tables import kv_settings
+from longpoll_broker.core.tables import kv_settings, routes
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.protocol_page import sections
 from longpoll_broker.testing.raw_client import RawClient, send_message
@@ -160,6 +160,21 @@ def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: Sta
     assert register(client, "T") == 0
     assert register(client, "U", counter=2) == 0
     assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
+
+
+def test_a_broker_that_tells_of_others_each_time_fills_no_memory(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it tells now is kept, and of the others as many as may be."""
+    monkeypatch.setattr(routes, "TOLD_COUNT_MAX", 3)
+    client = connect(start_broker().name_server_address)
+    for number in range(1, 8):
+        assert register(client, f"T{number}", counter=number) == 0
+    assert permissions(client, "T7") == {"other": 6}
+    assert sum(bool(permissions(client, f"T{number}")) for number in range(1, 8)) == 3
+    assert register(client, "T7", counter=8) == 0
+    assert permissions(client, "T7") == {"other": 6}
+    assert sum(bool(permissions(client, f"T{number}")) for number in range(1, 8)) == 3
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)

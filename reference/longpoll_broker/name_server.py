@@ -21,7 +21,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable, with_told
 from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -191,7 +191,7 @@ class NameServer:
             channel=channel,
             version=table.data_version.as_pair(),
             heard_ms=self.now_ms(),
-            topics={**before, **usable(_topics(table))},
+            topics=with_told(before, usable(_topics(table))),
             ha_address=header.ha_server_addr,
         )
         if not self.routes.register(broker):

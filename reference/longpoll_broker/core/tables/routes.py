@@ -8,13 +8,16 @@ Source: `RouteInfoManager.java` 4.9.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.core.tables.topics import TOPIC_COUNT_MAX, TopicConfig
 from longpoll_protocol.names import name_problem
 
+TOLD_COUNT_MAX: Final = TOPIC_COUNT_MAX
+"""Most topics that are kept of one broker: it may tell of other ones each time, and none is said to be gone."""
 BROKER_COUNT_MAX: Final = 1000
 """Most brokers that may register: each may bring a table of topics of its own."""
 LIVE_MS_MAX: Final = 120_000
@@ -106,3 +109,10 @@ class Routes:
 def usable(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
     """The topics that have a name a client may ask for."""
     return {name: topic for name, topic in topics.items() if name_problem(name) is None}
+
+
+def with_told(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """A broker's topics after it has told of some: these, and of those before as many as may be kept."""
+    room = max(TOLD_COUNT_MAX - len(told), 0)
+    kept = islice(((name, topic) for name, topic in before.items() if name not in told), room)
+    return {**dict(kept), **told}
