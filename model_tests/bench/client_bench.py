@@ -121,7 +121,9 @@ def rows_of(command: Sequence[str]) -> dict[str, Row]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, Row])
+    # Java's client may log that it closes a connection after it has said all.
+    (said,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    return msgspec.json.decode(said, type=dict[str, Row])
 
 
 def measure(name_server: str, shape: Shape, java: Sequence[str]) -> Found:

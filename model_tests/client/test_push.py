@@ -279,3 +279,22 @@ def test_a_damaged_file_of_offsets_is_named(tmp_path: Path, name_server: str, co
     with pytest.raises(ConfigError, match="offsets file"):
         PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS)
     assert file.read_bytes() == content
+
+
+def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What raised after that is put off all the same, and the line says where it was."""
+
+    def greedy(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        assert isinstance(messages, list)
+        taken = messages.pop()
+        if taken.body == b"bad":
+            raise ZeroDivisionError("the listener's own fault")
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+        send(name_server, topic, b"bad", b"good")
+        with listening(name_server, topic, greedy, thread_count=1) as consumer:
+            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
+            counts = consumer.statistics[topic]
+    assert (counts.later_count, counts.sent_back_count) == (1, 1)
+    assert f"{topic} queue 0 offset 0" in caplog.text

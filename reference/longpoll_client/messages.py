@@ -42,6 +42,7 @@ UNPACKED_SIZE_MAX: Final = 64 * MIB
 _PLAIN: Final = Struct(">iIiiiqqiq8sq8siqi")
 """A record of the form of 4.x between IPv4 hosts, up to its body (`log_record.HEAD` and what follows)."""
 _PLAIN_SIZE: Final = _PLAIN.size
+_unpack_plain: Final = _PLAIN.unpack_from
 _ODD_FLAGS: Final = int(MessageSysFlag.COMPRESSED) | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 
 
@@ -104,14 +105,16 @@ def decode_messages(body: Buffer) -> list[ReceivedMessage]:
 
 def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocolError | None]:
     """The records of a pull's answer before the first that cannot be read, and what is wrong with that one."""
-    view = memoryview(body)
+    # Copied once: a part of bytes costs half as much as a part of a view, and each message has several.
+    data = bytes(body)
     messages: list[ReceivedMessage] = []
+    topics: dict[bytes, str] = {}
     at = 0
     try:
-        while at < len(view):
-            quick = read_plain(view, at)
+        while at < len(data):
+            quick = read_plain(data, at, topics)
             if quick is None:
-                record = _record(view, at)
+                record = _record(memoryview(data), at)
                 messages.append(_message(record))
                 at += record.size
             else:
@@ -122,36 +125,38 @@ def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocol
     return messages, None
 
 
-def read_plain(view: memoryview, at: int) -> tuple[ReceivedMessage, int] | None:
-    """The message at `at` and where the next one begins: what `_record` and `_message` make of it, in half the time.
+def read_plain(data: bytes, at: int, topics: dict[bytes, str]) -> tuple[ReceivedMessage, int] | None:
+    """The message at `at` and where the next one begins: as `_record` and `_message`, in half the time.
 
     None where it is not what nearly every record is (the form of 4.x, between IPv4 hosts, not packed), or damaged.
+    `topics` has the names read before, one string for all messages of a topic.
     """
-    if len(view) - at < _PLAIN_SIZE:
+    body_at = at + _PLAIN_SIZE
+    if len(data) < body_at:
         return None
     (
         size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
         store_host, reconsume_times, _prepared_offset, body_size,
-    ) = _PLAIN.unpack_from(view, at)  # fmt: skip
+    ) = _unpack_plain(data, at)  # fmt: skip
     end = at + size
-    body_at = at + _PLAIN_SIZE
     topic_at = body_at + body_size
-    if magic != MAGIC_V1 or sys_flag & _ODD_FLAGS or body_size < 0 or not topic_at + 3 < end <= len(view):
+    if magic != MAGIC_V1 or sys_flag & _ODD_FLAGS or body_size < 0 or not topic_at + 3 < end <= len(data):
         return None
-    properties_at = topic_at + 1 + view[topic_at] + 2
-    if view[topic_at] == 0 or properties_at > end:
+    topic_end = topic_at + 1 + data[topic_at]
+    properties_at = topic_end + 2
+    if data[topic_at] == 0 or properties_at > end:
         return None
-    body = bytes(view[body_at:topic_at])
-    if (
-        zlib.crc32(body) & CRC_MASK != crc
-        or end - properties_at != view[properties_at - 2] << 8 | view[properties_at - 1]
-    ):
+    body = data[body_at:topic_at]
+    if zlib.crc32(body) & CRC_MASK != crc or end - properties_at != data[topic_end] << 8 | data[topic_end + 1]:
         return None
-    try:
-        topic = str(view[topic_at + 1 : properties_at - 2], "utf-8")
-    except UnicodeDecodeError:
-        return None
-    properties = decode_properties(bytes(view[properties_at:end]))
+    name = data[topic_at + 1 : topic_end]
+    topic = topics.get(name)
+    if topic is None:
+        try:
+            topic = topics[name] = name.decode()
+        except UnicodeDecodeError:
+            return None
+    properties = decode_properties(data[properties_at:end])
     msg_id = properties.get(UNIQUE_KEY) or f"{store_host.hex().upper()}{physical_offset:016X}"
     message = ReceivedMessage(
         topic, queue_id, queue_offset, body, properties, msg_id, born_ms, host_text(born_host), store_ms,

@@ -210,7 +210,8 @@ class AsyncConnection(asyncio.Protocol):
                 raise LocalProtocolError(f"{self.address} does not read: {waiting} bytes wait to be sent already")
         self._batch += buffers
         self._batch_size += size
-        if self._batch_size > BATCH_BYTES_MAX:
+        if self._batch_size > BATCH_BYTES_MAX or self._exchange.is_alone:
+            # One that nobody else waits beside is not kept for others: its caller will do nothing before the answer.
             self._flush()
         elif not self._is_flushing:
             self._is_flushing = True

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,7 +21,7 @@ from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S
 from longpoll_client.consume.listening import Deliveries
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Answer, ConsumeStatus, Later
+from longpoll_client.consume.workers import ANSWERS, Answer, ConsumeStatus, Later, place_of
 from longpoll_client.credentials import Credentials
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import ConsumerConfig
@@ -38,19 +40,58 @@ class _Lot:
     """Messages that a listener is to be given."""
 
     puller: Puller
-    messages: list[ReceivedMessage]
+    messages: Sequence[ReceivedMessage]
     """As they were pulled."""
     again_count: int
     """How often it had them already without the broker knowing."""
 
 
 @define(slots=True, eq=False)
-class _Given:
-    """A call of the listener."""
+class _Giving:
+    """A task that calls the listener, time and again."""
 
-    began_ns: int
+    task: asyncio.Task[Any]
+    began_ns: int = 0
+    """When the listener was called that has not answered yet; 0: none."""
     is_late: bool = False
-    """Whether it was cancelled: its messages are sent back, unless it answers all the same."""
+    """Whether that was cancelled: its messages are sent back, unless it answers all the same."""
+
+
+class _Lots:
+    """What waits for a task, and the tasks that wait for something: `asyncio.Queue` at a third of its price.
+
+    Invariant: while `ready` has anything no task waits that was not woken.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[_Lot | None] = deque()
+        """In order; None is the end of one task."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def put(self, lot: _Lot | None) -> None:
+        """Have one task take it."""
+        self.ready.append(lot)
+        self._wake()
+
+    async def take(self) -> _Lot | None:
+        """The next one, as soon as there is one."""
+        while not self.ready:
+            waiting = asyncio.get_running_loop().create_future()
+            self._idle.append(waiting)
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                if self.ready:
+                    self._wake()
+                raise
+        return self.ready.popleft()
+
+    def _wake(self) -> None:
+        while self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
 
 
 class AsyncPushConsumer(AsyncConsumer):
@@ -59,8 +100,8 @@ class AsyncPushConsumer(AsyncConsumer):
     The listener answers SUCCESS, LATER or `Later(level)`; one that raises has put its messages off, and so has one that
     takes longer than `consume_timeout_s`, which is cancelled. Otherwise as `PushConsumer` without order.
 
-    Invariant: `_working` are the tasks that give messages, from the start until the close; `_given` has each call of
-    the listener that has not ended, by its task.
+    Invariant: `_working` are the tasks that give messages, from the start until the close; `_giving` has every task
+    that may call the listener.
     """
 
     def __init__(
@@ -77,10 +118,10 @@ class AsyncPushConsumer(AsyncConsumer):
         self._runtime = runtime
         self._config = config
         self._listener = listener
-        self._lots: asyncio.Queue[_Lot | None] = asyncio.Queue()
+        self._lots = _Lots()
         self._working: list[asyncio.Task[None]] = []
         self._deliveries = Deliveries(runtime, config)
-        self._given: dict[asyncio.Task[Any], _Given] = {}
+        self._giving: set[_Giving] = set()
         self._member = AsyncMember(
             runtime, name_server, config, self._deliver, direct=self, on_share=on_share, credentials=credentials
         )
@@ -108,10 +149,9 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _close(self, working: list[asyncio.Task[None]], last: asyncio.Task[None] | None) -> None:
         waited = [*working, last] if last is not None else working
-        while not self._lots.empty():
-            self._lots.get_nowait()
+        self._lots.ready.clear()
         for _task in waited:
-            self._lots.put_nowait(None)
+            self._lots.put(None)
         if waited:
             _done, late = await asyncio.wait(waited, timeout=self._config.close_timeout_s)
             if late:
@@ -132,13 +172,15 @@ class AsyncPushConsumer(AsyncConsumer):
         """Share a pull's messages out in small lots."""
         size = self._config.consume_count_max
         for at in range(0, len(batch.messages), size):
-            self._lots.put_nowait(_Lot(batch.puller, list(batch.messages[at : at + size]), 0))
+            self._lots.put(_Lot(batch.puller, batch.messages[at : at + size], 0))
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
         """Give the listener one message at an administrator's wish (309), beside the others."""
 
         async def ask() -> None:
-            then(await self._ask([message]) is ConsumeStatus.SUCCESS)
+            with self._calling() as giving:
+                answer, _error = await self._watched(giving, [message])
+                then(answer is ConsumeStatus.SUCCESS)
 
         self._member.reach.begin(ask())
 
@@ -147,34 +189,60 @@ class AsyncPushConsumer(AsyncConsumer):
 
     # ------------------------------------------------------------ the listener's tasks
 
+    @contextmanager
+    def _calling(self) -> Iterator[_Giving]:
+        """This task may call the listener."""
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        giving = _Giving(task)
+        self._giving.add(giving)
+        try:
+            yield giving
+        finally:
+            self._giving.discard(giving)
+
     def _look_for_hanging(self) -> None:
         """Cancel listeners that take too long: one look for all, for a timer of its own costs as much as a call."""
         due_ns = self._runtime.monotonic_ns() - int(self._config.consume_timeout_s * 1e9)
-        for task, given in self._given.items():
-            if given.began_ns < due_ns and not given.is_late:
-                given.is_late = True
-                task.cancel()
+        for giving in self._giving:
+            if 0 < giving.began_ns < due_ns and not giving.is_late:
+                giving.is_late = True
+                giving.task.cancel()
 
     async def _work(self) -> None:
-        while (lot := await self._lots.get()) is not None and not self._member.lifecycle.is_closed:
-            if not lot.puller.is_dropped and not lot.puller.defer(partial(self._lots.put_nowait, lot)):
-                await self._consume(lot)
+        lots, lifecycle = self._lots, self._member.lifecycle
+        with self._calling() as giving:
+            while (lot := lots.ready.popleft() if lots.ready else await lots.take()) is not None:
+                if lifecycle.is_closed:
+                    return
+                if lot.puller.is_open or not (lot.puller.is_dropped or lot.puller.defer(partial(self._lots.put, lot))):
+                    await self._consume(giving, lot)
 
-    async def _consume(self, lot: _Lot) -> None:
-        began_ns = self._runtime.monotonic_ns()
-        shown = [as_shown(message, self._member.retry_topic, lot.again_count) for message in lot.messages]
-        answer = await self._ask(shown)
+    async def _consume(self, giving: _Giving, lot: _Lot) -> None:
+        puller, now_ns = lot.puller, self._runtime.monotonic_ns
+        began_ns = now_ns()
+        retry_topic, again_count = self._member.retry_topic, lot.again_count
+        shown = [
+            message if message.topic != retry_topic and not again_count else as_shown(message, retry_topic, again_count)
+            for message in lot.messages
+        ]
+        asked = self._answer(giving, shown) if not self._config.hooks else self._watched(giving, shown)
+        answer, _error = await asked
         is_consumed = answer is ConsumeStatus.SUCCESS
-        counted = {"consumed_count" if is_consumed else "later_count": len(lot.messages)}
-        took_ms = (self._runtime.monotonic_ns() - began_ns) / 1e6
-        self._member.statistics.add(lot.puller.queue.topic, consume_ms=took_ms, **counted)
-        if lot.puller.is_dropped:
-            return
-        kept = [] if is_consumed else await self._sent_back(lot, answer.delay_level if isinstance(answer, Later) else 0)
-        lot.puller.done([message for message in lot.messages if message not in kept] if kept else lot.messages)
+        took_ms = (now_ns() - began_ns) / 1e6
+        self._member.statistics.given(puller.queue.topic, len(lot.messages), took_ms, is_consumed=is_consumed)
+        if is_consumed:
+            puller.done(lot.messages)
+        elif not puller.is_dropped:
+            await self._put_off(lot, answer.delay_level if isinstance(answer, Later) else 0)
+
+    async def _put_off(self, lot: _Lot, delay_level: int) -> None:
+        """Send messages back, and be done with them here; what cannot be sent back is given again from here."""
+        kept = await self._sent_back(lot, delay_level)
+        lot.puller.done([message for message in lot.messages if message not in kept])
         if kept:
             again = _Lot(lot.puller, kept, lot.again_count + 1)
-            self._member.reach.after(LOCAL_RETRY_S, lambda: self._lots.put_nowait(again))
+            self._member.reach.after(LOCAL_RETRY_S, lambda: self._lots.put(again))
 
     async def _sent_back(self, lot: _Lot, delay_level: int) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
@@ -187,16 +255,14 @@ class AsyncPushConsumer(AsyncConsumer):
                 kept.append(message)
         return kept
 
-    async def _ask(self, messages: Sequence[ReceivedMessage]) -> Answer:
-        """The listener's answer, of which the hooks are told."""
-        if not self._config.hooks:
-            return (await self._answer(messages))[0]
+    async def _watched(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
+        """As `_answer`; the hooks are told before and after."""
         delivery = self._deliveries.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
         answer: Answer = ConsumeStatus.LATER
         error: Exception | None = TimeoutError("the consumer was closed before the listener answered")
         try:
-            answer, error = await self._answer(messages)
+            answer, error = await self._answer(giving, messages)
         finally:
             self._deliveries.ended(
                 delivery,
@@ -205,35 +271,39 @@ class AsyncPushConsumer(AsyncConsumer):
                 is_consumed=answer is ConsumeStatus.SUCCESS,
                 latency_ns=self._runtime.monotonic_ns() - begun_ns,
             )
-        return answer
+        return answer, error
 
-    async def _answer(self, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
+    async def _answer(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
         """What the listener answers, or raises; one that raises, hangs, or answers what is none has put them off."""
-        first = messages[0]
-        place = f"{first.topic} queue {first.queue_id} offset {first.queue_offset}"
-        task = asyncio.current_task()
-        assert task is not None, "a coroutine runs in a task"
-        given = self._given[task] = _Given(self._runtime.monotonic_ns())
+        first = messages[0]  # The listener may do with the list what it likes.
+        giving.began_ns = self._runtime.monotonic_ns()
         try:
             answer: Answer = await self._listener(messages)
         except asyncio.CancelledError:
-            if not given.is_late or task.cancelling() > 1:
+            if not giving.is_late or giving.task.cancelling() > 1:
                 raise
             log.warning(
                 "the listener of group %s has not answered for %g s at %s and is cancelled; it comes again",
                 self._config.group,
                 self._config.consume_timeout_s,
-                place,
+                place_of(first),
             )
             return ConsumeStatus.LATER, TimeoutError("the listener was cancelled")
         except FAULTS as error:
-            log.warning("the listener of group %s failed at %s: %r; it comes again", self._config.group, place, error)
+            log.warning(
+                "the listener of group %s failed at %s: %r; it comes again",
+                self._config.group, place_of(first), error,
+            )  # fmt: skip
             return ConsumeStatus.LATER, error
         finally:
-            del self._given[task]
-            if given.is_late:
-                task.uncancel()
-        if not isinstance(answer, ConsumeStatus | Later):
-            log.warning("the listener of group %s said %r at %s: it comes again", self._config.group, answer, place)
+            giving.began_ns = 0
+            if giving.is_late:
+                giving.is_late = False
+                giving.task.uncancel()
+        if not isinstance(answer, ANSWERS):
+            log.warning(
+                "the listener of group %s said %r at %s: it comes again",
+                self._config.group, answer, place_of(first),
+            )  # fmt: skip
             return ConsumeStatus.LATER, None
         return answer, None

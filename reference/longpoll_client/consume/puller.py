@@ -204,6 +204,12 @@ class Puller:
             return self._is_paused
 
     @property
+    def is_open(self) -> bool:
+        """Whether what it has is to be consumed now: it is neither given up nor paused."""
+        with self._lock:
+            return not (self._is_dropped or self._is_paused)
+
+    @property
     def subscription(self) -> SubscriptionData:
         """What is wanted of the queue."""
         with self._lock:
@@ -261,7 +267,10 @@ class Puller:
             if self._is_dropped:
                 return
             self._cached.done(messages)
-        self.pull()
+            # Mostly a pull is on its way, and whoever takes its answer asks for the next.
+            is_on_way = self._is_pulling
+        if not is_on_way:
+            self.pull()
 
     def pull(self) -> None:
         """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""
@@ -408,11 +417,11 @@ class Puller:
                 self._cached.put(messages, offset_next)
             waited_ms = (self._instance.runtime.monotonic_ns() - self._asked_ns) / 1e6
         topic = self.queue.topic
-        self._statistics.add(topic, pull_count=1, moved_count=int(is_moved))
+        found = {"found_count": 1, "message_count": len(messages), "pull_ms": waited_ms} if messages else {}
+        self._statistics.add(topic, pull_count=1, moved_count=int(is_moved), **found)
         if is_moved:
             log.warning("%s queue %d: the offset is moved to %d", topic, self.queue.queue_id, offset_next)
         if messages:
-            self._statistics.add(topic, found_count=1, message_count=len(messages), pull_ms=waited_ms)
             self._deliver(Batch(self, messages))
 
     def _failed(self, error: LongpollError, retry_s: float, turn: int) -> None:

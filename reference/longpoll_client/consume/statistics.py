@@ -65,6 +65,21 @@ class Statistics:
             for name, value in more.items():
                 setattr(counts, name, getattr(counts, name) + value)
 
+    def given(self, topic: str, count: int, took_ms: float, *, is_consumed: bool) -> None:
+        """Note that a listener had so many messages for so long, and whether they are consumed or put off.
+
+        As `add`, in half the time, for it is asked for every message.
+        """
+        with self._lock:
+            counts = self._topics.get(topic)
+            if counts is None:
+                counts = self._topics[topic] = TopicStatistics()
+            counts.consume_ms += took_ms
+            if is_consumed:
+                counts.consumed_count += count
+            else:
+                counts.later_count += count
+
     def stopped(self, topic: str, stop: Stop) -> None:
         """Note that flow control stopped a queue."""
         self.add(topic, **{f"stopped_by_{stop}": 1})

@@ -45,6 +45,8 @@ class Later:
 
 
 Answer: TypeAlias = ConsumeStatus | Later
+ANSWERS: Final = (ConsumeStatus, Later)
+"""The same for `isinstance`, which need not make a union anew for each message."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Answer]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 
@@ -70,17 +72,23 @@ class Keeping:
 def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:
     """The listener's answer; one that raises, or answers what is no answer, gets its messages again later."""
     answer: Answer = ConsumeStatus.LATER
+    first = messages[0]  # The listener may do with the list what it likes.
     with Keeping() as kept:
         answer = listener(messages)
-    first = messages[0]
-    place = f"{first.topic} queue {first.queue_id} offset {first.queue_offset}"
     if kept.error is not None:
+        place = place_of(first)
         log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place, kept.error)
         return ConsumeStatus.LATER
-    if not isinstance(answer, ConsumeStatus | Later):
+    if not isinstance(answer, ANSWERS):
+        place = place_of(first)
         log.warning("the listener of group %s answered %r at %s: it comes again later", group, answer, place)
         return ConsumeStatus.LATER
     return answer
+
+
+def place_of(message: ReceivedMessage) -> str:
+    """Where it is, for people."""
+    return f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
 
 
 class DirectListener:

@@ -117,6 +117,11 @@ class Exchange:
         return encode(Command(code, opaque, flag, fields, body, None, "PYTHON", VERSION, Serialisation.JSON))
 
     @property
+    def is_alone(self) -> bool:
+        """Whether one call waits at most."""
+        return len(self.calls.pending) <= 1
+
+    @property
     def is_signed(self) -> bool:
         """Whether requests are signed, so that no two of them begin alike."""
         return self._credentials is not None
