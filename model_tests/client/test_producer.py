@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
@@ -222,7 +222,7 @@ def test_a_lost_name_server_leaves_what_is_known(
             host, port = gone.address.split(":")
         producer._instance._name_servers = [(host, int(port))]
         assert producer.send(topic, b"y").queue_offset == 1
-        assert "goes on by its last route" in caplog.text
+        wait_until(lambda: "goes on by its last route" in caplog.text)
         with pytest.raises(UnreachableError, match="no name server answers"):
             producer.send("unknown", b"z")
 

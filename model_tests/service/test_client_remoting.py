@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
 from longpoll_client.link import exchange
 from longpoll_client.link.calls import Answer, Calls
-from longpoll_client.remoting import RemotingClient
+from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command, CommandFlag
 from longpoll_runtime.real import RealRuntime
@@ -226,6 +227,57 @@ def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() ->
         found = [bytes(answer.body) for answer in answers.wait() if isinstance(answer, Command)]
         client.close()
     assert found == bodies
+
+
+def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
+    """With many calls waiting a caller writes nothing itself; the thread that does is woken for it, time and again."""
+
+    def some(peer: Peer, command: Command) -> None:
+        if command.code == 10:
+            echo(peer, command)
+
+    with ScriptedServer(some) as server:
+        client = connect(server)
+        silent = Answers(2 * ALONE_COUNT_MAX)
+        for _number in range(2 * ALONE_COUNT_MAX):
+            client.call_async(11, callback=silent.take, timeout_s=2 * PATIENCE_S)
+        for number in range(50):
+            assert bytes(client.call(10, body=b"%d" % number, timeout_s=PATIENCE_S).body) == b"%d" % number
+        client.close()
+        assert all(isinstance(answer, ConnectionLostError) for answer in silent.wait())
+
+
+def test_a_callback_that_closes_has_its_last_words_sent() -> None:
+    """What it wrote was left to the reader thread, on which it runs, and goes before the connection is closed."""
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        ended = threading.Event()
+
+        def close(_answer: Answer) -> None:
+            client.one_way(12, body=b"last words")
+            client.close()
+            ended.set()
+
+        client.call_async(10, callback=close, timeout_s=PATIENCE_S)
+        assert ended.wait(PATIENCE_S)
+        wait_until(lambda: [command.code for command in server.received] == [10, 12])
+
+
+def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
+    """The reader thread sleeps until a call's deadline, and is woken for one that is earlier."""
+
+    def some(peer: Peer, command: Command) -> None:
+        if command.code == 10:
+            echo(peer, command)
+
+    with ScriptedServer(some) as server:
+        client = connect(server)
+        for _round in range(3):
+            client.call(10, timeout_s=4 * PATIENCE_S)
+            late = Answers(1)
+            client.call_async(11, callback=late.take, timeout_s=0.01)
+            assert isinstance(late.wait()[0], AnswerTimeoutError)
+        client.close()
 
 
 def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,8 @@ class Setting:
     planted: str = field(default="-")
     """A fault of the Python members' client, or of the producer's."""
     drain_s: float = field(default=DRAIN_S)
+    known: frozenset[str] = field(default=frozenset())
+    """Clauses of the contract that this broker is known to break, so that nobody's client is to blame for it."""
 
 
 @frozen
@@ -68,7 +70,9 @@ class Played:
     """What neither sends nor members may do."""
     verdict: str
     why: str
-    """What the judge names."""
+    """What the judge names first."""
+    convicted_of: tuple[str, ...]
+    """Each clause that the judge says is broken, but for those that the broker is known to break."""
     events: int
     """That the proxies recorded."""
 
@@ -80,7 +84,7 @@ class Played:
         found += [f"unexplained: {one}" for one in report.unexplained[:3]]
         found += [f"out of order: {one}" for one in report.out_of_order[:3]]
         found += [*report.not_back[:3], *self.surprises]
-        return [*found, f"the judge says {self.verdict}: {self.why}"] if self.verdict == "invalid" else found
+        return found + [f"the judge says {self.verdict}: {clause}" for clause in self.convicted_of]
 
 
 @define(eq=False)
@@ -294,10 +298,9 @@ def play(plan: Plan, setting: Setting) -> Played:
         stage.sends.acknowledged, stage.told.deliveries, stage.told.shares, stage.happenings, stage.possible, stored,
         setting.is_orderly,
     )  # fmt: skip
-    verdict, why, events = weighed(observed.histories, setting)
-    return Played(
-        plan, account(facts), dict(stage.sends.errors), (*surprises, *stage.sends.surprises), verdict, why, events
-    )
+    verdict, why, convicted_of, events = weighed(observed.histories, setting)
+    surprises += stage.sends.surprises
+    return Played(plan, account(facts), dict(stage.sends.errors), tuple(surprises), verdict, why, convicted_of, events)
 
 
 def _joined(threads: Sequence[threading.Thread]) -> list[str]:
@@ -333,12 +336,20 @@ def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
     return found
 
 
-def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, int]:
-    """The judge's verdict, what it names, and the number of events."""
+def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, tuple[str, ...], int]:
+    """The judge's verdict, what it names first, what it convicts the broker of beyond `known`, the number of events."""
     result = judged(histories, setting.late_ms, setting.home)
     findings, gaps, events = result["findings"], result["gaps"], result["events"]
     assert isinstance(findings, list)
     assert isinstance(gaps, list)
     assert isinstance(events, int)
     named = [f"{finding['clause']}: {finding['why']}" for finding in findings[:3]] + [str(gap) for gap in gaps[:2]]
-    return str(result["verdict"]), "; ".join(named), events
+    return str(result["verdict"]), "; ".join(named), convictions(result["verdict"], findings, setting.known), events
+
+
+def convictions(verdict: object, findings: Sequence[dict[str, str]], known: frozenset[str]) -> tuple[str, ...]:
+    """Every clause that a broker is convicted of breaking, with its first reason, but for the known ones."""
+    if verdict != "invalid":
+        return ()
+    broken = {finding["clause"]: finding["why"] for finding in reversed(findings) if finding["clause"] not in known}
+    return tuple(f"{clause}: {why}" for clause, why in broken.items()) if findings else ("it names nothing",)

@@ -9,6 +9,7 @@ import attrs
 from model_tests.client.failing.accounts import Facts, Happening, Possible, account
 from model_tests.client.failing.members import Delivery, Share
 from model_tests.client.failing.plan import MEMBERS_MAX, draw
+from model_tests.client.failing.play import convictions
 from model_tests.client.failing.sending import Sent
 
 S = 1_000_000_000
@@ -33,6 +34,16 @@ GOOD = Facts(
     stored={(0, number): number for number in range(3)},
     is_orderly=True,
 )
+
+
+def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
+    """The known clause alone, another beside it, and nothing where the verdict is not against the broker."""
+    findings = [{"clause": "commit.told.least", "why": "20"}, {"clause": "pull.answer", "why": "1"}]
+    known = frozenset({"commit.told.least"})
+    assert convictions("invalid", findings[:1], known) == ()
+    assert convictions("invalid", findings, known) == ("pull.answer: 1",)
+    assert len(convictions("invalid", findings, frozenset())) == 2
+    assert convictions("unknown", findings, frozenset()) == ()
 
 
 def test_a_good_schedule_has_nothing_to_say() -> None:

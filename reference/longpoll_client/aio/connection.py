@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.calls import Answer, Callback
+from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import (
     CALL_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
@@ -42,9 +42,6 @@ BATCH_BYTES_MAX: Final = 64 * 1024
 """What is written in one turn of the loop goes out together; with this much it does not wait for the turn's end."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long a close waits for a peer that does not read, or that does not end TLS."""
-
-Write: TypeAlias = Callable[[int], list[Buffer]]
-"""The bytes of a request with this opaque; may raise LocalProtocolError."""
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -190,12 +187,7 @@ class AsyncConnection(asyncio.Protocol):
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
         """As `call_async` with a request that the caller writes; its opaque."""
         now_ns = self._now_ns()
-        opaque = self._exchange.begin(code, callback, now_ns, timeout_s)
-        try:
-            self._write(write(opaque))
-        except LocalProtocolError:
-            self._exchange.cancel(opaque)
-            raise
+        opaque = self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
         if self._timer is None or now_ns + timeout_s * 1e9 < self._timer_ns:
             self._set_timer(now_ns)
         return opaque

@@ -15,7 +15,6 @@ from typing import Final, Self
 
 from attrs import define
 
-from longpoll_client.aio.connection import AsyncConnection, Write
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.credentials import Credentials
@@ -281,19 +280,13 @@ class AsyncProducer:
             connection = self._instance.opened(attempt.address)
             if connection is None:
                 connection = await self._instance.connection(attempt.address, attempt.timeout_s)
-            return await connection.ask(parcel.code, self._writer(connection, parcel, attempt), attempt.timeout_s)
+            write = self._templates.writer(connection, parcel, attempt.queue.queue_id)
+            return await connection.ask(parcel.code, write, attempt.timeout_s)
         except LifecycleError:
             raise
         except ClientError as error:
             self._doubt(parcel, error)
             return error
-
-    def _writer(self, connection: AsyncConnection, parcel: Parcel, attempt: Attempt) -> Write:
-        """What writes the request: by a template, unless it is signed."""
-        queue_id = attempt.queue.queue_id
-        if connection.is_signed:
-            return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
-        return lambda opaque: [self._templates.head(parcel, queue_id, opaque), parcel.body]
 
     def _doubt(self, parcel: Parcel, error: ClientError) -> None:
         if is_lost(error):
@@ -316,7 +309,7 @@ class AsyncProducer:
             if connection is None or not connection.has_room:
                 tries.unbegin()
                 return False
-            write = self._writer(connection, tries.parcel, attempt)
+            write = self._templates.writer(connection, tries.parcel, attempt.queue.queue_id)
             connection.begin(tries.parcel.code, write, partial(self._answered, sending, told), attempt.timeout_s)
             self._on_way += 1
         except FAULTS as error:

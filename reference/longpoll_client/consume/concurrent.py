@@ -8,6 +8,8 @@ Source: `ConsumeMessageConcurrentlyService.java`, `ProcessQueue.cleanExpiredMsg`
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from attrs import define
@@ -33,7 +35,7 @@ class _Given:
     """Messages that a listener has now."""
 
     puller: Puller
-    messages: list[ReceivedMessage]
+    messages: Sequence[ReceivedMessage]
     """As they were pulled."""
     began_ns: int
     is_told: bool = False
@@ -55,16 +57,22 @@ class ConcurrentListening(Listening):
         """Share a pull's messages out in small lots."""
         size = self._config.consume_count_max
         for at in range(0, len(batch.messages), size):
-            self._submit(batch.puller, list(batch.messages[at : at + size]), 0)
+            self._submit(batch.puller, batch.messages[at : at + size], 0)
 
-    def _submit(self, puller: Puller, messages: list[ReceivedMessage], again_count: int) -> None:
-        self._workers.submit(lambda: self._consume(puller, messages, again_count))
+    def _submit(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
+        self._workers.submit(partial(self._consume, puller, messages, again_count))
 
-    def _consume(self, puller: Puller, messages: list[ReceivedMessage], again_count: int) -> None:
+    def _consume(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
-        if puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count)):
+        if not puller.is_open and (
+            puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
+        ):
             return
-        shown = [as_shown(message, self._member.retry_topic, again_count) for message in messages]
+        retry_topic = self._member.retry_topic
+        shown = [
+            message if message.topic != retry_topic and not again_count else as_shown(message, retry_topic, again_count)
+            for message in messages
+        ]
         given = _Given(puller, messages, self._runtime.monotonic_ns())
         with self._lock:
             self._given.add(given)
@@ -74,26 +82,24 @@ class ConcurrentListening(Listening):
             is_told = given.is_told
         took_ms = (self._runtime.monotonic_ns() - given.began_ns) / 1e6
         is_consumed = answer is ConsumeStatus.SUCCESS
-        self._member.statistics.add(
-            puller.queue.topic,
-            consume_ms=took_ms,
-            **{"consumed_count" if is_consumed else "later_count": len(messages)},
-        )
-        if is_told or puller.is_dropped:
+        self._member.statistics.given(puller.queue.topic, len(messages), took_ms, is_consumed=is_consumed)
+        if is_told:
             return
         if is_consumed:
             puller.done(messages)
-        else:
+        elif not puller.is_dropped:
             self._put_off(puller, messages, answer.delay_level if isinstance(answer, Later) else 0, again_count)
 
-    def _put_off(self, puller: Puller, messages: list[ReceivedMessage], delay_level: int, again_count: int) -> None:
+    def _put_off(self, puller: Puller, messages: Sequence[ReceivedMessage], delay_level: int, again_count: int) -> None:
         """Send messages back and be done with them here; what cannot be sent back is given again from here."""
         kept = self._send_back(puller, messages, delay_level)
         puller.done([message for message in messages if message not in kept])
         if kept:
             self._member.after(LOCAL_RETRY_S, lambda: self._submit(puller, kept, again_count + 1))
 
-    def _send_back(self, puller: Puller, messages: list[ReceivedMessage], delay_level: int) -> list[ReceivedMessage]:
+    def _send_back(
+        self, puller: Puller, messages: Sequence[ReceivedMessage], delay_level: int
+    ) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
         if self._config.is_broadcasting:
             for message in messages:

@@ -66,7 +66,7 @@ class Statistics:
                 setattr(counts, name, getattr(counts, name) + value)
 
     def given(self, topic: str, count: int, took_ms: float, *, is_consumed: bool) -> None:
-        """Note that a listener had so many messages for so long, and whether they are consumed or put off.
+        """Note that a listener had `count` messages for `took_ms`, and whether they are consumed or put off.
 
         As `add`, in half the time, for it is asked for every message.
         """

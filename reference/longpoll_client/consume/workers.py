@@ -22,9 +22,6 @@ from longpoll_runtime.faults import KeepGoing
 
 log = logging.getLogger(__name__)
 
-TAKE_S: Final = 0.25
-"""How long a worker waits before it looks whether it is to end."""
-
 
 class ConsumeStatus(enum.Enum):
     """What a listener says of the messages it was given."""
@@ -138,6 +135,8 @@ class Workers:
         Called by a task, this returns at once, and the rest is done on its thread when the task has ended.
         """
         self._stopping.set()
+        for _thread in self._threads:
+            self.submit(_nothing)
         self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
         self._then = lambda: self._end(timeout_s, then)
         if self._stopper is None:
@@ -159,11 +158,16 @@ class Workers:
         then()
 
     def _run(self) -> None:
+        failed = f"a listener's thread of group {self._group} failed at its task"
         while not self._stopping.is_set():
-            task = self._tasks.take(TAKE_S)
+            task = self._tasks.take()
             if task is not None and not self._stopping.is_set():
-                with KeepGoing(log, f"a listener's thread of group {self._group} failed at its task"):
+                with KeepGoing(log, failed):
                     task()
         if self._stopper is not None and self._stopper.is_current():
             with KeepGoing(log, f"closing the consumer of group {self._group} failed"):
                 self._then()
+
+
+def _nothing() -> None:
+    """Has a thread that waits for a task look whether it is to end."""

@@ -14,6 +14,7 @@ from attrs import define, field
 
 from longpoll_client.errors import ClientError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
 from longpoll_spec.tables import with_table
 
 OPAQUE_MAX: Final = 2**31 - 1
@@ -22,6 +23,8 @@ STALE_COUNT_MAX: Final = 4096
 
 Answer: TypeAlias = Command | ClientError
 Callback: TypeAlias = Callable[[Answer], None]
+Write: TypeAlias = Callable[[int], list[Buffer]]
+"""The bytes of a request with this opaque; may raise LocalProtocolError."""
 
 
 @with_table

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
+from itertools import islice
 from typing import Final, TypeAlias
 
 from attrs import define, field
@@ -41,6 +43,8 @@ OUTPUT_BYTES_MAX: Final = 64 * MIB
 """Most bytes that may wait for a peer that does not read."""
 Lost: TypeAlias = tuple[PendingCall, ClientError]
 """A call that has ended without an answer, and why."""
+Send: TypeAlias = Callable[[int], None]
+"""Has a request with this opaque sent; may raise LocalProtocolError."""
 _REQUEST_NAMES: Final = {code.value: code.name for code in RequestCode}
 
 
@@ -82,6 +86,16 @@ class Exchange:
         if len(self.calls.pending) >= PENDING_COUNT_MAX:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} calls to {self.address} wait for answers already")
         return self.calls.add(PendingCall(code, now_ns, now_ns + int(timeout_s * 1e9), callback))
+
+    def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, send: Send) -> int:
+        """`begin` a call and have it sent under its opaque; raises as both do, and then there is no call."""
+        opaque = self.begin(code, callback, now_ns, timeout_s)
+        try:
+            send(opaque)
+        except LocalProtocolError:
+            self.cancel(opaque)
+            raise
+        return opaque
 
     def cancel(self, opaque: int) -> None:
         """Forget a call: its callback is not called, and an answer to it is thrown away."""
@@ -225,7 +239,7 @@ class Output:
 
     def first(self, count: int) -> list[Buffer]:
         """The first parts."""
-        return [self.parts[index] for index in range(min(len(self.parts), count))]
+        return list(islice(self.parts, count))
 
     def sent(self, size: int) -> None:
         """The first bytes were taken."""

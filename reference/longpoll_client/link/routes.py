@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from attrs import define, evolve, field, frozen
@@ -53,6 +54,7 @@ class Route:
     """Every host:port of each broker name, by broker id."""
 
 
+@lru_cache(maxsize=1024)
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port"; raises ConfigError, which says what an address looks like."""
     host, _colon, port = address.strip().rpartition(":")

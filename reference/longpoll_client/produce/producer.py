@@ -28,6 +28,7 @@ from longpoll_client.produce.outgoing import (
 from longpoll_client.produce.requests import OnReply, Requests, reply_to
 from longpoll_client.produce.sending import ManySends, Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
+from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
@@ -76,7 +77,8 @@ class Producer(Closeable):
         self._lock = runtime.lock()
         self._turn = 0
         self._ids = MessageIds(runtime)
-        self._many = ManySends(runtime, self._instance, self._next_turn, self._slow)
+        self._templates = HeadTemplates()
+        self._many = ManySends(runtime, self._instance, self._next_turn, self._templates, self._slow)
 
     def close(self) -> None:
         """Close every connection; what `send_async` has on its way fails, and its callers are told."""
@@ -295,10 +297,10 @@ class Producer(Closeable):
 
     def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
         """Ask one broker, and wait for what comes of it."""
-        header = parcel.header(attempt.queue.queue_id)
         try:
             client = self._instance.client(attempt.address)
-            return client.call(parcel.code, header, parcel.body, timeout_s=attempt.timeout_s)
+            write = self._templates.writer(client, parcel, attempt.queue.queue_id)
+            return client.ask(parcel.code, write, attempt.timeout_s)
         except ClientError as error:
             if is_lost(error):
                 self._instance.doubt_route(parcel.topic)

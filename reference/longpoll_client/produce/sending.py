@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from attrs import define
@@ -20,6 +21,7 @@ from longpoll_client.link.routes import Route
 from longpoll_client.link.shared_waits import SharedWaits
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
+from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, Turn, is_lost
 from longpoll_client.remoting import RemotingClient
 from longpoll_runtime import Runtime
@@ -52,11 +54,19 @@ class ManySends:
     where it ends, where it cannot be tried again, or by `close`.
     """
 
-    def __init__(self, runtime: Runtime, instance: ClientInstance, turn: Turn, slow: SlowBrokers | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        instance: ClientInstance,
+        turn: Turn,
+        templates: HeadTemplates,
+        slow: SlowBrokers | None = None,
+    ) -> None:
         self._runtime = runtime
         self._instance = instance
         self._turn = turn
         self._slow = slow
+        self._templates = templates
         self._waits = SharedWaits(runtime, "sends-again")
 
     def begin(self, parcel: Parcel, select: Select | None, timeout_s: float, told: Told) -> None:
@@ -77,15 +87,8 @@ class ManySends:
         while True:
             route = self._instance.publish_route(tries.parcel.topic)
             attempt = tries.begin(route, self._turn, self._runtime.monotonic_ns())
-            header = tries.parcel.header(attempt.queue.queue_id)
             try:
-                self._instance.client(attempt.address).call_async(
-                    tries.parcel.code,
-                    header,
-                    tries.parcel.body,
-                    callback=lambda answer: self._answered(sending, answer),
-                    timeout_s=attempt.timeout_s,
-                )
+                self._ask(self._instance.client(attempt.address), sending, attempt, attempt.timeout_s)
             except LifecycleError:
                 raise
             except ClientError as error:
@@ -149,17 +152,17 @@ class ManySends:
                 raise client
             if left_s <= 0.0:
                 raise AnswerTimeoutError(f"no time was left once {attempt.address} was connected")
-            client.call_async(
-                tries.parcel.code,
-                tries.parcel.header(attempt.queue.queue_id),
-                tries.parcel.body,
-                callback=lambda answer: self._answered(sending, answer),
-                timeout_s=left_s,
-            )
+            self._ask(client, sending, attempt, left_s)
         except ClientError as error:
             self._answered(sending, error)
         except LongpollError as error:
             sending.tell(error)
+
+    def _ask(self, client: RemotingClient, sending: _Sending, attempt: Attempt, timeout_s: float) -> None:
+        """Ask one broker; raises a ClientError when nothing was sent."""
+        parcel = sending.tries.parcel
+        write = self._templates.writer(client, parcel, attempt.queue.queue_id)
+        client.begin(parcel.code, write, partial(self._answered, sending), timeout_s)
 
     def _doubt(self, tries: Tries, error: ClientError) -> None:
         if is_lost(error):

@@ -6,14 +6,16 @@ alike, and the body, which is sent uncopied.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from longpoll_client.link.calls import Write
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_protocol.codes import VERSION
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.frame import Serialisation, frame_head
+from longpoll_protocol.frames.frame import Buffer, Serialisation, frame_head
+from longpoll_protocol.headers import Header
 
 TEMPLATE_COUNT_MAX: Final = 10_000
 """Queues whose templates are kept, of 300 bytes each; with more they are made anew."""
@@ -25,11 +27,30 @@ _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class Writes(Protocol):
+    """A connection, of threads or of an event loop."""
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether every request is signed."""
+        ...
+
+    def writer(self, code: int, header: Header | None, body: Buffer, /) -> Write:
+        """What writes a request, signed where it is to be."""
+        ...
+
+
 class HeadTemplates:
-    """The templates of one producer; each is made when it is first used."""
+    """The templates of one producer; each is made when it is first used, and threads may make one at the same time."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
+
+    def writer(self, connection: Writes, parcel: Parcel, queue_id: int) -> Write:
+        """What writes the request of a send: by a template, unless it is signed."""
+        if connection.is_signed:
+            return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
+        return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]
 
     def head(self, parcel: Parcel, queue_id: int, opaque: int) -> bytes:
         """Everything of the frame before the body; raises LocalProtocolError when it does not fit the protocol."""
