@@ -14,6 +14,7 @@ ASKS: Final = """
 const data = JSON.parse(require("fs").readFileSync(process.argv[2], "utf8"));
 const answers = JSON.parse(require("fs").readFileSync(process.argv[3], "utf8")).map((asked) => {
   try {
+    if (asked.places) return { places: Law.places(data) };
     if (asked.token !== undefined) {
       const named = Law.readToken(data, asked.token);
       const states = new Law.Machine(data, named.law).follow(named.run);
@@ -38,7 +39,8 @@ def asked_of_node(
 ) -> list[dict[str, Any]]:
     """The interpreter's answers over data, each to a question; `script` in place of its own text.
 
-    A question is {"law": number, "slip": number or None} to explore, or {"token": text} to follow.
+    A question is {"law": number, "slip": number, names of changes by hand, or None} to explore, {"token": text} to
+    follow, or {"places": True} for what a hand may change.
     """
     program, given, asked = (directory / name for name in ("explore.js", "data.json", "asked.json"))
     program.write_text((script or part("law.js")) + ASKS)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
+import operator
 import shutil
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial, reduce
+from itertools import starmap
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import attrs
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.peers.explorer_node import asked_of_node
 
+from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.tokens import replay, token_of
-from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.law import assemble, law_of, properties_of
+from longpoll_spec.model import Action
 from longpoll_spec.policy import policy_named, preset
 from longpoll_spec.render.export.explorer.data import data_of
 from longpoll_spec.render.export.explorer.page import part
-from longpoll_spec.testing.explorer import law_data
+from longpoll_spec.state import State
+from longpoll_spec.terms import Bool, Int, all_of, const
+from longpoll_spec.testing.explorer import law_data, slip_name
 from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.slips import slips_of
+from longpoll_spec.testing.slips import conjuncts, slips_of
 from longpoll_spec.testing.zoo import named_slips
 
 pytestmark = [
@@ -30,6 +38,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH: the explorer's interpreter is not tried"),
 ]
+Changed: TypeAlias = Callable[[State, Action], Action]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]
 SLIPS: Final = 12
@@ -141,13 +150,12 @@ def test_a_run_that_the_law_does_not_take_is_refused(tmp_path: Path) -> None:
 def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
     """States and verdicts of laws with a planted mistake are those of our own engine."""
     policy = preset("rocketmq-4.9")
-    bounds_of = partial(named, "tiny")
-    data = law_data(policy, bounds_of)
+    data = _of_policy(policy.name)
     told = [slip["what"] for slip in json.loads(data)["slips"]]
     every = len(told) // SLIPS
     chosen = list(range(0, len(told), every))
     answers = asked_of_node(tmp_path, data, [{"law": 0, "slip": at, "limit": SLIP_STATES} for at in chosen])
-    bounds = bounds_of(policy)
+    bounds = named("tiny", policy)
     planted = [each for each in (*named_slips(policy, bounds), *slips_of(policy, bounds)) if each.is_in(policy, bounds)]
 
     assert len(planted) == len(told)
@@ -160,6 +168,133 @@ def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
         assert found["runs"] == _runs(ours), told[at]
         caught += any(each.verdict == "violated" for each in ours.verdicts)
     assert caught
+
+
+BY_HAND: Final = [
+    ["hold forgets what its guard says of phase"],
+    ["notify_end takes the other case for phase", "run forgets to write open"],
+    ["notifier_throws (scanner) forgets to write scanner", "stop forgets what its guard says of running"],
+]
+"""Changes that planted slips make, too, alone and several at once."""
+BY_HAND_STATES: Final = 3_000
+
+
+@cache
+def _of_policy(name: str) -> str:
+    return law_data(preset(name), partial(named, "tiny"))
+
+
+def _both_ways(
+    names: Sequence[Sequence[str]], changed: Sequence[Changed], tmp_path: Path, limit: int, script: str = ""
+) -> tuple[list[Any], list[Any]]:
+    """What the interpreter finds of changes by hand, and our own engine of the law with the same changes."""
+    policy = preset("rocketmq-4.9")
+    model = law_of(policy, named("tiny", policy))
+    ask = [{"law": 0, "slip": list(each), "limit": limit} for each in names]
+    here = asked_of_node(tmp_path, _of_policy("rocketmq-4.9"), ask, script)
+    there = []
+    for make in changed:
+        other = assemble(model.state, [make(model.state, action) for action in actions_of(model.state)])
+        ours = explore(other, properties_of(other), engine="python", limit_states=limit)
+        there.append((ours.distinct_states, ours.transitions, _runs(ours)))
+    return [(each.get("states"), each.get("transitions"), each.get("runs", each)) for each in here], there
+
+
+def _of_slips(names: Sequence[str]) -> Changed:
+    policy = preset("rocketmq-4.9")
+    slips = {slip_name(each): each for each in slips_of(policy, named("tiny", policy))}
+
+    def changed(state: State, action: Action) -> Action:
+        return reduce(lambda made, slip: slip.change(state, made) if slip.touches(made) else made,
+                      (slips[name] for name in names), action)  # fmt: skip
+
+    return changed
+
+
+def test_changes_by_hand_break_here_what_they_break_there(tmp_path: Path) -> None:
+    """States, transitions and runs, though the page states the properties once for every text."""
+    here, there = _both_ways(BY_HAND, list(map(_of_slips, BY_HAND)), tmp_path, BY_HAND_STATES)
+
+    assert here == there
+    assert len({states for states, _, _ in here}) == len(here)
+
+
+def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
+    """A part turned round, a border moved, a value put in another's place, one more and one less."""
+
+    def effect(action: Action, name: str, make: Callable[[Any], Int]) -> Action:
+        made = {key: make(term) if key.startswith(name) else term for key, term in action.effect.items()}
+        return attrs.evolve(action, effect=made)
+
+    def guard(action: Action, at: int, make: Callable[[Bool], Bool]) -> Action:
+        parts = [make(part) if number == at else part for number, part in enumerate(conjuncts(action))]
+        return attrs.evolve(action, guard=all_of(parts))
+
+    changes: dict[str, tuple[str, Callable[[State, Action], Action]]] = {
+        "notify_each turns round what its guard says of phase": ("notify_each", lambda _, a: guard(a, 1, operator.inv)),
+        "append moves the border in what its guard says of log_end": (
+            "append",
+            lambda state, a: guard(a, 1, lambda _: state.queues[0].log_end <= 1),
+        ),
+        "hold writes queued to phase": (
+            "hold",
+            lambda state, a: effect(a, "phase", lambda _: const(state.phases["queued"])),
+        ),
+        "next_pull writes one less to deadline": ("next_pull", lambda _, a: effect(a, "deadline", lambda old: old - 1)),
+        "make_visible writes one more to visible_end": (
+            "make_visible",
+            lambda _, a: effect(a, "visible_end", lambda old: old + 1),
+        ),
+        "run writes 0 to copies": ("run", lambda _, a: effect(a, "copies", lambda _: const(0))),
+    }
+
+    def only(name: str, make: Changed) -> Changed:
+        return lambda state, action: make(state, action) if action.name == name else action
+
+    here, there = _both_ways(
+        [[name] for name in changes], list(starmap(only, changes.values())), tmp_path, BY_HAND_STATES
+    )
+    assert here == there
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("return made === undefined ? this.state", "return true ? this.state"),
+        ("case GUARD: return Number(this.mayHappen", "case GUARD: return Number(true || this.mayHappen"),
+        (
+            "const kept = own.filter((part) => part !== null)",
+            "const kept = own.filter((part, at) => part !== null || !at)",
+        ),
+        ("return node === null ? [] : [[variable, node ?? old]]", "return [[variable, node ?? old]]"),
+    ],
+)
+def test_a_change_that_is_made_otherwise_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
+    """In the interpreter: its properties or its texts are other ones."""
+    script = part("law.js")
+    assert script.count(right) == 1
+    here, there = _both_ways(
+        BY_HAND, list(map(_of_slips, BY_HAND)), tmp_path, BY_HAND_STATES, script.replace(right, wrong)
+    )
+
+    assert here != there
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["rocketmq-4.9", "strict"])
+def test_a_slip_and_the_same_change_by_hand_are_one(name: str, tmp_path: Path) -> None:
+    """Each slip that a hand can make finds the same either way, to the last token."""
+    data = _of_policy(name)
+    (told,) = asked_of_node(tmp_path, data, [{"places": True}])
+    changes = {change["name"] for place in told["places"] for change in place["changes"]}
+    slips = {f"{slip['action']} {slip['what']}": at for at, slip in enumerate(json.loads(data)["slips"])}
+    both = [each for each in slips if each in changes]
+    asked = [{"law": 0, "slip": slip, "limit": SLIP_STATES} for each in both for slip in (slips[each], [each])]
+    found = asked_of_node(tmp_path, data, asked)
+
+    assert len(both) > 90
+    assert found[::2] == found[1::2]
+    assert len(changes) == sum(len(place["changes"]) for place in told["places"])
 
 
 def _runs(found: Any) -> dict[str, int]:

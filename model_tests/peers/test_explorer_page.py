@@ -100,6 +100,7 @@ def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
     trace = replay(_token(opened))
 
     assert "lost_by_hold is broken" in _text(opened, "#broken")
+    assert trace.property_name == "lost_by_hold"
     assert [step.action.label for step in trace.steps if step.action] == labels
     assert _text(opened, "#command") == f"longpoll explain {_token(opened)}"
     assert opened.run("document.querySelectorAll('#story li').length") == len(labels)
@@ -209,8 +210,89 @@ def test_a_slip_is_caught_only_by_what_the_law_keeps(opened: Browser, slip: str,
 
     assert (f"The slip is caught by {caught}." if caught else "No property catches the slip.") in told
     assert more in told
-    assert "The law breaks it without the slip, too." in _text(opened, "[data-property=lost_by_hold]")
+    assert "The law as it is breaks it, too." in _text(opened, "[data-property=lost_by_hold]")
     assert opened.complaints == []
+
+
+RELOAD: Final = "void setTimeout(() => { document.body.dataset.old = 'yes'; location.reload() })"
+NEW: Final = "document.readyState === 'complete' && document.body !== null && document.body.dataset.old !== 'yes'"
+
+
+def _reload(browser: Browser) -> None:
+    browser.run(RELOAD)
+    while not browser.run(NEW):
+        pass  # each question is answered by the page that is there by then
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_page_that_is_read_anew_shows_its_run(opened: Browser, steps: int) -> None:
+    """At the start, too, where its address names the run of no steps."""
+    for _ in range(steps):
+        opened.run("document.querySelector('#enabled button').click()")
+    token = _token(opened)
+    _reload(opened)
+
+    assert _token(opened) == token
+    assert opened.run("document.querySelectorAll('#story li').length") == steps
+    assert opened.run("document.querySelectorAll('#enabled button').length") > 0
+
+
+def _hand(browser: Browser, text: str, place: str, value: str) -> None:
+    """Choose the text, and what a place of it is to say; empty for what the law says."""
+    number = browser.run(f"[...document.getElementById('text').options].find((each) => each.text === '{text}').value")
+    _choose(browser, "text", number)
+    box = f"document.querySelector('[data-place=\"{place}\"] select')"
+    browser.run(f"{{ {box}.value = '{value}'; {box}.dispatchEvent(new Event('change')) }}")
+
+
+def test_several_changes_by_hand_hold_at_once(opened: Browser) -> None:
+    """A line and a part of two steps; the address keeps both, one is taken back alone, and then all are."""
+    _hand(opened, "notify_end", "phase", "notify_end takes the other case for phase")
+    opened.run(SEARCHED)
+    one = _text(opened, "#progress")
+    _hand(opened, "hold", "what its guard says of phase", "hold turns round what its guard says of phase")
+    assert "notify_end takes the other case for phase; hold turns round" in _text(opened, "#changes")
+    opened.run(SEARCHED)
+    both = _text(opened, "#progress")
+    assert both != one
+    assert "Your change is caught by" in both
+
+    address = _token(opened)
+    assert address.count("~") == 2
+    _reload(opened)
+    assert _token(opened) == address
+    assert "hold turns round" in _text(opened, "#changes")
+    _hand(opened, "hold", "what its guard says of phase", "")
+    opened.run(SEARCHED)
+    assert _text(opened, "#progress") == one
+    opened.run("document.getElementById('mend').click()")
+    assert _text(opened, "#changes") == ""
+    assert "~" not in _token(opened)
+    assert opened.complaints == []
+
+
+def test_a_line_that_is_struck_out_is_shown_so_and_keeps_the_focus(opened: Browser) -> None:
+    """A second press takes it back; of two changes of one line the last counts."""
+    _choose(
+        opened, "text", opened.run("[...document.getElementById('text').options].find((e) => e.text === 'run').value")
+    )
+    strike = "document.querySelector('[data-place=open] button')"
+    opened.run(f"{strike}.focus(); {strike}.click()")
+    assert opened.run(f"[{strike}.ariaPressed, document.activeElement === {strike}]") == ["true", True]
+    assert opened.run("document.querySelector('[data-place=open] del').textContent") == "open_0 := no"
+    _hand(opened, "run", "open", "run writes yes to open")
+    assert _text(opened, "#changes") == "Changed: run writes yes to open."
+    opened.run(f"{strike}.click(); {strike}.click()")
+    assert _text(opened, "#changes") == ""
+
+
+def test_an_address_with_a_change_that_is_none_is_told(opened: Browser) -> None:
+    """And the page stays as it was."""
+    opened.run(
+        "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
+        f" location.hash = '{LOST}~hold%20sings' }})"
+    )
+    assert "this page has not this slip" in _text(opened, "#notice")
 
 
 ENGLISH_LEFT: Final = """

@@ -1,4 +1,4 @@
-"""The explorer of a policy: a page with its law, those near it, and every planted slip in it.
+"""The explorer of a policy: a page with its law, those near it, every planted slip in it, and what a hand may change.
 
 Leaves out the data and the page that they are put into.
 """
@@ -16,7 +16,8 @@ from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
 from longpoll_spec.render.export.explorer.data import Mistake, data_of
 from longpoll_spec.render.export.explorer.page import page_of
 from longpoll_spec.state import state_of
-from longpoll_spec.testing.slips import Slip, slips_of
+from longpoll_spec.testing.by_hand import by_hand_of
+from longpoll_spec.testing.slips import Slip, slips_of, who
 from longpoll_spec.testing.zoo import named_slips
 
 
@@ -31,7 +32,8 @@ def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
 def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
     """The page's data: the policy first, then each with one knob otherwise, then the other presets."""
     models = [law_of(each, bounds_of(each)) for each in near(policy)]
-    return data_of([(model, token_of(model, ())) for model in models], _mistakes(models[0]))
+    laws = [(model, token_of(model, ())) for model in models]
+    return data_of(laws, _mistakes(models[0]), by_hand_of(models[0]))
 
 
 def near(policy: Policy) -> Iterator[Policy]:
@@ -53,10 +55,14 @@ def _mistakes(model: Model) -> Iterator[Mistake]:
             yield Mistake(slip.action, _what(slip), actions_with(slip, model), slip.planted(policy, bounds))
 
 
+def slip_name(slip: Slip) -> str:
+    """Its name on the page, which a change by hand that does the same bears, too."""
+    return f"{slip.action} {_what(slip)}"
+
+
 def _what(slip: Slip) -> str:
     """Its words, with who acts where several texts share the name."""
-    threads = [kind for kind in slip.kinds if kind]
-    return f"({', '.join(threads)}) {slip.what}" if threads else slip.what
+    return f"{who(slip.kinds)} {slip.what}".lstrip()
 
 
 def actions_with(slip: Slip, model: Model) -> tuple[Action, ...]:

@@ -92,6 +92,12 @@ def kinds_of(action: Action) -> tuple[str, ...]:
     return tuple(each for each in acting if not each or each in THREADS)
 
 
+def who(kinds: tuple[str, ...]) -> str:
+    """The threads among these in parentheses, with which texts that share a name are told apart; empty without one."""
+    threads = [kind for kind in kinds if kind]
+    return f"({', '.join(threads)})" if threads else ""
+
+
 def called(variable: str) -> str:
     """A variable's name without the number of its request or queue."""
     return re.sub(r"_q?\d+$", "", variable)
@@ -143,7 +149,7 @@ def slips_of(policy: Policy, bounds: Bounds) -> Iterator[Slip]:
     for action in actions_of(state_of(policy, bounds)):
         firsts.setdefault((action.name, kinds_of(action)), action)
     for (name, kinds), action in firsts.items():
-        for part in _parts(policy, action):
+        for part in part_names(policy, action):
             yield Slip(name, kinds, f"forgets {part}", _forgetting_part(part))
         for target in dict.fromkeys(map(called, action.effect)):
             yield Slip(name, kinds, f"forgets to write {target}", _not_writing(target))
@@ -174,7 +180,7 @@ def _plain_variables(policy: Policy) -> frozenset[str]:
     return frozenset(called(each.name) for each in state_of(policy, Bounds("plain")).variables)
 
 
-def _parts(policy: Policy, action: Action) -> tuple[str, ...]:
+def part_names(policy: Policy, action: Action) -> tuple[str, ...]:
     """A name for each part of the guard, by what it is about: the same in every world that has the part.
 
     Of several about the same the first is meant by the bare name, and the others have numbers.
@@ -195,7 +201,7 @@ def _forgetting_part(part: str) -> Change:
     """A slip that forgets the part of the guard with this name, where the guard has one."""
 
     def change(state: State, action: Action) -> Action:
-        parts = _parts(state.policy, action)
+        parts = part_names(state.policy, action)
         return dropping_conjunct(parts.index(part))(state, action) if part in parts else action
 
     return change

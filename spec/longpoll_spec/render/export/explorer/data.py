@@ -7,9 +7,12 @@
 | `entries`   | every variable, action and property, each once however many laws have it                      |
 | `laws`      | a model each: its setting as a token, and its entries by number                               |
 | `slips`     | planted mistakes in the first law: other texts of some actions, other terms of some properties |
+| `hand`      | what a reader may change in the first law: its texts, and its properties over changed texts   |
 
 A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards stand as they were before `tick`
 was made to wait: where `waits` holds, an interpreter lets `tick` wait for every urgent action, slips and all.
+[`after`, action, variable] is the variable's value after that action of the first law, as its text now is, and
+[`guard`, action] whether the action may happen: so a property is stated once for whatever its actions come to say.
 Leaves out the interpreter (`law.js`) and the page (`page`).
 """
 
@@ -31,9 +34,11 @@ from longpoll_spec.terms import Term, nodes
 from longpoll_spec.threads import thread_of
 
 FORMAT_VERSION: Final = 1
-OPERATORS: Final = ("const", "var", "add", "sub", "lt", "le", "eq", "not", "ite", "and", "or")
+OPERATORS: Final = ("const", "var", "add", "sub", "lt", "le", "eq", "not", "ite", "and", "or", "after", "guard")
 """An operator's number is its place here; `law.js` has the same list."""
 _CONSTANTS: Final = {"true": 1, "false": 0}
+OF: Final = "@"
+"""`phase_0@hold(0)` is the variable after the action, and `@hold(0)` alone whether the action may happen."""
 
 
 @frozen
@@ -47,6 +52,32 @@ class Mistake:
     model: Model
 
 
+@frozen
+class Text:
+    """One text of the first law, which several instances share, as a reader may change it."""
+
+    action: str
+    who: str
+    """In parentheses, where several texts bear the action's name; else empty."""
+    instances: tuple[int, ...]
+    """Numbers of the actions of the law that have it."""
+    parts: tuple[tuple[str, str], ...]
+    """Each part of the guard: its name, and how it is written for the first instance."""
+    lines: tuple[tuple[str, str], ...]
+    """Each line of the effect: the variable's name without a number, and how it is written for the first instance."""
+
+
+@frozen
+class ByHand:
+    """What may be changed in the first law."""
+
+    texts: tuple[Text, ...]
+    parts: tuple[tuple[str, ...], ...]
+    """For each action of the law the names of its guard's parts, in their order."""
+    properties: tuple[Property, ...]
+    """Those of the law, over actions that are named only: see `OF`."""
+
+
 @define
 class Pool:
     """The tables that everything refers to. Invariant: a node's arguments have smaller numbers than the node."""
@@ -54,6 +85,8 @@ class Pool:
     texts: dict[str, int] = field(factory=dict)
     nodes: list[list[int]] = field(factory=list)
     entries: dict[str, int] = field(factory=dict)
+    labels: Mapping[str, int] = field(factory=dict)
+    """The actions of the first law, by their labels."""
     _numbers: dict[int, int] = field(factory=dict)
     _shapes: dict[tuple[int, ...], int] = field(factory=dict)
     # A term is known by its identity, which another could take over once it is gone.
@@ -87,19 +120,31 @@ class Pool:
             case "parameter":
                 return OPERATORS.index("const"), int(node.args[1])
             case "var":
-                return OPERATORS.index("var"), self.text(node.args[0])
+                return self._variable(node.args[0])
             case _:
                 return OPERATORS.index(node.op), *(self._numbers[id(arg)] for arg in node.args)
 
+    def _variable(self, name: str) -> tuple[int, ...]:
+        variable, after, label = name.partition(OF)
+        if not after:
+            return OPERATORS.index("var"), self.text(name)
+        action = self.labels[label]
+        return (
+            (OPERATORS.index("after"), action, self.text(variable)) if variable else (OPERATORS.index("guard"), action)
+        )
 
-def data_of(models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = ()) -> str:
+
+def data_of(
+    models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = (), by_hand: ByHand | None = None
+) -> str:
     """Models, each with the token of its run of no steps, as JSON text, and mistakes in the first of them.
 
-    The text has no `<`, so it can stand in a page.
+    `by_hand`: what may be changed in the first of them. The text has no `<`, so it can stand in a page.
     """
-    pool = Pool()
+    pool = Pool(labels={action.label: number for number, action in enumerate(models[0][0].actions)})
     laws = [_law(model, token, pool) for model, token in models]
     slips = [_slip(mistake, models[0][0], pool) for mistake in mistakes]
+    hand = _by_hand(by_hand, pool) if by_hand else None
     document = {
         "format": FORMAT_VERSION,
         "operators": OPERATORS,
@@ -108,6 +153,7 @@ def data_of(models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = (
         "entries": list(map(json.loads, pool.entries)),
         "laws": laws,
         "slips": slips,
+        "hand": hand,
     }
     text = _json(document)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -180,4 +226,21 @@ def _slip(mistake: Mistake, model: Model, pool: Pool) -> dict[str, Any]:
         "what": mistake.what,
         "actions": [[at, text] for at, text in enumerate(wrong) if text != right[mistake.actions[at].label]],
         "properties": [[at, item] for at, item in enumerate(restated) if item != stated[at]],
+    }
+
+
+def _by_hand(by_hand: ByHand, pool: Pool) -> dict[str, Any]:
+    return {
+        "texts": [
+            {
+                "action": text.action,
+                "who": text.who,
+                "instances": text.instances,
+                "parts": [list(map(pool.text, part)) for part in text.parts],
+                "lines": [list(map(pool.text, line)) for line in text.lines],
+            }
+            for text in by_hand.texts
+        ],
+        "parts": [list(map(pool.text, names)) for names in by_hand.parts],
+        "properties": [pool.entry(_property(item, pool)) for item in by_hand.properties],
     }

@@ -6,7 +6,7 @@
  */
 const Law = (() => {
   // The operators by their numbers, as in `data.py`.
-  const [CONST, VAR, ADD, SUB, LT, LE, EQ, NOT, ITE, AND, OR] = Array(11).keys();
+  const [CONST, VAR, ADD, SUB, LT, LE, EQ, NOT, ITE, AND, OR, AFTER, GUARD] = Array(13).keys();
   const CHARACTER = 64; // values from -64 up stand for themselves in a state's key
   const PREFIX = "lp1.";
   const CRC_BYTES = 4;
@@ -20,19 +20,116 @@ const Law = (() => {
     return { ...law, variables: entries(variables), actions: entries(actions), properties: entries(properties) };
   }
 
-  /* One law, with a slip or without: evaluates each node at most once in a state. */
+  /* What a guard's part may become, and what a line of an effect may: kind -> the new node, of the old one and how to add
+   * one; null strikes it out, undefined says that the kind is none of this node's. */
+  const OF_PART = {
+    forgets: () => null,
+    "turns round": (old, add) => add([NOT, old]),
+    "moves the border in": (old, add, nodes) => {
+      const [operator, ...rest] = nodes[old];
+      if (operator === NOT && nodes[rest[0]][0] <= LE && nodes[rest[0]][0] >= LT) return add([NOT, moved(nodes[rest[0]], add)]);
+      return operator === LT || operator === LE ? moved(nodes[old], add) : undefined;
+    },
+  };
+  const moved = ([operator, ...rest], add) => add([operator === LT ? LE : LT, ...rest]);
+  const OF_LINE = {
+    "forgets to write": () => null,
+    "takes the other case for": (old, add, nodes) =>
+      nodes[old][0] === ITE ? add([ITE, nodes[old][1], nodes[old][3], nodes[old][2]]) : undefined,
+  };
+  const OF_NUMBER = {
+    "writes one more to": (old, add) => add([ADD, old, add([CONST, 1])]),
+    "writes one less to": (old, add) => add([SUB, old, add([CONST, 1])]),
+    "writes 0 to": (old, add) => add([CONST, 0]),
+  };
+
+  const called = (variable) => variable.replace(/_q?\d+$/, "");
+
+  /* Every place of the first law that a hand may change: {text, part or line, how it is written, changes}. A change is
+   * {name, kind, what, value}: its name is a planted slip's, where a slip does the same. */
+  function places(data) {
+    const law = lawOf(data, 0), texts = data.texts;
+    return data.hand.texts.flatMap((text, at) => {
+      const head = [text.action, text.who].filter(Boolean).join(" ");
+      const made = (kind, what, more = {}) => ({ name: `${head} ${kind} ${what}`, kind, what, text: at, ...more });
+      const first = law.actions[text.instances[0]];
+      const can = (make, old) => make(old, () => 0, data.nodes) !== undefined;
+      const place = (each, what, written, changes) => ({ text: at, [each]: what, written, changes });
+      return [
+        ...text.parts.map(([name, written]) => {
+          const what = texts[name], old = partsOf(data, first.guard)[data.hand.parts[text.instances[0]].indexOf(name)];
+          const kinds = Object.keys(OF_PART).filter((kind) => can(OF_PART[kind], old));
+          return place("part", what, texts[written], kinds.map((kind) => made(kind, what, { part: name })));
+        }),
+        ...text.lines.map(([name, written]) => {
+          const what = texts[name], lines = first.effect.filter(([variable]) => called(texts[variable]) === what);
+          const variable = law.variables.find((each) => each.name === lines[0][0]);
+          const kinds = Object.keys(OF_LINE).filter((kind) => lines.some(([, old]) => can(OF_LINE[kind], old)));
+          const changes = kinds.map((kind) => made(kind, what, { line: what }));
+          variable.words.forEach((word, value) => {
+            changes.push(made(`writes ${texts[word]} to`, what, { line: what, value, word: texts[word] }));
+          });
+          if (!variable.words.length) {
+            for (const kind of Object.keys(OF_NUMBER)) changes.push(made(kind, what, { line: what }));
+          }
+          return place("line", what, texts[written], changes);
+        }),
+      ];
+    });
+  }
+
+  const partsOf = (data, guard) => (data.nodes[guard][0] === AND ? data.nodes[guard].slice(1) : [guard]);
+
+  /* Change the actions of a machine of the first law by hand; throws where it has not such a place. */
+  function changeByHand(machine, names) {
+    const { data } = machine, all = places(data).flatMap((place) => place.changes);
+    const add = (node) => machine.nodes.push(node) - 1;
+    const parts = new Map();
+    for (const name of names) {
+      const change = all.find((each) => each.name === name);
+      if (!change) throw new Error(`this law has no place for ${name}`);
+      for (const number of data.hand.texts[change.text].instances) {
+        const action = machine.actions[number];
+        if (change.part !== undefined) {
+          if (!parts.has(number)) parts.set(number, partsOf(data, action.guard));
+          const own = parts.get(number), at = data.hand.parts[number].indexOf(change.part);
+          if (at >= 0) own[at] = OF_PART[change.kind](own[at], add, machine.nodes) ?? null;
+          continue;
+        }
+        const make = change.value !== undefined ? () => add([CONST, change.value]) : (OF_LINE[change.kind] ?? OF_NUMBER[change.kind]);
+        const effect = action.effect.flatMap(([variable, old]) => {
+          if (called(data.texts[variable]) !== change.line) return [[variable, old]];
+          const node = make(old, add, machine.nodes);
+          return node === null ? [] : [[variable, node ?? old]];
+        });
+        machine.actions[number] = { ...action, effect };
+      }
+    }
+    for (const [number, own] of parts) {
+      const kept = own.filter((part) => part !== null);
+      machine.actions[number] = { ...machine.actions[number], guard: add(kept.length ? [AND, ...kept] : [CONST, 1]) };
+    }
+    machine.properties = data.hand.properties.map((each) => data.entries[each]);
+  }
+
+  /* One law, as it is or changed: evaluates each node at most once in a state. `change` is the number of a slip, or the
+   * names of changes by hand, of which the later one counts where two are of one place. */
   class Machine {
-    constructor(data, number, slip = null) {
+    constructor(data, number, change = null) {
       const law = lawOf(data, number);
       this.data = data;
       this.law = law;
       this.nodes = data.nodes;
       this.actions = law.actions.slice();
       this.properties = law.properties.slice();
-      if (slip !== null) {
-        for (const [at, text] of data.slips[slip].actions) this.actions[at] = { ...this.actions[at], ...text };
-        for (const [at, item] of data.slips[slip].properties) this.properties[at] = item;
+      if (Array.isArray(change)) {
+        this.nodes = data.nodes.slice();
+        changeByHand(this, change);
+      } else if (change !== null) {
+        for (const [at, text] of data.slips[change].actions) this.actions[at] = { ...this.actions[at], ...text };
+        for (const [at, item] of data.slips[change].properties) this.properties[at] = item;
       }
+      this.effects = this.actions.map((action) => new Map(action.effect));
       this.initial = law.variables.map((each) => each.first);
       this.place = new Map(law.variables.map((each, at) => [each.name, at]));
       this.byLabel = new Map(this.actions.map((action, at) => [action.label, at]));
@@ -72,8 +169,19 @@ const Law = (() => {
         case OR:
           for (let at = 1; at < node.length; at++) if (this.value(node[at])) return 1;
           return 0;
+        case AFTER: {
+          const made = this.effects[node[1]].get(node[2]);
+          return made === undefined ? this.state[this.place.get(node[2])] : this.value(made);
+        }
+        case GUARD: return Number(this.mayHappen(this.actions[node[1]]));
         default: throw new Error(`unknown operator ${node[0]}`);
       }
+    }
+
+    /* Whether an action may happen in the state that is looked at; time may wait for the others. */
+    mayHappen(action) {
+      if (!this.value(action.guard)) return false;
+      return !(action.name === "tick" && this.law.waits && this.actions.some((each) => each.urgent && this.value(each.guard)));
     }
 
     /* The numbers of the actions that may happen in a state, in the law's order. */
@@ -132,9 +240,9 @@ const Law = (() => {
   const key = (state) => String.fromCharCode(...state.map((value) => value + CHARACTER));
 
   /* Every state that can be reached from `start`, breadth first, so that the first run to a finding is a shortest one.
-   * From `limit` states on it ends at the
-   * next level, is not `whole`, and has looked at that level's states without their steps. `told` is called now and then with (states, level). The answer's `findings`: a property's number -> its run from
-   * `start`; of what must hold the run breaks it, of what must be found it gets there. */
+   * From `limit` states on it ends at the next level, is not `whole`, and has looked at that level's states without
+   * their steps. `told` is called now and then with (states, level). The answer's `findings`: a property's number -> its
+   * run from `start`; of what must hold the run breaks it, of what must be found it gets there. */
   function explore(machine, { start = machine.initial, limit = Infinity, told = () => {} } = {}) {
     const states = [start], parents = [-1], by = [-1], levels = [0];
     const known = new Set([key(start)]);
@@ -286,5 +394,5 @@ const Law = (() => {
     return { law, run: fields[RUN], property: fields[PROPERTY] };
   }
 
-  return { Machine, explore, tokenOf, readToken };
+  return { Machine, explore, places, tokenOf, readToken };
 })();

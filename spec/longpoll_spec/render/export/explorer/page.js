@@ -8,7 +8,7 @@ const language = languageOf(new URLSearchParams(location.search).get("lang") ?? 
 const name = (number) => data.texts[number];
 const text = (number) => say(data.texts[number]);
 
-/* The law, the slip (or null), the run, and how many of its steps have been taken. */
+/* The law, the slip or the names of the changes by hand (or null), the run, and how many of its steps have been taken. */
 const now = { law: 0, slip: null, run: [], step: 0, machine: null, states: [], property: "" };
 /* A slip may make the space endless; what it breaks shows long before this. */
 const STATES_MAX_OF_SLIP = 100_000;
@@ -68,19 +68,43 @@ function take(number) {
   now.states = [...now.states.slice(0, now.step + 1), now.machine.after(state(), number)];
   now.step += 1;
   now.property = "";
+  follow();
   draw();
+}
+
+/* The text that may be broken by hand is the last step's, until another is chosen. */
+function follow() {
+  const last = now.run[now.step - 1], number = data.hand.texts.findIndex((each) => each.instances.includes(last));
+  if (now.law === 0 && number >= 0) at("text").value = String(number);
 }
 
 function jump(step) {
   now.step = Math.max(0, Math.min(now.run.length, step));
+  follow();
   draw();
 }
 
-/* The run as the page's fragment: a token, and behind `~` the slip by its words, as a token is of the law alone. */
+/* The run as the page's fragment: a token, and behind a `~` each the slip or the changes by hand, by their words, as a
+ * token is of the law alone. */
 function address() {
-  const token = Law.tokenOf(law(), now.run.slice(0, now.step), now.property);
-  return now.slip === null ? token : `${token}~${encodeURIComponent(slipName(data.slips[now.slip]))}`;
+  const names = byHand() ? now.slip : now.slip === null ? [] : [slipName(data.slips[now.slip])];
+  return [Law.tokenOf(law(), now.run.slice(0, now.step), shown()), ...names.map(encodeURIComponent)].join("~");
 }
+
+/* The property that the run shows: the one that it was opened for, at its end; else what its last step broke, the step
+ * itself before the state. */
+function shown() {
+  if (now.property && now.step === now.run.length) return now.property;
+  const before = now.step ? brokenAt(now.step - 1) : new Set();
+  return [...brokenAt(now.step)].filter((name) => !before.has(name)).at(-1) ?? "";
+}
+
+const brokenAt = (step) => brokenBy(now.machine, now.states, now.run, step, now.machine.enabled(now.states[step]));
+const byHand = () => Array.isArray(now.slip);
+/* Everything that a hand may change in the page's first law. */
+const places = Law.places(data);
+const changeOf = new Map(places.flatMap((place) => place.changes.map((change) => [change.name, change])));
+const samePlace = (one, other) => one.text === other.text && one.part === other.part && one.line === other.line;
 
 const slipName = (slip) => `${slip.action} ${slip.what}`;
 
@@ -93,28 +117,39 @@ function slipShown(slip) {
   return `${slip.action} ${who ?? ""}${shown}`;
 }
 
+/* Take up the run that the address names; whether there was another one than is shown. */
 function read() {
   const fragment = location.hash.slice(1);
-  if (!fragment || (now.machine && fragment === address())) return;
+  if (!fragment || fragment === address()) return false;
   at("notice").textContent = "";
   try {
-    const [token, broken] = fragment.split("~");
+    const [token, ...broken] = fragment.split("~");
     const named = Law.readToken(data, token);
-    const slip = broken === undefined ? null : data.slips.findIndex((each) => slipName(each) === decodeURIComponent(broken));
-    if (slip !== null && (slip < 0 || named.law !== 0)) throw new Error(say("this page has not this slip in this law"));
-    open(named.law, slip, named.run, named.run.length, named.property);
+    open(named.law, brokenOf(broken.map(decodeURIComponent), named.law), named.run, named.run.length, named.property);
     draw();
+    return true;
   } catch (error) {
     at("notice").textContent = say("The address names no run: {0}", error.message);
+    return false;
   }
+}
+
+/* What an address has broken: a slip's number, the changes by hand, or null. */
+function brokenOf(names, number) {
+  if (!names.length) return null;
+  const slip = data.slips.findIndex((each) => names.length === 1 && slipName(each) === names[0]);
+  if (number !== 0 || (slip < 0 && !names.every((each) => changeOf.has(each)))) {
+    throw new Error(say("this page has not this slip in this law"));
+  }
+  return slip < 0 ? names : slip;
 }
 
 function draw() {
   if (at("policy").value !== preset() || !at("knob").options.length) settings();
   at("policy").value = preset();
   at("knob").value = String(now.law);
-  at("slip").value = now.slip === null ? "" : String(now.slip);
-  at("slip").disabled = now.law !== 0;
+  at("slip").value = now.slip === null || byHand() ? "" : String(now.slip);
+  at("slip").disabled = at("text").disabled = now.law !== 0;
   const sizes = law().sizes.split(", ").map((size) => size.replace(/^(\D+) (\d+)$/, (_, word, count) => `${say(word)} ${count}`));
   at("sizes").textContent = `${law().policy}: ${sizes.join(", ")}.`;
   const may = now.machine.enabled(state());
@@ -122,6 +157,7 @@ function draw() {
   drawBroken(may);
   drawEnabled(may);
   drawLanes();
+  drawPlaces();
   drawStory(at("story"), now.machine, now.run.slice(0, now.step), now.states);
   at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : say("none: a run of a broken law is no run of the law");
   at("back").disabled = at("first").disabled = now.step === 0;
@@ -226,6 +262,66 @@ function drawLanes() {
   });
 }
 
+/* The guard and the effect of the chosen text, each place with what it may become. */
+function drawPlaces() {
+  const focused = document.activeElement?.closest("#places [id]")?.id;
+  const text = data.hand.texts[Number(at("text").value)], chosen = byHand() ? now.slip.map((each) => changeOf.get(each)) : [];
+  at("places").replaceChildren();
+  places.filter((place) => place.text === Number(at("text").value)).forEach((place, number, all) => {
+    const part = place.part !== undefined;
+    if (number === 0 || (!part && all[number - 1].part !== undefined)) {
+      put(at("places"), "h3", part ? say("May happen where all of this holds") : say("Then at once"));
+    }
+    drawPlace(place, chosen.find((each) => samePlace(each, place.changes[0])), number);
+  });
+  if (text.instances.length > 1) put(at("places"), "p", say("Written for the first that may take the step; a change is one for all of them."), { class: "small" });
+  const told = chosen.map((each) => `${headOf(each)} ${changeShown(each)}`);
+  at("changes").textContent = now.law !== 0 ? say("Another law than the page's own is not changed by hand.")
+    : told.length ? say("Changed: {0}.", told.join("; ")) : "";
+  at("mend").disabled = !told.length;
+  if (focused) at(focused)?.focus();
+}
+
+function drawPlace(place, chosen, number) {
+  const row = put(at("places"), "div", "", { class: "place", "data-place": `${place.part ?? place.line}` });
+  const strike = place.changes[0], struck = chosen === strike;
+  put(row, struck ? "del" : "code", place.written);
+  const button = put(row, "button", say("Strike out"), { type: "button", id: `strike-${number}`, "aria-pressed": String(struck), "aria-label": say("Strike out {0}", place.written) });
+  button.disabled = now.law !== 0;
+  button.addEventListener("click", () => change(strike, !struck));
+  const box = put(row, "select", "", { id: `other-${number}`, "aria-label": say("Have it say something else than {0}", place.written) });
+  box.disabled = now.law !== 0;
+  put(box, "option", say("as the law says"), { value: "" });
+  for (const each of place.changes) put(box, "option", each === strike ? say("struck out") : changeShown(each), { value: each.name });
+  box.value = chosen?.name ?? "";
+  box.addEventListener("change", () => change(changeOf.get(box.value) ?? chosen, box.value !== ""));
+}
+
+const headOf = ({ text }) => [data.hand.texts[text].action, data.hand.texts[text].who].filter(Boolean).join(" ");
+
+/* Each kind of change in words, of what it is about. */
+const OF_GUARD = "what its guard says of ";
+const SHOWN = {
+  forgets: (what) => say("forgets what its guard says of {0}", what.slice(OF_GUARD.length)),
+  "turns round": (what) => say("turns round what its guard says of {0}", what.slice(OF_GUARD.length)),
+  "moves the border in": (what) => say("moves the border in what its guard says of {0}", what.slice(OF_GUARD.length)),
+  "forgets to write": (what) => say("forgets to write {0}", what),
+  "takes the other case for": (what) => say("takes the other case for {0}", what),
+  "writes one more to": (what) => say("writes one more to {0}", what),
+  "writes one less to": (what) => say("writes one less to {0}", what),
+  "writes 0 to": (what) => say("writes {0} to {1}", "0", what),
+};
+const changeShown = ({ kind, what, word }) => (word === undefined ? SHOWN[kind](what) : say("writes {0} to {1}", word, what));
+
+/* Make a change by hand in place of another at its place, or take it back; the law that comes of it is searched. */
+function change(wanted, made) {
+  const kept = byHand() ? now.slip.filter((each) => !samePlace(changeOf.get(each), wanted)) : [];
+  const names = made ? [...kept, wanted.name] : kept;
+  open(0, names.length ? names : null, []);
+  draw();
+  if (names.length) search();
+}
+
 /* Each step in a sentence: who, what, where in RocketMQ, and what it changed. */
 function drawStory(list, machine, run, states) {
   list.replaceChildren();
@@ -295,16 +391,18 @@ function drawFound(answer, before, asked) {
   broken.sort((one, other) => Number(isNew(other)) - Number(isNew(one)));
   const counts = [answer.states, answer.transitions].map((count) => count.toLocaleString("en"));
   const told = say("{0} states, {1} transitions, depth {2}", ...counts, answer.depth);
-  const end = answer.whole ? "" : say(" The slip makes more states than are searched: what was not seen is not said.");
+  const end = answer.whole ? "" : say(" It makes more states than are searched: what was not seen is not said.");
   const names = caught.map(([item]) => item.name).join(", ");
-  const slip = asked.slip === null ? "" : names ? say(" The slip is caught by {0}.", names) : say(" No property catches the slip.");
+  const slip = asked.slip === null ? "" : broke(asked, names);
   const count = broken.length === 1 ? say("1 property is broken")
     : broken.length ? say("{0} properties are broken", broken.length) : say("no properties are broken");
   at("progress").textContent = `${say("{0}: {1}", told, count)}${language === "zh" ? "。" : "."}${slip}${end}`;
   for (const [item, run] of broken) {
     const box = put(at("found"), "div", "", { class: "found", "data-property": item.name });
-    const too = own(properties.indexOf(item)) ? say(" The law breaks it without the slip, too.") : "";
-    put(box, "p", `${say("{0}, {1} steps from here: {2}", item.name, run.length, text(item.sentence))}${too}`);
+    const too = own(properties.indexOf(item)) ? say(" The law as it is breaks it, too.") : "";
+    const far = run.length === 1 ? say("{0}, 1 step from here: {2}", item.name, 1, text(item.sentence))
+      : say("{0}, {1} steps from here: {2}", item.name, run.length, text(item.sentence));
+    put(box, "p", `${far}${too}`);
     put(box, "button", say("Show the shortest run"), { type: "button", "aria-label": say("Show the shortest run that breaks {0}", item.name) })
       .addEventListener("click", () => {
         open(asked.law, asked.slip, [...before, ...run], before.length + run.length, item.name);
@@ -323,8 +421,13 @@ function drawFound(answer, before, asked) {
     put(at("found"), "p", never);
   }
   if (asked.slip !== null && answer.whole && !caught.length && !missed.length) {
-    put(at("found"), "p", say("Nothing notices this slip under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody."));
+    put(at("found"), "p", say("Nothing notices this under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody."));
   }
+}
+
+function broke({ slip }, names) {
+  if (Array.isArray(slip)) return names ? say(" Your change is caught by {0}.", names) : say(" No property catches your change.");
+  return names ? say(" The slip is caught by {0}.", names) : say(" No property catches the slip.");
 }
 
 /* Replay the whole run, a step a second. */
@@ -360,6 +463,8 @@ function settings() {
   at("slip").replaceChildren();
   put(at("slip"), "option", say("the law as it is"), { value: "" });
   data.slips.forEach((each, number) => put(at("slip"), "option", slipShown(each), { value: String(number) }));
+  if (at("text").options.length) return;
+  data.hand.texts.forEach((each, number) => put(at("text"), "option", headOf({ text: number }), { value: String(number) }));
 }
 
 function begin() {
@@ -384,6 +489,12 @@ function begin() {
     draw();
     if (now.slip !== null) search();
   });
+  at("text").addEventListener("change", drawPlaces);
+  at("mend").addEventListener("click", () => {
+    open(0, null, []);
+    draw();
+    at("text").focus();
+  });
   const doing = { first: () => jump(0), back: () => jump(now.step - 1), on: () => jump(now.step + 1) };
   for (const [name, act] of Object.entries(doing)) {
     at(name).addEventListener("click", () => {
@@ -400,9 +511,7 @@ function begin() {
   addEventListener("hashchange", read);
   addEventListener("keydown", onKey);
   open(0, null, []);
-  const wanted = location.hash;
-  read();
-  if (!wanted || at("notice").textContent) draw();
+  if (!read()) draw();
 }
 
 function onKey(event) {

@@ -1,0 +1,173 @@
+"""A newcomer's path by a mouse alone: from the start page to a lost wakeup of one's own, and to a mutant caught.
+
+Every click is at a place of the screen where a reader sees the thing that is clicked. Clicks are counted, and
+docs/explorer.md says how many; how long they and the searches took is printed beside the limits, and never asserted:
+
+    pytest -m 'peers and long' -s model_tests/docs_site/test_path.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from attrs import define
+from click.testing import CliRunner
+from docs.site.start import LOST
+from model_tests.docs_site.built import build_or_skip
+from model_tests.judge.browser import Browser, open_browser
+
+from longpoll.cli import main
+from longpoll_spec.engines.tokens import replay
+
+pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
+TO_LOST_MAX_S: Final = 60
+TO_CAUGHT_MAX_S: Final = 600
+"""What the course promises a reader, who thinks between the clicks; a test is told of it, not held to it."""
+CLICKS_TO_LOST: Final = 7
+CLICKS_TO_CAUGHT: Final = 9
+CLICKS_TO_STORY: Final = 10
+STRUCK: Final = "phase_0 := held"
+CATCHER: Final = "time_can_pass"
+PLACE: Final = """
+(() => {{
+  const shown = (each) => each.getClientRects().length && getComputedStyle(each).visibility === "visible";
+  const seen = (each) => shown(each) && !each.disabled;
+  const found = [...document.querySelectorAll("a, button")].filter(seen)
+    .filter((each) => {{ const words = each.ariaLabel || each.textContent.trim(); return {test} }});
+  if (found.length !== 1) return null;
+  found[0].scrollIntoView({{ block: "center", behavior: "instant" }});
+  const box = found[0].getClientRects()[0];
+  const x = box.left + box.width / 2, y = box.top + box.height / 2;
+  const there = document.elementFromPoint(x, y);
+  return found[0] === there || found[0].contains(there) ? [x, y] : null;
+}})()
+"""
+"""Where the one link or button is that a reader would take for what is meant; nothing where it cannot be seen."""
+LOADED: Final = """
+new Promise((done) => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 20); look() }})
+"""
+
+
+@define
+class Reader:
+    """Somebody with a mouse: sees, clicks, and waits until there is what the click has brought."""
+
+    browser: Browser
+    clicks: int = 0
+
+    def click(self, words: str, *, begins: bool = False) -> None:
+        """Click the one link or button that bears these words, or begins with them."""
+        wanted = json.dumps(words)
+        test = f"words.startsWith({wanted})" if begins else f"words === {wanted}"
+        place = self.browser.run(PLACE.format(test=test))
+        assert place is not None, f"nobody can see where to click {words!r}, or there are several"
+        self.browser.click(*place)
+        self.clicks += 1
+
+    def wait(self, condition: str) -> None:
+        """Wait until a condition of the page that is there by then holds."""
+        while not self._holds(condition):
+            pass  # each question is answered by the page that is there by then
+
+    def _holds(self, condition: str) -> bool:
+        try:
+            return bool(self.browser.run(LOADED.format(condition=condition)))
+        except AssertionError as error:
+            if "navigated" in str(error) or "context" in str(error):
+                return False
+            raise
+
+    def sees(self, where: str) -> str:
+        """The text of an element."""
+        return str(self.browser.run(f"document.querySelector({json.dumps(where)}).innerText"))
+
+    def reads(self, *labels: str) -> None:
+        """Take the steps with these labels, one click each."""
+        for label in labels:
+            before = self.sees("#command")
+            place = self.browser.run(PLACE.format(test=f"each.dataset.action === {json.dumps(label)}"))
+            assert place is not None, f"there is no button for {label}"
+            self.browser.click(*place)
+            self.clicks += 1
+            self.wait(f"document.querySelector('#command').innerText !== {json.dumps(before)}")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, Path]]:
+    """A browser, and the page that everything begins on."""
+    site, _ = build_or_skip(tmp_path_factory)
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser, site / "index.html"
+
+
+@pytest.mark.parametrize("width", [1_400, 390])
+def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Path], width: int) -> None:
+    """Six steps lose a wakeup, which page and command line name alike; a line struck out is caught, with its run."""
+    browser, page = start
+    browser.call("Page.navigate", url="about:blank")
+    reader = Reader(browser)
+    began = time.monotonic()
+    browser.show(page, width=width, dark=False)
+    reader.click("In a window of its own")
+    reader.wait("document.readyState === 'complete' && document.querySelector('#enabled button')")
+    labels = [step.action.label for step in replay(LOST).steps if step.action]
+    assert reader.sees("#broken") == ""
+    reader.reads(*labels)
+    to_lost_s = time.monotonic() - began
+
+    assert reader.clicks == CLICKS_TO_LOST
+    assert "lost_by_hold is broken" in reader.sees("#broken")
+    told = CliRunner().invoke(main, reader.sees("#command").split()[1:], env={"COLUMNS": "160"})
+    assert told.exit_code == 0
+    assert "lost_by_hold" in told.output
+    token = str(browser.run("location.hash.slice(1)"))
+    assert [step.action.label for step in replay(token).steps if step.action] == labels
+
+    # The text of the step that was taken last is open below; its line is struck out, and the search begins by itself.
+    reader.click(f"Strike out {STRUCK}")
+    reader.wait("document.querySelector('#progress').innerText.includes('depth')")
+    assert "Changed: hold forgets to write phase." in reader.sees("#changes")
+    assert f"Your change is caught by {CATCHER}." in reader.sees("#progress")
+    reader.click(f"Show the shortest run that breaks {CATCHER}")
+    reader.wait(f"document.querySelector('#broken').innerText.includes('{CATCHER} is broken')")
+    to_caught_s = time.monotonic() - began
+
+    assert reader.clicks == CLICKS_TO_CAUGHT
+    assert browser.run("document.querySelectorAll('#story li').length") == 3
+    assert "no run of the law" in reader.sees("#command")
+    reader.click("The law as it is")
+    reader.wait("document.querySelector('#changes').innerText === ''")
+    assert reader.clicks == CLICKS_TO_STORY
+    assert browser.complaints == []
+    sys.stdout.write(
+        f"{width} px: a lost wakeup after {CLICKS_TO_LOST} clicks and {to_lost_s:.1f} of {TO_LOST_MAX_S} s, "
+        f"a mutant caught after {CLICKS_TO_CAUGHT} and {to_caught_s:.1f} of {TO_CAUGHT_MAX_S} s\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "document.querySelector('#enabled').style.display = 'none'",
+        "document.body.insertAdjacentHTML('beforeend', '<div style=\"position:fixed;inset:0;background:red\"></div>')",
+        "document.querySelectorAll('#enabled button').forEach((each) => { each.disabled = true })",
+    ],
+)
+def test_a_button_that_nobody_can_click_is_seen(start: tuple[Browser, Path], fault: str) -> None:
+    """One that is hidden, lies below something, or is off: the path ends there."""
+    browser, page = start
+    browser.show(page, width=1_400, dark=False)
+    reader = Reader(browser)
+    reader.click("In a window of its own")
+    reader.wait("document.readyState === 'complete' && document.querySelector('#enabled button')")
+    browser.run(f"void ({fault})")
+
+    with pytest.raises(AssertionError, match="no button for"):
+        reader.reads("append")
+    assert reader.clicks == 1
