@@ -49,6 +49,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     "on": {"en": "Where to go on", "zh": "接下来看什么"},
     "other": {"en": "[中文](zh/index.md)", "zh": "[English](../index.md)"},
     "lessons": {"en": "Lessons", "zh": "课程"},
+    "terms": {"en": "Words", "zh": "词汇对照"},
     "rest": {
         "en": "Start page, explorer and lessons are in Chinese as well.",
         "zh": "首页、探索器和课程有中文；命令、参考与解释只有英文。",
@@ -119,7 +120,8 @@ def _on_in_english() -> list[str]:
 
 
 def _on(said: Mapping[str, str], language: str) -> list[str]:
-    return [f"- [{said['lessons']}](../lessons/{language}/README.md)", "", said["rest"]]
+    lessons = f"../lessons/{language}"
+    return [f"- [{said['lessons']}]({lessons}/README.md)", f"- [{said['terms']}]({lessons}/terms.md)", "", said["rest"]]
 
 
 def _try_it() -> str:

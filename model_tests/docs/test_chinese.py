@@ -102,6 +102,25 @@ def test_a_lesson_is_the_same_in_chinese(pair: tuple[Path, Path]) -> None:
     assert chinese.differences(*pair) == []
 
 
+GLOSS: Final = re.compile(r"\*([\u4e00-\u9fff]+)\*（([a-z][a-z ]*)）")
+ROW: Final = re.compile(r"^\| ([\u4e00-\u9fff]+) \| ([a-z -]+) \|", re.MULTILINE)
+OWN: Final = {"event", "by construction"}
+"""Words that a lesson explains for itself."""
+
+
+def test_a_word_is_one_word_in_all_chinese_pages() -> None:
+    """What a lesson gives an English word for stands so in the list of words, and each of the list is used."""
+    rows = ROW.findall((chinese.CHINESE / "terms.md").read_text("utf-8"))
+    words = dict(rows)
+    lessons = "".join(page.read_text("utf-8") for _, page in chinese.pairs())
+    glossed = {(word, english) for word, english in GLOSS.findall(lessons) if english not in OWN}
+
+    assert len(rows) == len(words) == len(set(words.values())) > 40
+    assert len(glossed) > 15
+    assert {each for each in glossed if words.get(each[0]) != each[1]} == set()
+    assert [word for word in words if word not in lessons + part("zh.json")] == []
+
+
 ENGLISH: Final = "# 1. Lesson\n\nOne word, and [a link](../law.md).\n\n```console\n$ longpoll check\n```\n"
 CHINESE: Final = "# 1. 课\n\n一个词，以及[一个链接](../../law.md)。\n\n```console\n$ longpoll check\n```\n"
 
