@@ -158,7 +158,7 @@ def test_who_is_connected_is_told(start_broker: StartBroker, connect: Connect) -
     with broker.handler.administering.clients.lock:
         (channel,) = broker.handler.administering.clients.programs
         program = broker.handler.administering.clients.programs[channel]
-        broker.handler.administering.clients.programs[channel] = type(program)(program.client_id, "COBOL", 7)
+        broker.handler.administering.clients.programs[channel] = type(program)(program.client_id, "COBOL", 7, 0)
     (connection,) = told(client, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")["connectionSet"]
     assert (connection["language"], connection["version"]) == ("OTHER", 7)
     member.close()

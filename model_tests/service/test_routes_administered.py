@@ -17,7 +17,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 ADDRESS = "10.0.0.9:10911"
-UNKNOWN = (0, -1, 2, 219, 318, 9999, 70_000)
+UNKNOWN = (0, -1, 2, 219, 313, 9999, 70_000)
 """Codes that neither server has: the last does not fit a binary header."""
 AT_ONCE_S = 2.0
 """A client of Java gives up after 3 or 5 s."""

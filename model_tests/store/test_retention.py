@@ -167,7 +167,8 @@ def test_the_service_waits_and_tries_again(
     store = MessageStore.open(clock, str(tmp_path), any_hour)
     asked: list[int] = []
 
-    def remove_expired(_store: MessageStore) -> int:
+    def remove_expired(_store: MessageStore, *, at_any_hour: bool) -> int:
+        assert not at_any_hour
         asked.append(clock.now_ns // 1_000_000)
         if len(asked) == 1:
             raise OSError("the disk failed")

@@ -47,6 +47,7 @@ from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
 from longpoll_broker.service.io.transport import IoLoop, Totals
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
+from longpoll_broker.service.upkeep.retention import Retention
 from longpoll_broker.service.upkeep.table_saves import TableSaves
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_runtime import Address, Listener, Runtime
@@ -87,8 +88,13 @@ class Broker(Stoppable):
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
         saves = TableSaves(shared.runtime, config_files)
+        retention = Retention(shared.runtime, shared.store, shared.store_config.clean_period_ms)
         self.administering = administering = administering_of(
-            shared, topic_deleted=self.pulling.topic_deleted, when_saved=saves.answer_when_saved
+            shared,
+            topic_deleted=self.pulling.topic_deleted,
+            when_saved=saves.answer_when_saved,
+            clean_soon=retention.clean_soon,
+            pull_queue=self.pulling.queue,
         )
         replicator = replicator_of(shared, ha_listener)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
@@ -110,6 +116,7 @@ class Broker(Stoppable):
         self.keeping = keeping_of(
             shared,
             saves,
+            retention,
             show_waiting=dispatch.show_waiting,
             check_transactions=self.sending.checks.run_if_due,
             sample_rates=administering.tables.sample,

@@ -20,13 +20,15 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.frame import Buffer
-from longpoll_protocol.sizes import MIB
+from longpoll_protocol.sizes import KIB, MIB
 from longpoll_spec.tables import TabledStruct
 
 ITEM_COUNT_MAX: Final = 10_000
 """Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
 BODY_SIZE_MAX: Final = 4 * MIB
 """Longest JSON body, bytes: 10,000 queues of 400 bytes each."""
+SETTINGS_SIZE_MAX: Final = 64 * KIB
+"""Longest body, bytes."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
 """Longest expression of a subscription, characters, as a pull's may be (`core.pull`): a member's is kept."""
 
@@ -345,6 +347,28 @@ class ClusterAclConfig(Body):
 
 # A string, to be passed over, or a key without quotes.
 _STRING_OR_BARE_KEY: Final = re.compile(rb'("(?>[^"\\]+|\\.)*+")|([{,]\s*+)(-?[0-9]{1,20})(\s*+:)', re.DOTALL)
+
+
+def read_settings(body: bytes, request: str) -> dict[str, str]:
+    """The settings of a body, `key=value` a line (25, 318); raises HeaderError, which names the request.
+
+    Lines that are empty or begin with # are none. Source: `MixAll.string2Properties`.
+    """
+    if len(body) > SETTINGS_SIZE_MAX:
+        raise HeaderError(request, "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")
+    found = {}
+    try:
+        lines = body.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise HeaderError(request, "body", f"cannot be read: {error}") from None
+    for line in lines:
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not key or key.startswith("#"):
+            continue
+        if not equals:
+            raise HeaderError(request, "body", f"has a line that is no key=value: {line[:80]!r}")
+        found[key] = value
+    return found
 
 
 def load_json(body: Buffer) -> Any:

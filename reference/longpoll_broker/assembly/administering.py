@@ -12,11 +12,13 @@ from longpoll_broker.service.admin.admin_processor import AdminProcessor
 from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
+from longpoll_broker.service.admin.list_processor import ListProcessor
 from longpoll_broker.service.admin.lock_processor import LockProcessor
 from longpoll_broker.service.admin.progress_processor import ProgressProcessor
 from longpoll_broker.service.admin.query_processor import QueryProcessor
 from longpoll_broker.service.admin.statistics_processor import StatisticsProcessor
 from longpoll_broker.service.admin.table_processor import TableProcessor
+from longpoll_broker.service.admin.upkeep_processor import UpkeepProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.upkeep.table_saves import WhenSaved
@@ -35,6 +37,10 @@ class Administering:
     connections: ConnectionProcessor
     tables: TableProcessor
     calls: ClientCalls
+    lists: ListProcessor
+    upkeep: UpkeepProcessor
+    unknown: frozenset[int]
+    """Codes that this version does not know."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
@@ -49,12 +55,20 @@ class Administering:
             self.connections,
             self.tables,
             self.calls,
+            self.lists,
+            self.upkeep,
         )
-        return {code: processor for service in services for code, processor in service.processors.items()}
+        found = {code: processor for service in services for code, processor in service.processors.items()}
+        return {code: processor for code, processor in found.items() if code not in self.unknown}
 
 
 def administering_of(
-    shared: Shared, *, topic_deleted: Callable[[str, Outbox], None], when_saved: WhenSaved
+    shared: Shared,
+    *,
+    topic_deleted: Callable[[str, Outbox], None],
+    when_saved: WhenSaved,
+    clean_soon: Callable[[], None],
+    pull_queue: Callable[[], tuple[int, int]],
 ) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
@@ -65,7 +79,9 @@ def administering_of(
         runtime.lock(),
         property_filter=shared.config.property_filter,
         traits=traits,
+        now_ms=runtime.unix_ms,
     )
+    address = "{}:{}".format(*shared.address)
     return Administering(
         clients,
         AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
@@ -80,13 +96,17 @@ def administering_of(
             clients.lock,
             shared.statistics,
             shared.config.broker_name,
+            shared.groups,
+            address,
+            runtime.unix_ms,
+            traits,
         ),
         ConnectionProcessor(clients),
         TableProcessor(
             runtime,
             shared.config,
             shared.store_config,
-            shared.policy.notify == "dispatcher_poll",
+            pull_queue,
             shared.topics,
             shared.groups,
             shared.offsets,
@@ -94,6 +114,7 @@ def administering_of(
             shared.store,
             shared.statistics,
             shared.request_counts,
+            traits,
         ),
         ClientCalls(
             runtime,
@@ -102,7 +123,10 @@ def administering_of(
             shared.store,
             clients,
             shared.config.broker_name,
-            "{}:{}".format(*shared.address),
+            address,
             runtime.lock(),
         ),
+        ListProcessor(shared.topics, shared.groups, when_saved, traits),
+        UpkeepProcessor(shared.topics, clean_soon),
+        traits.unknown_codes,
     )

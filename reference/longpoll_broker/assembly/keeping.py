@@ -33,6 +33,7 @@ class Keeping:
 def keeping_of(
     shared: Shared,
     saves: TableSaves,
+    retention: Retention,
     *,
     show_waiting: Callable[[], None],
     check_transactions: Callable[[], None],
@@ -41,7 +42,6 @@ def keeping_of(
 ) -> Keeping:
     """Make the room; `show_waiting` makes visible what was appended by the schedule, or could not be before."""
     runtime, store, store_config = shared.runtime, shared.store, shared.store_config
-    retention = Retention(runtime, store, store_config.clean_period_ms)
     rounds = {
         "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),
         "rates": sample_rates,

@@ -55,6 +55,10 @@ class Pulling:
         if self.scan is not None:
             self.scan.start()
 
+    def queue(self) -> tuple[int, int]:
+        """How many pulls wait for a thread, and how long the first of them has, ms; (0, 0) where none ever does."""
+        return (0, 0) if self.pool is None else self.pool.waiting()
+
     def stop_notifying(self) -> None:
         """End everybody who could still take pulls out of the table or put them back; what is queued is run."""
         if self.scan is not None:

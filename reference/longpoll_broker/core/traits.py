@@ -15,12 +15,24 @@ from typing import Final
 import attrs
 from attrs import frozen
 
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.names import GROUP_SIZE_MAX, LONG_GROUP_SIZE_MAX
 from longpoll_protocol.properties import FORM_4_9, FORM_5, PropertiesForm
 from longpoll_spec.policy import Policy
 
 _SYSTEM_ERROR: Final = 1
 _INVALID_PARAMETER: Final = 29
+CODES_OF_5: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+    }
+)
+"""Requests of administrators that 4.9.7 answers 3."""
 PROXY_HEADER_SIZE_MIN: Final = 12
 """What Netty's `HAProxyMessageDecoder` needs to tell whether a connection begins with a proxy's header."""
 
@@ -121,6 +133,16 @@ class Traits:
     """A group without an offset is told 0 only where the queue's first message is there."""
     searches_by_boundary: bool = False
     """A search for a time finds the first message at or after it, or, for UPPER, the last at or before it."""
+    version_name: str = "V4_9_7"
+    """What the broker says of its version in words."""
+    given_rate_key: str = "getTransferedTps"
+    """How the rate of messages that were given is called."""
+    tells_if_active: bool = False
+    """28 says that the broker serves."""
+    tells_pull_offsets: bool = False
+    """How far a group is is told with what it was given, which ours counts as what it has consumed."""
+    unknown_codes: frozenset[int] = frozenset()
+    """Requests of other versions, which this one does not know."""
     heartbeat_fields: bool = False
     """A heartbeat is answered with what the broker supports."""
     believes_tag_hashes: bool = False
@@ -154,6 +176,7 @@ TRAITS_4_9: Final = Traits(
     knows_copied_topics=False,
     begins_with_last_file=True,
     name_server_is_silent=True,
+    unknown_codes=CODES_OF_5,
     routes_outlive_topics=True,
     null_bodies=frozenset({b"null"}),
     answers_undecided=False,
@@ -181,6 +204,11 @@ TRAITS_5: Final = attrs.evolve(
     bad_parameter_code=_INVALID_PARAMETER,
     checks_deleted_names=False,
     name_server_is_silent=False,
+    unknown_codes=frozenset(),
+    version_name="V5_5_0",
+    given_rate_key="getTransferredTps",
+    tells_if_active=True,
+    tells_pull_offsets=True,
     first_size=PROXY_HEADER_SIZE_MIN,
     null_bodies=frozenset({b"null", b""}),
     acting_master_fields=True,

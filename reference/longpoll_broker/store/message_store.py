@@ -509,7 +509,7 @@ class MessageStore:
 
     # ------------------------------------------------------------------ retention
 
-    def remove_expired(self) -> int:
+    def remove_expired(self, *, at_any_hour: bool = False) -> int:
         """Remove the log's oldest files that have expired, and what queues and index say of them; how many files went.
 
         What that is `store.log.retention` says. Raises OSError.
@@ -518,12 +518,12 @@ class MessageStore:
         needed_from = min(self._dispatcher.cursor, log.flushed_end)
         if self._indexer is not None:
             needed_from = min(needed_from, self._indexer.cursor)
-        if not self._count_expired(needed_from):
+        if not self._count_expired(needed_from, at_any_hour=at_any_hour):
             return 0
         # That a queue has had a message stands nowhere else once the log's record is gone.
         self.flush_queues()
         with self._flush_lock, self._dispatch_lock, self._append_lock:
-            count = self._count_expired(needed_from)
+            count = self._count_expired(needed_from, at_any_hour=at_any_hour)
             log.segments.remove(count)
             for queue in self._table.all():
                 queue.remove_before(log.start)
@@ -531,7 +531,7 @@ class MessageStore:
             self._indexer.remove_before(log.start)
         return count
 
-    def _count_expired(self, needed_from: int) -> int:
+    def _count_expired(self, needed_from: int, *, at_any_hour: bool) -> int:
         """How many of the log's oldest files may go, of those that end by a physical offset."""
         files = self._runtime.files
         return count_expired(
@@ -541,6 +541,7 @@ class MessageStore:
             now_ms=self._runtime.unix_ms(),
             used_ratio=files.used_ratio(self._directory),
             changed_ms=files.changed_ms,
+            at_any_hour=at_any_hour,
         )
 
     # ------------------------------------------------------------------ flush and close

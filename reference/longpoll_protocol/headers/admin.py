@@ -114,6 +114,56 @@ class QueryConsumeQueueRequestHeader(Header):
     """Whose subscription is to be told, too."""
 
 
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """303 QUERY_CONSUME_TIME_SPAN: when the messages of each queue were stored, and the last one that a group got."""
+
+    topic: str
+    group: str
+
+
+class CloneGroupOffsetRequestHeader(Header):
+    """314 CLONE_GROUP_OFFSET: a group begins where another one is."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    """Without it, of every topic that the group has stored an offset of; then RocketMQ copies nothing."""
+    offline: bool = False
+    """Also of a topic that the group's members do not want."""
+
+
+class GetConsumeStatsInBrokerHeader(Header):
+    """317 GET_BROKER_CONSUME_STATS: how far every group is in every topic."""
+
+    is_order: bool = False
+    """Of ordered topics only."""
+
+
+class QueryTopicsByConsumerRequestHeader(Header):
+    """343 QUERY_TOPICS_BY_CONSUMER: the topics that a group has stored offsets of; the reply's body is a list."""
+
+    group: str
+
+
+class QuerySubscriptionByConsumerRequestHeader(Header):
+    """345 QUERY_SUBSCRIPTION_BY_CONSUMER: what a group wants of a topic now."""
+
+    group: str
+    topic: str
+
+
+class GetTopicConfigRequestHeader(Header):
+    """351 GET_TOPIC_CONFIG: one topic's settings."""
+
+    topic: str
+
+
+class GetSubscriptionGroupConfigRequestHeader(Header):
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; the group is made, if groups are made on use."""
+
+    group: str
+
+
 class GetBrokerConfigResponseHeader(Header):
     """The reply to 26; the body has a setting a line, `key=value`."""
 

@@ -39,13 +39,15 @@ RIGHTS: Final = {
 }
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """A request that publishes to it is not checked further: it tells of messages, and every client may."""
-ADMIN_CODES: Final = frozenset({17, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 200, 207, 215, 309, 905})
+ADMIN_CODES: Final = frozenset(
+    {17, 18, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 200, 207, 215, 225, 306, 309, 314, 316, 317, 328, 329, 905}
+)
 """Requests of administrators only: making and removing topics and groups, the broker's settings, its tables as a whole,
 its accounts, having a group's member consume any message, and saying which brokers are alive.
 
 4.9.7 lets every right signature have 50 to 54, and so make itself an administrator; and 21, 26, 43, 45 and 309.
 """
-NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 322, 327})
+NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 318, 322, 327})
 """Requests to a name server that only administrators may make where it has accounts: those that change what it tells of
 brokers and topics, or say that a broker is alive. What clients ask (105, 106 and the like) is told to everybody.
 

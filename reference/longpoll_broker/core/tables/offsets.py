@@ -89,6 +89,12 @@ class Offsets:
         """Whether a pair's group is a light one."""
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
+    def clone(self, topic: str, group: str, other: str) -> None:
+        """Let another group of a topic have the offsets that this one has; nothing when it has none."""
+        queues = self.by_pair.get(f"{topic}{SEPARATOR}{group}")
+        if queues is not None:
+            self.lay_over({f"{topic}{SEPARATOR}{other}": queues.copy()})
+
     def forget_group(self, group: str) -> None:
         """Drop one group's offsets of every topic."""
         suffix = SEPARATOR + group

@@ -65,6 +65,10 @@ class Producers:
         for group in list(self._groups_of.get(channel, ())):
             self.unregister(channel, group)
 
+    def by_group(self) -> dict[str, list[Hashable]]:
+        """Every group's connections."""
+        return {group: list(members) for group, members in self._groups.items()}
+
     def channels(self, group: str) -> list[Hashable]:
         """The group's connections."""
         return list(self._groups.get(group, ()))

@@ -135,6 +135,10 @@ class Topics(_Named[TopicConfig]):
         """Whether a topic is the broker's, so that nobody else may change or delete it."""
         return name in SYSTEM_NAMES or name in self._own or name.startswith(SYSTEM_PREFIX)
 
+    def system_names(self) -> list[str]:
+        """The names of system topics."""
+        return sorted(SYSTEM_NAMES | self._own)
+
     def get(self, name: str) -> TopicConfig | None:
         """The topic, or None when there is none of this name."""
         topic = self.by_name.get(name)

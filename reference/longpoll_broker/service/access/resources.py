@@ -143,6 +143,11 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _fields("topic"),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _fields(group="producerGroup"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields("topic", "group"),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _fields("topic", "group"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields("topic", "group"),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _fields(group="group"),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(group="group"),
+    RequestCode.GET_TOPIC_CONFIG: _fields("topic", right=ANY_RIGHT),
     RequestCode.UNREGISTER_CLIENT: _GROUP,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _GROUP,
@@ -160,6 +165,7 @@ FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: "tells counts and times of the whole broker",
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "tells settings; clients of 4.9 ask for it",
     RequestCode.VIEW_BROKER_STATS_DATA: "tells counts",
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "tells names that every broker has",
 }
 """By code, why an account needs no right for it."""
 

@@ -7,6 +7,8 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import Factory, define, field, frozen
 
 from longpoll_broker.core.filter.filters import is_tag_type, not_supported, sql_filter
@@ -33,6 +35,8 @@ class Program:
     language: str
     """Any text."""
     version: int
+    heard_ms: int
+    """When it said so, by the wall clock."""
 
 
 @define(slots=True, eq=False)
@@ -47,6 +51,8 @@ class ClientProcessor(Serving):
     property_filter: bool = False
     """`enablePropertyFilter`."""
     traits: Traits = STRICT_TRAITS
+    now_ms: Callable[[], int] = lambda: 0
+    """The wall clock."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
     """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
@@ -59,7 +65,7 @@ class ClientProcessor(Serving):
         """34: register the client in its groups; members are told when a group changed."""
         data = HeartbeatData.decode(command.body)
         with self.lock:
-            self.programs[channel] = Program(data.client_id, command.language, command.version)
+            self.programs[channel] = Program(data.client_id, command.language, command.version, self.now_ms())
             for producer in data.producer_data_set:
                 self.producers.register(channel, producer.group_name, data.client_id)
         wants_subscriptions = False

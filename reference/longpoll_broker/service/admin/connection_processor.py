@@ -1,4 +1,4 @@
-"""Tells who is connected: the members of consumer and producer groups (203, 204).
+"""Tells who is connected: the members of consumer and producer groups (203, 204, 328), and what they want (345).
 
 Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.getConsumerConnectionList` and
 `getProducerConnectionList` 4.9.7.
@@ -7,7 +7,9 @@ Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+import msgspec
 from attrs import define
 
 from longpoll_broker.service.admin.client_processor import ClientProcessor
@@ -24,7 +26,14 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import LANGUAGES, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetConsumerConnectionListRequestHeader, GetProducerConnectionListRequestHeader
+from longpoll_protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+)
+
+TOLD_PRODUCER_COUNT_MAX: Final = 10_000
+"""Most producers of one answer."""
 
 
 @define(slots=True, eq=False)
@@ -60,6 +69,42 @@ class ConnectionProcessor(Serving):
         if not found:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
         return answer(command, ResponseCode.SUCCESS, body=ProducerConnection(connection_set=found).encode())
+
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """328: the members of every producer group."""
+        with self.members.lock:
+            groups = self.members.producers.by_group()
+            count = sum(map(len, groups.values()))
+            if count > TOLD_PRODUCER_COUNT_MAX:
+                limit = f"over the limit of {TOLD_PRODUCER_COUNT_MAX}: ask for one group (204)"
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {count} producers, {limit}")
+            found = {group: [self._producer(channel) for channel in channels] for group, channels in groups.items()}
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode({"data": found}))
+
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """345: what a group wants of a topic now; without it when that is nothing."""
+        header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
+        with self.members.lock:
+            live = self.members.clients.group(header.group)
+            found = None if live is None else live.subscriptions.get(header.topic)
+        told: dict[str, object] = {"group": header.group, "topic": header.topic}
+        if found is not None:
+            told["subscriptionData"] = subscription_data(found)
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
+
+    def _producer(self, channel: object) -> dict[str, object]:
+        """One producer; with the lock."""
+        assert isinstance(channel, Channel)
+        program = self.members.programs[channel]
+        return {
+            "clientId": program.client_id,
+            "remoteIP": f"/{channel.peer}",
+            "language": program.language if program.language in LANGUAGES else "OTHER",
+            "version": program.version,
+            "lastUpdateTimestamp": program.heard_ms,
+        }
 
     def _connections(self, channels: Iterable[object]) -> list[Connection]:
         """Who is at the other ends; with the lock."""

@@ -1,11 +1,14 @@
-"""Tells how far queues and groups are: 202, 208, 300, 321.
+"""Tells how far queues and groups are: 202, 208, 300, 303, 317, 321, 343; has a group begin where another is: 314.
 
 Leaves out who the members of a group are (`connection_processor`). Source: `AdminBrokerProcessor.java` 4.9.7:
-`getTopicStatsInfo`, `getConsumeStats`, `queryTopicConsumeByWho`, `queryConsumeQueue`.
+`getTopicStatsInfo`, `getConsumeStats`, `queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`,
+`cloneGroupOffset`, `fetchAllConsumeStatsInBroker`; 343 of 5.x: `queryTopicsByConsumer`.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +17,8 @@ from attrs import define
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.core.tables.subscription import Clients, Subscription
-from longpoll_broker.core.tables.topics import TopicConfig, Topics
+from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.store.message_store import MessageStore
@@ -24,14 +28,19 @@ from longpoll_protocol.bodies import (
     MessageQueue,
     QueryConsumeQueueResponseBody,
     SubscriptionData,
+    TopicList,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryConsumeQueueRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
 )
 from longpoll_protocol.queue_table import encode_by_queue
 from longpoll_runtime import Lock
@@ -56,6 +65,12 @@ class ProgressProcessor(Serving):
     """Guards `clients`."""
     statistics: Statistics
     broker_name: str
+    groups: Groups
+    address: str
+    """HOST:PORT of the broker."""
+    now_ms: Callable[[], int]
+    """The wall clock."""
+    traits: Traits = STRICT_TRAITS
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -82,12 +97,11 @@ class ProgressProcessor(Serving):
         if count > TOLD_QUEUE_COUNT_MAX:
             limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one topic"
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the group has {count} queues, {limit}")
-        table, tps = {}, 0.0
+        table: dict[MessageQueue, dict[str, int]] = {}
+        tps = 0.0
         for topic in topics:
-            found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic.topic_name}@{group}")
-            tps += 0.0 if found is None else found["statsMinute"].tps
-            for queue_id in range(topic.read_queue_nums):
-                table[self._queue(topic.topic_name, queue_id)] = self._progress(topic.topic_name, group, queue_id)
+            tps += self._tps(topic.topic_name, group)
+            table |= self._progress_of(topic.topic_name, group, topic.read_queue_nums)
         body = {"consumeTps": tps, "offsetTable": encode_by_queue(table)}
         return answer(command, ResponseCode.SUCCESS, body=_body(body))
 
@@ -102,6 +116,59 @@ class ProgressProcessor(Serving):
             limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
             return answer(command, ResponseCode.SYSTEM_ERROR, f"{len(groups)} groups consume the topic, {limit}")
         return answer(command, ResponseCode.SUCCESS, body=GroupList(group_list=sorted(groups)).encode())
+
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
+    def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """303: when each queue's first and last message was stored, and the last that a group got; 17 without topic."""
+        header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:127]}] not exist")
+        spans = [self._time_span(header.topic, header.group, queue_id) for queue_id in range(topic.write_queue_nums)]
+        return answer(command, ResponseCode.SUCCESS, body=_body({"consumeTimeSpanSet": spans}))
+
+    @serves(RequestCode.CLONE_GROUP_OFFSET)
+    def clone(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """314: a group begins where another one is; success also when there is nothing to copy."""
+        header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+        topic, group = header.topic, header.src_group
+        # Java goes through every topic when none is named, and copies the offsets of no name each time.
+        if topic is not None and (self._consumed(group, topic) or (header.offline and self.topics.get(topic))):
+            self.offsets.clone(topic, group, header.dest_group)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """317: what 208 tells, of every group that has been made."""
+        is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
+        found: list[dict[str, list[dict[str, Any]]]] = []
+        count = total = 0
+        for group in sorted(self.groups.by_name.copy()):
+            rows = []
+            for topic in self._consumed(group, None):
+                if is_order and not topic.order:
+                    continue
+                count += topic.write_queue_nums
+                if count > TOLD_QUEUE_COUNT_MAX:
+                    limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one group (208)"
+                    return answer(command, ResponseCode.SYSTEM_ERROR, f"the groups have {count} queues, {limit}")
+                table = self._progress_of(topic.topic_name, group, topic.write_queue_nums)
+                total += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
+                rows.append({"consumeTps": self._tps(topic.topic_name, group), "offsetTable": encode_by_queue(table)})
+            found.append({group: rows})
+        told = {"brokerAddr": self.address, "consumeStatsList": found, "totalDiff": total}
+        return answer(command, ResponseCode.SUCCESS, body=_body(told | self._inflight()))
+
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+    def topics_of_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """343: the topics that a group has stored offsets of."""
+        group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
+        names = sorted(self.offsets.topics_of(group))
+        if len(names) > TOLD_GROUP_COUNT_MAX:
+            limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the group has {len(names)} topics, {limit}")
+        body = TopicList(topic_list=names, broker_addr=self.address).encode()
+        return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.QUERY_CONSUME_QUEUE)
     def queue_entries(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -141,11 +208,40 @@ class ProgressProcessor(Serving):
         found = [self.topics.get(name) for name in names if not wanted or name in wanted]
         return [config for config in found if config is not None]
 
+    def _tps(self, topic: str, group: str) -> float:
+        """Messages a second that a group got of a topic in the last minute."""
+        found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic}@{group}")
+        return 0.0 if found is None else found["statsMinute"].tps
+
+    def _inflight(self) -> dict[str, int]:
+        """What 5.x tells besides: nothing is given that is not counted as consumed."""
+        return {"totalInflightDiff": 0} if self.traits.tells_pull_offsets else {}
+
+    def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
+        """When a queue's messages were stored, ms; -1 for none."""
+        start, end = self.store.ends(topic, queue_id)
+        consumed = self.offsets.query(topic, group, queue_id)
+        consumed = -1 if consumed is None else consumed
+        first_ms, last_ms = (self._stored_ms(topic, queue_id, offset) for offset in (start, end - 1))
+        consumed_ms = self._stored_ms(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
+        behind_ms = self.now_ms() - self._stored_ms(topic, queue_id, consumed) if consumed < end else 0
+        times = {"minTimeStamp": first_ms, "maxTimeStamp": last_ms, "consumeTimeStamp": consumed_ms}
+        texts = {f"{name}Str": _text_of(time_ms) for name, time_ms in times.items()}
+        return {"messageQueue": self._queue(topic, queue_id), "delayTime": behind_ms, **times, **texts}
+
+    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        found = self.store.store_ms_of(topic, queue_id, offset) if offset >= 0 else None
+        return -1 if found is None else found
+
+    def _progress_of(self, topic: str, group: str, queue_count: int) -> dict[MessageQueue, dict[str, int]]:
+        return {self._queue(topic, queue_id): self._progress(topic, group, queue_id) for queue_id in range(queue_count)}
+
     def _progress(self, topic: str, group: str, queue_id: int) -> dict[str, int]:
         consumed = max(self.offsets.query(topic, group, queue_id) or 0, 0)
         stored_ms = self.store.store_ms_of(topic, queue_id, consumed - 1) if consumed else None
         end = self.store.visible_end(topic, queue_id)
-        return {"brokerOffset": end, "consumerOffset": consumed, "lastTimestamp": stored_ms or 0}
+        told = {"brokerOffset": end, "consumerOffset": consumed, "lastTimestamp": stored_ms or 0}
+        return told | {"pullOffset": consumed} if self.traits.tells_pull_offsets else told
 
     def _filter(self, group: str | None, topic: str) -> tuple[SubscriptionData | None, str | None]:
         """What a group wants of a topic, and what is said of its filter."""
@@ -175,6 +271,12 @@ def subscription_data(subscription: Subscription) -> SubscriptionData:
         tags_set=frozenset(name.strip() for name in names if name.strip()),
         code_set=tags.codes,
     )
+
+
+def _text_of(time_ms: int) -> str:
+    """A time as Java's tools show it, in the machine's time zone."""
+    when = dt.datetime.fromtimestamp(time_ms // 1000).astimezone()
+    return f"{when:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03}"
 
 
 def _body(content: dict[str, Any]) -> bytes:

@@ -1,8 +1,7 @@
-"""Serves what administrators ask a name server: 100 to 102, 205, 216, 224, 304, 319, 327.
+"""Serves what administrators ask a name server: 100 to 102, 205, 216, 224, 304, 318, 319, 327.
 
 Permissions that 205 and 327 give are of the routes alone, and last until the broker changes the topic; the broker
-itself serves as before. Leaves out registrations and routes (`name_server`), and changing the name server's own
-settings (318).
+itself serves as before. Leaves out registrations and routes (`name_server`).
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java` 4.9.7.
 """
@@ -21,7 +20,7 @@ from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
-from longpoll_protocol.bodies import TopicList
+from longpoll_protocol.bodies import TopicList, read_settings
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
@@ -148,6 +147,15 @@ class RoutesProcessor(Serving):
         """319: the name server's settings, a line each."""
         text = "".join(f"{key}={value}\n" for key, value in SETTINGS.items())
         return answer(command, ResponseCode.SUCCESS, body=text.encode())
+
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
+    def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """318: none of the settings can be changed; 1 with the key of one that is to be, 0 where all are so already."""
+        for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
+            if SETTINGS.get(key) != value:
+                told = f"{key[:80]!r} of this name server cannot be changed: 319 tells the settings that there are"
+                return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        return answer(command, ResponseCode.SUCCESS)
 
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
         """Give every topic of a broker another permission in its routes; how many topics these are."""

@@ -9,36 +9,45 @@ Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerCon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.tables.access import TRACE_TOPIC
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.tables.topics import Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.io.request_counts import RequestCounts
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import DataVersion, DelayTable, GroupTable, KVTable, OffsetTable, TopicTable
+from longpoll_protocol.bodies import (
+    DataVersion,
+    DelayTable,
+    GroupTable,
+    KVTable,
+    OffsetTable,
+    TopicTable,
+    read_settings,
+)
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
-from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetBrokerConfigResponseHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_protocol.sizes import KIB, MIB
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
 
 TABLE_SIZE_MAX: Final = 15 * MIB
 """Longest table in one answer, bytes: a client takes frames of 16 MiB."""
 OFFSET_COUNT_MAX: Final = 200_000
 """Most pairs of a topic and a group in one answer, so that encoding them holds nobody up for long."""
-SETTINGS_SIZE_MAX: Final = 64 * KIB
-"""Longest body of 25, bytes."""
 _BROKER_KEYS: Final = {
     "brokerName": "broker_name",
     "brokerClusterName": "cluster_name",
@@ -81,6 +90,14 @@ _STORE_KEYS: Final = {
     "enableMultiDispatch": "multi_dispatch",
     "enableLmq": "light_queues",
 }
+_FIXED: Final = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "traceOn": "true",
+    "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+"""Settings that this broker behaves as if it had; `mqadmin exportConfigs` fails where one is missing."""
 _AUTO_TOPIC: Final = "autoCreateTopicEnable"
 _AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -93,8 +110,8 @@ class TableProcessor(Serving):
     runtime: Runtime
     config: BrokerConfig
     store_config: StoreConfig
-    has_pull_pool: bool
-    """Whether pulls wait for threads of their own."""
+    pull_queue: Callable[[], tuple[int, int]]
+    """How many pulls wait for threads of their own, and how long the first of them has, ms."""
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -102,18 +119,27 @@ class TableProcessor(Serving):
     store: MessageStore
     statistics: Statistics
     request_counts: RequestCounts
+    traits: Traits = STRICT_TRAITS
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
     _started_ms: int = field(init=False)
+    _day: dt.date = field(init=False)
+    _mornings: deque[tuple[int, int]] = field(init=False)
+    """Messages that had come and gone when yesterday began, and today."""
 
     def __attrs_post_init__(self) -> None:
         self._started_ms = self.runtime.unix_ms()
+        self._day = self._today()
+        self._mornings = deque([(0, 0), (0, 0)], maxlen=2)
 
     def sample(self) -> None:
         """Note how much came and went by now; one thread calls this, about once a second."""
         now_ms = self.runtime.monotonic_ns() // 1_000_000
         self._put_rates.sample(now_ms, self._sent())
         self._get_rates.sample(now_ms, self.statistics.given())
+        if self._day != self._today():
+            self._day = self._today()
+            self._mornings.append((self._sent(), self.statistics.given()))
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -158,7 +184,7 @@ class TableProcessor(Serving):
     @serves(RequestCode.UPDATE_BROKER_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """25: change settings, all of those that are named or none; 1 with the key that cannot be."""
-        wanted = _properties(bytes(command.body))
+        wanted = read_settings(bytes(command.body), "UpdateBrokerConfig")
         known = self._settings()
         for key, value in wanted.items():
             problem = _problem(key, value, known)
@@ -178,13 +204,13 @@ class TableProcessor(Serving):
         ratio = self.runtime.files.used_ratio(self.store.directory)
         told: dict[str, object] = {
             "brokerVersion": VERSION,
-            "brokerVersionDesc": "V4_9_7",
+            "brokerVersionDesc": self.traits.version_name,
             "bootTimestamp": self._started_ms,
             "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, "
             f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]",
             "putMessageTimesTotal": self._sent(),
             "putTps": self._put_rates.told(),
-            "getTransferedTps": self._get_rates.told(),
+            self.traits.given_rate_key: self._get_rates.told(),
             "commitLogMinOffset": store.log_start,
             "commitLogMaxOffset": store.log_end,
             "dispatchBehindBytes": store.log_end - store.dispatched_end,
@@ -195,12 +221,33 @@ class TableProcessor(Serving):
             # Requests are served by the threads that read them: nothing queues for a pool of its own.
             "sendThreadPoolQueueSize": 0,
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
+            # Nobody writes behind a lock of the page cache.
+            "pageCacheLockTimeMills": 0,
         }
-        if not self.has_pull_pool:
-            told |= {"pullThreadPoolQueueSize": 0, "pullThreadPoolQueueHeadWaitTimeMills": 0}
+        count, waited_ms = self.pull_queue()
+        told |= {"pullThreadPoolQueueSize": count, "pullThreadPoolQueueHeadWaitTimeMills": waited_ms}
+        told |= self._by_day()
+        if self.traits.tells_if_active:
+            told["brokerActive"] = "true"
         for level, offset in self.delays.by_level.copy().items():
             told[f"scheduleMessageOffset_{level}"] = f"{offset},{store.visible_end(SCHEDULE_TOPIC, level - 1)}"
         return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())
+
+    def _by_day(self) -> dict[str, int]:
+        """Messages that had come and gone when yesterday and today began, and by now."""
+        yesterday, today = self._mornings
+        moments = {"YesterdayMorning": yesterday, "TodayMorning": today}
+        moments["TodayNow"] = (self._sent(), self.statistics.given())
+        names = ("msgPutTotal", "msgGetTotal")
+        return {
+            f"{name}{when}": count
+            for when, counts in moments.items()
+            for name, count in zip(names, counts, strict=True)
+        }
+
+    def _today(self) -> dt.date:
+        """The date, in the machine's time zone."""
+        return dt.datetime.fromtimestamp(self.runtime.unix_ms() / 1000).astimezone().date()
 
     def _sent(self) -> int:
         """Requests to send that came."""
@@ -214,6 +261,7 @@ class TableProcessor(Serving):
     def _settings(self) -> dict[str, str]:
         found = {key: _text(getattr(self.config, name)) for key, name in _BROKER_KEYS.items()}
         found |= {key: _text(getattr(self.store_config, name)) for key, name in _STORE_KEYS.items()}
+        found |= _FIXED
         found["flushDiskType"] = "SYNC_FLUSH" if self.store_config.flush_disk_sync else "ASYNC_FLUSH"
         found[_AUTO_TOPIC] = _text(self.topics.auto_create)
         found[_AUTO_GROUP] = _text(self.groups.auto_create)
@@ -231,25 +279,6 @@ def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
     if value not in {"true", "false"}:
         return f"{key} is true or false, not {value[:40]!r}"
     return None
-
-
-def _properties(body: bytes) -> dict[str, str]:
-    """The settings of a body, `key=value` a line; raises HeaderError."""
-    if len(body) > SETTINGS_SIZE_MAX:
-        raise HeaderError("UpdateBrokerConfig", "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")
-    found = {}
-    try:
-        lines = body.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise HeaderError("UpdateBrokerConfig", "body", f"cannot be read: {error}") from None
-    for line in lines:
-        key, equals, value = (part.strip() for part in line.partition("="))
-        if not key or key.startswith("#"):
-            continue
-        if not equals:
-            raise HeaderError("UpdateBrokerConfig", "body", f"has a line that is no key=value: {line[:80]!r}")
-        found[key] = value
-    return found
 
 
 def _table(command: Command, body: bytes) -> Parts:

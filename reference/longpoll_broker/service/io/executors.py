@@ -98,6 +98,18 @@ class PoolExecutor:
         """Queue any task, and what to do instead when it waits too long; false when the queue is full or stops."""
         return not self._stopping and self._tasks.offer(_Queued(self.runtime.monotonic_ns(), task, too_late))
 
+    def waiting(self) -> tuple[int, int]:
+        """How many tasks are queued, and how long the first of them has been, ms."""
+        first_ns: list[int] = []
+
+        def look(queued: _Queued) -> bool:
+            first_ns.append(queued.queued_ns)
+            return False
+
+        self._tasks.take_if(look)
+        waited_ms = (self.runtime.monotonic_ns() - first_ns[0]) // 1_000_000 if first_ns else 0
+        return len(self._tasks), waited_ms
+
     def start(self) -> None:
         """Start the workers, and who looks for late tasks."""
         self._threads = [self.runtime.spawn(f"pull-{number}", self._work) for number in range(self.thread_count)]

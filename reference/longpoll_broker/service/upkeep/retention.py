@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 DELAY_MS: Final = 60_000
 """Nothing is removed before that, so that a broker that opened a store by mistake can be stopped again."""
 
+MANUAL_ROUNDS: Final = 20
+"""`MAX_MANUAL_DELETE_FILE_TIMES`."""
+
 
 @define(slots=True, eq=False)
 class Retention:
@@ -28,9 +31,16 @@ class Retention:
     period_ms: int
     """`cleanResourceInterval`."""
     _due_ns: int = field(init=False)
+    _rounds: int = field(default=0, init=False)
+    """How many of the next rounds do not ask for the hour."""
 
     def __attrs_post_init__(self) -> None:
         self._due_ns = self.runtime.monotonic_ns() + DELAY_MS * 1_000_000
+
+    def clean_soon(self) -> None:
+        """Look at the next call, and for some rounds whatever the hour (`manualDeleteFileSeveralTimes`)."""
+        self._rounds = MANUAL_ROUNDS
+        self._due_ns = 0
 
     def run_if_due(self) -> None:
         """Remove what has expired, if it is time to look."""
@@ -38,8 +48,10 @@ class Retention:
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + self.period_ms * 1_000_000
+        is_manual = self._rounds > 0
+        self._rounds = max(self._rounds - 1, 0)
         try:
-            removed = self.store.remove_expired()
+            removed = self.store.remove_expired(at_any_hour=is_manual)
         except OSError:
             log.exception("expired files could not be removed; trying again")
             return

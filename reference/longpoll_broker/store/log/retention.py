@@ -38,14 +38,15 @@ def count_expired(
     now_ms: int,
     used_ratio: float,
     changed_ms: Callable[[str], int],
+    at_any_hour: bool = False,
 ) -> int:
     """How many of the oldest files may go now.
 
     `needed_from` is the physical offset from which on the log is still needed; `used_ratio` the share of the disk that
-    is used, 0 to 1; `changed_ms` gives a file's last change.
+    is used, 0 to 1; `changed_ms` gives a file's last change. `at_any_hour` has old files go now.
     """
     at_once = config.clean_forcibly and used_ratio > FORCE_RATIO
-    if not (at_once or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):
+    if not (at_once or at_any_hour or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):
         return 0
     count = 0
     for segment in segments[:-1][:REMOVED_COUNT_MAX]:

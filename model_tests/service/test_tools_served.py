@@ -1,0 +1,313 @@
+"""What tools ask besides: lists of topics and groups, settings of one, time spans, offsets of all groups, upkeep."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from model_tests.service.test_administered import commit, joined, told
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.traits import CODES_OF_5
+from longpoll_broker.service.admin import connection_processor, list_processor, progress_processor
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.executors import PoolExecutor
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+DAYS = ("YesterdayMorning", "TodayMorning", "TodayNow")
+POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+
+
+def make_group(client: RawClient, name: str) -> None:
+    """Make a group."""
+    body = msgspec.json.encode({"groupName": name})
+    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
+
+
+def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
+    """Messages in queue 0 that everybody sees."""
+    for _ in range(count):
+        send_message(client, topic)
+    fields = {"topic": topic, "queueId": "0"}
+
+    def is_visible() -> bool:
+        found = client.call(RequestCode.GET_MAX_OFFSET, fields).ext_fields
+        return found is not None and int(found["offset"]) >= count
+
+    wait_until(is_visible)
+
+
+@POLICIES
+def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
+    """It answers 3, as 4.9.7 was seen to."""
+    client = connect(start_broker(policy=policy).address)
+    for code in CODES_OF_5:
+        assert (client.call(code).code == 3) == (policy is ROCKETMQ_4_9), code
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
+    start_broker: StartBroker, connect: Connect, policy: Policy
+) -> None:
+    """18 and 225, then 351 and 352, which 5.5.0 answers with these fields."""
+    client = connect(start_broker(policy=policy).address)
+    body = {"topicConfigList": [{"topicName": "A", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}]}
+    made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
+    assert (made.code, made.remark) == (0, "not set any response code")
+    topic = told(client, RequestCode.GET_TOPIC_CONFIG, topic="A")
+    assert topic == body["topicConfigList"][0] | {
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False, "attributes": {},
+    }  # fmt: skip
+    groups = {"groupConfigList": [{"groupName": "G", "retryMaxTimes": 3}, {"groupName": "H"}]}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, json.dumps(groups).encode()).code == 0
+    group = told(client, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
+    assert (group["groupName"], group["retryMaxTimes"], group["groupRetryPolicy"]) == ("G", 3, {"type": "CUSTOMIZED"})
+    assert client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "none"}).code == 17
+    assert told(client, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="new")["groupName"] == "new"
+    assert client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g" * 300}).code == 26
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "kind"),
+    [
+        (18, {"topicConfigList": [{"topicName": "A"}, {"topicName": "a.b"}]}, "bad"),
+        (18, {"topicConfigList": [{"topicName": "A"}, {"topicName": "TBW102"}]}, "bad"),
+        (18, {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "readQueueNums": 2000}]}, "bad"),
+        (225, {"groupConfigList": [{"groupName": "A"}, {"groupName": "g" * 300}]}, "bad"),
+        (18, {"topicConfigList": [{"readQueueNums": 2}]}, "unreadable"),
+        (18, {"topicConfigList": {"topicName": "A"}}, "unreadable"),
+        (18, "{", "unreadable"),
+        (225, {"groupConfigList": [7]}, "unreadable"),
+        (18, {"topicConfigList": None}, "nothing"),
+        (225, {}, "nothing"),
+    ],
+)
+def test_a_list_is_made_whole_or_not_at_all(
+    start_broker: StartBroker, connect: Connect, code: int, body: object, kind: str
+) -> None:
+    """With a name that must not be, one that cannot be read, or nothing in it."""
+    broker = start_broker(policy=ROCKETMQ_5)
+    before = set(broker.topics.by_name), set(broker.groups.by_name)
+    text = body if isinstance(body, str) else json.dumps(body)
+    made = connect(broker.address).call(code, {}, text.encode())
+    assert made.code == {"bad": 29, "unreadable": 1, "nothing": 0}[kind], made.remark
+    assert (set(broker.topics.by_name), set(broker.groups.by_name)) == before
+
+
+def test_a_list_that_is_too_long_is_refused(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the limit."""
+    monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 1)
+    body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B"}]}
+    client = connect(start_broker().address)
+    made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
+    assert made.code == 1
+    assert "over the limit of 1" in str(made.remark)
+
+
+def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect: Connect) -> None:
+    """303: for each queue; one without messages has -1, and no group is behind what there is not."""
+    broker = start_broker()
+    client = connect(broker.address)
+    sent(client)
+    commit(client, "T", "G", 2)
+    spans = told(client, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
+    first, last = (broker.store.store_ms_of("T", 0, offset) for offset in (0, 1))
+    assert [span["messageQueue"]["queueId"] for span in spans] == list(range(len(spans)))
+    names = ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime")
+    assert [spans[0][name] for name in names] == [first, last, last, 0]
+    assert [spans[1][name] for name in names[:3]] == [-1, -1, -1]
+    assert first is not None
+    when = dt.datetime.fromtimestamp(first / 1000).astimezone()
+    assert spans[0]["minTimeStampStr"].startswith(f"{when:%Y-%m-%d#%H:%M:%S}:")
+    behind = told(client, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="nobody")["consumeTimeSpanSet"][0]
+    assert behind["consumeTimeStamp"] == first
+    assert behind["delayTime"] >= 0
+    assert client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "none", "group": "G"}).code == 17
+
+
+def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Connect) -> None:
+    """314: of one topic; offline, or one that the group's members want; without a topic nothing, as in RocketMQ."""
+    broker = start_broker()
+    client = joined(connect(broker.address))
+    for topic in ("T", "U"):
+        send_message(client, topic)
+        commit(client, topic, "G", 7)
+    clone = partial(client.call, RequestCode.CLONE_GROUP_OFFSET)
+    pair = {"srcGroup": "G", "destGroup": "H"}
+    for more in ({}, {"topic": "none", "offline": "true"}, {"topic": "U"}):
+        assert clone(pair | more).code == 0
+    assert broker.offsets.topics_of("H") == []
+    assert clone(pair | {"topic": "U", "offline": "true"}).code == 0
+    assert clone(pair | {"topic": "T"}).code == 0
+    assert [broker.offsets.query(topic, "H", 0) for topic in ("T", "U")] == [7, 7]
+    commit(client, "T", "G", 9)
+    assert broker.offsets.query("T", "H", 0) == 7
+
+
+@POLICIES
+def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
+    """317: as 208 tells it of one; of ordered topics alone when asked so; 5.x also has what was given."""
+    client = connect(start_broker(policy=policy).address)
+    sent(client)
+    make_group(client, "G")
+    commit(client, "T", "G", 1)
+    body = bytes(client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body).decode()
+    assert '"totalDiff":1' in body
+    assert ('"totalInflightDiff":0' in body) == (policy is ROCKETMQ_5)
+    row = '"brokerOffset":2,"consumerOffset":1,"lastTimestamp":'
+    assert row in body
+    assert row in bytes(client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}).body).decode()
+    assert ('"pullOffset":1' in body) == (policy is ROCKETMQ_5)
+    ordered = told(client, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
+    assert (ordered["totalDiff"], ordered["consumeStatsList"]) == (0, [{"G": []}])
+
+
+def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """317, 328 and 343 say so when there is more than one answer tells."""
+    client = joined(connect(start_broker().address))
+    send_message(client, "T")
+    make_group(client, "G")
+    commit(client, "T", "G", 1)
+    monkeypatch.setattr(progress_processor, "TOLD_QUEUE_COUNT_MAX", 1)
+    monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 0)
+    monkeypatch.setattr(connection_processor, "TOLD_PRODUCER_COUNT_MAX", 0)
+    for code, fields in ((317, {}), (328, {}), (343, {"group": "G"})):
+        answer = client.call(code, fields)
+        assert answer.code == 1
+        assert "over the limit" in str(answer.remark)
+
+
+def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, connect: Connect) -> None:
+    """328, 343 and 345."""
+    broker = start_broker(policy=ROCKETMQ_5)
+    before_ms = RealRuntime().unix_ms()
+    client = joined(connect(broker.address))
+    (producer,) = told(client, RequestCode.GET_ALL_PRODUCER_INFO)["data"]["P"]
+    assert producer.pop("remoteIP").startswith("/127.0.0.1:")
+    assert producer.pop("lastUpdateTimestamp") >= before_ms
+    assert producer == {"clientId": "here@1", "language": "JAVA", "version": 407}
+    send_message(client, "T")
+    commit(client, "T", "G", 1)
+    listed = told(client, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")
+    assert (listed["topicList"], listed["brokerAddr"]) == (["T"], "{}:{}".format(*broker.address))
+    wanted = told(client, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="T")
+    assert wanted["subscriptionData"]["subString"] == "a || b"
+    nothing = told(client, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="U")
+    assert nothing == {"group": "G", "topic": "U"}
+
+
+def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: StartBroker, connect: Connect) -> None:
+    """305 has those that cannot be made; 306 and 316 are successes that change nothing."""
+    broker = start_broker()
+    client = connect(broker.address)
+    names = told(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
+    assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(names)
+    for name in names:
+        fields = {"topic": name, "readQueueNums": "1", "writeQueueNums": "1"}
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 1
+    before = set(broker.topics.by_name)
+    for code in (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC):
+        assert client.call(code).code == 0
+    assert set(broker.topics.by_name) == before
+
+
+def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """329: at any hour, and before the first minute is over; files that are not old enough stay."""
+    hour = (dt.datetime.now().astimezone() + dt.timedelta(hours=6)).hour
+    config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=2000, delete_when=f"{hour:02}")
+    broker = start_broker(store_config=config, directory=str(tmp_path / "store"))
+    client = connect(broker.address)
+    sent(client, 60)
+    files = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0
+    os.utime(files[0], (1, 1))
+    wait_until(lambda: client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0 and broker.store.log_start > 0)
+    assert [file.exists() for file in files[:2]] == [False, True]
+
+
+def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, connect: Connect) -> None:
+    """318: what is so already is a success, as `mqadmin updateNamesrvConfig` sends it; anything else is named."""
+    client = connect(start_broker().name_server_address)
+    for text, words in (
+        ("clusterTest=false\n", None),
+        ("clusterTest=true\n", "'clusterTest'"),
+        ("kvConfigPath=/tmp/x", "'kvConfigPath'"),
+        ("nonsense", "no key=value"),
+    ):
+        answer = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, {}, text.encode())
+        assert answer.code == (0 if words is None else 1)
+        assert (words or "") in str(answer.remark)
+
+
+@POLICIES
+def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
+    """28: no column of `mqadmin clusterList` is without its value, in either version of the tool."""
+    client = connect(start_broker(policy=policy).address)
+    send_message(client, "T")
+    table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert table["brokerVersionDesc"] == ("V5_5_0" if policy is ROCKETMQ_5 else "V4_9_7")
+    names = {
+        "sendThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize",
+        "pullThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "earliestMessageTimeStamp", "putTps",
+        "getTransferredTps" if policy is ROCKETMQ_5 else "getTransferedTps", "commitLogDiskRatio",
+        *(f"msg{kind}Total{day}" for kind in ("Put", "Get") for day in DAYS),
+    }  # fmt: skip
+    assert names <= set(table)
+    assert (table["msgPutTotalTodayNow"], table["msgPutTotalTodayMorning"]) == ("1", "0")
+    assert ("brokerActive" in table) == (policy is ROCKETMQ_5)
+
+
+class Clock(RealRuntime):
+    """A wall clock that can be set forward."""
+
+    ahead_ms = 0
+
+    def unix_ms(self) -> int:
+        """The time."""
+        return super().unix_ms() + self.ahead_ms
+
+
+def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
+    """28: what had come when yesterday began, when today did, and by now."""
+    clock = Clock()
+    broker = start_broker(runtime=clock)
+    client = connect(broker.address)
+    tables = broker.administering.tables
+    names = [f"msgPutTotal{when}" for when in DAYS]
+
+    def counts() -> list[str]:
+        table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+        return [table[name] for name in names]
+
+    found: list[Any] = []
+    for _ in range(3):
+        send_message(client, "T")
+        tables.sample()
+        found.append(counts())
+        clock.ahead_ms += 86_400_000
+    assert found == [["0", "0", "1"], ["0", "2", "2"], ["2", "3", "3"]]
+
+
+def test_the_queue_of_pulls_is_told() -> None:
+    """How many wait, and for how long the first has; looking takes none away."""
+    now_ns = [10**9]
+    runtime = RealRuntime()
+    runtime.monotonic_ns = lambda: now_ns[0]
+    pool = PoolExecutor(runtime, lambda *_run: None, lambda *_refused: None, 1, 2, None)
+    assert pool.waiting() == (0, 0)
+    for _ in range(2):
+        assert pool.offer(Outbox.flush, Outbox.flush)
+        now_ns[0] += 7_000_000
+    assert pool.waiting() == (2, 14) == pool.waiting()
