@@ -10,6 +10,7 @@ from longpoll_client.admin import Admin
 from longpoll_client.aio.producer import AsyncProducer
 from longpoll_client.aio.pull import AsyncPullConsumer
 from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
+from longpoll_client.aio.transactions import AsyncTransactionProducer
 from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.push import PushConsumer
@@ -43,6 +44,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncTransactionProducer",
     "ClientInstance",
     "Compression",
     "ConsumeHook",

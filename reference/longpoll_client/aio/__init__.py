@@ -6,5 +6,5 @@ coroutine, `burials` sees to messages that cannot be read. What is decided is de
 `link` (calls, silence, routes), `produce.tries`, `consume.puller`, `consume.own_queues`, `rebalance`. Names of hosts
 are looked up as asyncio does, on its own executor; an address in digits needs none.
 
-Leaves out transactions, broadcasting and order: those have threads (`TransactionProducer`, `PushConsumer`).
+`transactions` sends what is delivered only once it is committed. Leaves out broadcasting, which has threads.
 """

@@ -1,6 +1,6 @@
 """Sends messages from an event loop, many at once: what `Producer` does on threads, decided by the same `tries`.
 
-Leaves out transactions. Source: `DefaultMQProducerImpl.java`.
+Leaves out how transactions end (`transactions`). Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from longpoll_client.produce.outgoing import (
     Packing,
     Parcel,
     batch_parcel,
+    prepared_parcel,
     single_parcel,
 )
 from longpoll_client.produce.producer import Producer
@@ -77,6 +78,7 @@ class AsyncProducer:
         name_server: str = "",
         group: str = "longpoll-producer",
         *,
+        instance: AsyncInstance | None = None,
         credentials: Credentials | None = None,
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
@@ -90,8 +92,11 @@ class AsyncProducer:
             )
         self.group = group
         self._runtime = runtime
-        self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._requests = AsyncRequests(self._instance, group)
+        self._requests: AsyncRequests | None = None
+        if instance is None:
+            instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+            self._requests = AsyncRequests(instance, group)
+        self._instance = instance
         self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._packing = Packing(compression, compress_over_bytes)
         self._ids = MessageIds(runtime)
@@ -112,7 +117,8 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Close every connection; sends on their way fail with a ClientError, and later ones with LifecycleError."""
-        await self._requests.leave()
+        if self._requests is not None:
+            await self._requests.leave()
         await self._instance.close()
         while self._sending:
             await asyncio.wait(self._sending)
@@ -152,6 +158,16 @@ class AsyncProducer:
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return await self._send(parcel, selector(topic, queue_id, select), timeout_s)
 
+    async def send_prepared(
+        self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
+    ) -> SendResult:
+        """As `Producer.send_prepared`, with its errors."""
+        (msg_id,) = self._ids.new(1)
+        born_ms = self._runtime.unix_ms()
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
+        (result,) = await self._send(parcel, select, timeout_s)
+        return result
+
     async def send_one_way(
         self,
         topic: str,
@@ -183,6 +199,8 @@ class AsyncProducer:
     ) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
         self._instance.check()
+        if self._requests is None:
+            raise ConfigError("a producer with the connections of another client cannot wait for replies")
         await self._instance.publish_route(topic, timeout_s)
         (correlation_id,) = self._ids.new(1)
         message = OutgoingMessage(body, tags, keys, properties or {})
@@ -200,7 +218,8 @@ class AsyncProducer:
 
     def _requested(self, command: Command, address: str) -> bool:
         """What a broker asks of us."""
-        return command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self._requests.requested(command, address)
+        is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        return is_reply and self._requests is not None and self._requests.requested(command, address)
 
     def send_async(
         self,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, field, frozen
 
@@ -26,6 +26,7 @@ from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
+from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.tries import Select, SendResult
@@ -67,6 +68,54 @@ class TransactionResult:
     state: TransactionState
 
 
+@frozen
+class Question:
+    """A broker's question how a transaction ended (39)."""
+
+    header: CheckTransactionStateRequestHeader
+    message: ReceivedMessage
+
+    def answered(self, group: str, state: TransactionState) -> EndTransactionRequestHeader:
+        """What is told in answer (37)."""
+        return EndTransactionRequestHeader(
+            producer_group=group,
+            tran_state_table_offset=self.header.tran_state_table_offset,
+            commit_log_offset=self.header.commit_log_offset,
+            commit_or_rollback=int(state),
+            from_transaction_check=True,
+            msg_id=self.message.msg_id,
+            transaction_id=self.header.transaction_id,
+        )
+
+
+def read_question(group: str, command: Command, address: str) -> Question | None:
+    """What a broker asks; None, with a line in the log, when it cannot be read, and when it is another group's."""
+    try:
+        header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
+        (message,) = decode_messages(command.body)
+    except (LongpollError, ValueError) as error:
+        log.warning("a question of %s about a transaction cannot be read: %s", address, error)
+        return None
+    return Question(header, message) if message.properties.get(PRODUCER_GROUP) == group else None
+
+
+def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
+    """How a transaction ended, as its sender tells it (37); None, with a line in the log, when it has no place."""
+    try:
+        physical_offset = sent.physical_offset
+    except ValueError:
+        log.warning("transaction %s: its broker's id %r names no place", sent.msg_id, sent.broker_msg_id[:64])
+        return None
+    return EndTransactionRequestHeader(
+        producer_group=group,
+        tran_state_table_offset=sent.queue_offset,
+        commit_log_offset=physical_offset,
+        commit_or_rollback=int(state),
+        msg_id=sent.msg_id,
+        transaction_id=sent.msg_id,
+    )
+
+
 @define(eq=False)
 class TransactionProducer(Closeable):
     """A producer of one group whose members can all answer for each other's transactions; for many threads."""
@@ -79,6 +128,8 @@ class TransactionProducer(Closeable):
     compression: Compression | None = field(default=Compression.ZLIB, kw_only=True)
     """As a `Producer`'s, and the next one likewise."""
     compress_over_bytes: int = field(default=COMPRESS_OVER_BYTES, kw_only=True)
+    hooks: Sequence[SendHook] = field(default=(), kw_only=True)
+    """Told of every prepared message that is sent."""
     _instance: ClientInstance = field(init=False)
     _producer: Producer = field(init=False)
     _timer: Timer = field(init=False)
@@ -96,6 +147,7 @@ class TransactionProducer(Closeable):
             instance=self._instance,
             compression=self.compression,
             compress_over_bytes=self.compress_over_bytes,
+            hooks=self.hooks,
         )
         self._greeter = Greeter(self._instance, self.group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
@@ -112,6 +164,10 @@ class TransactionProducer(Closeable):
         self._timer.close()
         self._greeter.leave()
         self._producer.close()
+
+    def metrics(self) -> SendMetrics:
+        """What was sent so far, prepared; how transactions ended is not in it."""
+        return self._producer.metrics()
 
     def send(
         self,
@@ -142,20 +198,9 @@ class TransactionProducer(Closeable):
         return TransactionResult(sent, state)
 
     def _end(self, sent: SendResult, state: TransactionState) -> None:
-        try:
-            physical_offset = sent.physical_offset
-        except ValueError:
-            log.warning("transaction %s: its broker's id %r names no place", sent.msg_id, sent.broker_msg_id[:64])
-            return
-        header = EndTransactionRequestHeader(
-            producer_group=self.group,
-            tran_state_table_offset=sent.queue_offset,
-            commit_log_offset=physical_offset,
-            commit_or_rollback=int(state),
-            msg_id=sent.msg_id,
-            transaction_id=sent.msg_id,
-        )
-        self._tell(self._instance.broker_address(sent.queue.broker_name), header)
+        header = end_of(self.group, sent, state)
+        if header is not None:
+            self._tell(self._instance.broker_address(sent.queue.broker_name), header)
 
     def _tell(self, address: str, header: EndTransactionRequestHeader) -> None:
         try:
@@ -174,24 +219,9 @@ class TransactionProducer(Closeable):
 
     def _answer(self, command: Command, address: str) -> None:
         """Look how a transaction ended and say so; a question that cannot be read is asked again by the broker."""
-        try:
-            header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
-            (message,) = decode_messages(command.body)
-        except (LongpollError, ValueError) as error:
-            log.warning("a question of %s about a transaction cannot be read: %s", address, error)
-            return
-        if message.properties.get(PRODUCER_GROUP) != self.group:
-            return
-        end = EndTransactionRequestHeader(
-            producer_group=self.group,
-            tran_state_table_offset=header.tran_state_table_offset,
-            commit_log_offset=header.commit_log_offset,
-            commit_or_rollback=int(self._checked(message)),
-            from_transaction_check=True,
-            msg_id=message.msg_id,
-            transaction_id=header.transaction_id,
-        )
-        self._tell(address, end)
+        question = read_question(self.group, command, address)
+        if question is not None:
+            self._tell(address, question.answered(self.group, self._checked(question.message)))
 
     def _checked(self, message: ReceivedMessage) -> TransactionState:
         state = TransactionState.UNKNOWN

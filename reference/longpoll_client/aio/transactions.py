@@ -1,0 +1,182 @@
+"""Transactions on an event loop: what `TransactionProducer` does on threads, with work and checks that are awaited.
+
+Source: `DefaultMQProducerImpl.sendMessageInTransaction`, `checkTransactionState`, `endTransaction` 4.9.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from longpoll_client.aio.greeting import AsyncGreeter
+from longpoll_client.aio.group import LoopReach
+from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.aio.producer import AsyncProducer
+from longpoll_client.credentials import Credentials
+from longpoll_client.errors import ClientError
+from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.greeting import HEARTBEAT_S
+from longpoll_client.produce.hooks import SendHook, SendMetrics
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
+from longpoll_client.produce.transactions import (
+    Question,
+    TransactionResult,
+    TransactionState,
+    end_of,
+    read_question,
+)
+from longpoll_client.produce.tries import Select, SendResult
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.compression import Compression
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import EndTransactionRequestHeader
+from longpoll_runtime import Runtime
+from longpoll_runtime.faults import FAULTS
+
+log = logging.getLogger(__name__)
+
+AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+"""Says how the transaction of a message ended, by what the sender's work left behind."""
+AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
+
+
+class AsyncTransactionProducer:
+    """A producer of one group whose members can all answer for each other's transactions; of one event loop.
+
+    Invariant: `_checking` has the task of each check that has not ended.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name_server: str,
+        group: str,
+        check: AsyncCheck,
+        *,
+        credentials: Credentials | None = None,
+        compression: Compression | None = Compression.ZLIB,
+        compress_over_bytes: int = COMPRESS_OVER_BYTES,
+        hooks: Sequence[SendHook] = (),
+    ) -> None:
+        """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
+        self.group = group
+        self._check = check
+        self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        self._producer = AsyncProducer(
+            runtime,
+            name_server,
+            group,
+            instance=self._instance,
+            compression=compression,
+            compress_over_bytes=compress_over_bytes,
+            hooks=hooks,
+        )
+        self._reach = LoopReach(self._instance)
+        self._greeter = AsyncGreeter(self._instance, group)
+        self._lifecycle = Lifecycle(runtime, f"the producer of group {group}")
+        self._checking: set[asyncio.Task[None]] = set()
+        self._is_greeting = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """As `TransactionProducer.close`: it waits for checks that run, but for the one that calls this."""
+        if not self._lifecycle.end():
+            return
+        checking = [task for task in self._checking if task is not asyncio.current_task()]
+        await asyncio.gather(*checking, return_exceptions=True)
+        await self._reach.close()
+        await self._greeter.leave()
+        await self._producer.close()
+
+    def metrics(self) -> SendMetrics:
+        """As `TransactionProducer.metrics`."""
+        return self._producer.metrics()
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        work: AsyncWork,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> TransactionResult:
+        """As `TransactionProducer.send`, with its errors; the work is awaited.
+
+        When this is cancelled while the work is done, its broker asks later, as when the work raises.
+        """
+        self._lifecycle.check_open()
+        message = OutgoingMessage(body, tags, keys, properties or {})
+        sent = await self._producer.send_prepared(topic, message, select, timeout_s)
+        self._greet_later()
+        await self._greeter.greet_all()
+        state = TransactionState.UNKNOWN
+        try:
+            state = TransactionState(await work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+        finally:
+            await self._end(sent, state)
+        return TransactionResult(sent, state)
+
+    async def _end(self, sent: SendResult, state: TransactionState) -> None:
+        header = end_of(self.group, sent, state)
+        if header is not None:
+            await self._tell(self._instance.routes.address(sent.queue.broker_name), header)
+
+    async def _tell(self, address: str, header: EndTransactionRequestHeader) -> None:
+        try:
+            connection = await self._instance.connection(address)
+            await connection.one_way(RequestCode.END_TRANSACTION, header)
+        except ClientError as error:
+            log.warning("the end of transaction %s is not told: %s; the broker asks for it", header.msg_id, error)
+
+    # ------------------------------------------------------------ what brokers ask
+
+    def _requested(self, command: Command, address: str) -> bool:
+        """What a broker asks of us."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return False
+        question = read_question(self.group, command, address)
+        if question is not None and not self._lifecycle.is_closed:
+            task = asyncio.create_task(self._answer(question, address))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+        return True
+
+    async def _answer(self, question: Question, address: str) -> None:
+        """Look how a transaction ended, and say so."""
+        state = TransactionState.UNKNOWN
+        try:
+            state = TransactionState(await self._check(question.message))
+        except FAULTS as error:
+            msg_id = question.message.msg_id
+            log.warning("the check of transaction %s failed: %r; the broker asks again", msg_id, error)
+        await self._tell(address, question.answered(self.group, state))
+
+    # ------------------------------------------------------------ saying who we are
+
+    def _greet_later(self) -> None:
+        """Have brokers told again from the first message on."""
+        if self._is_greeting:
+            return
+        self._is_greeting = True
+
+        def again() -> None:
+            self._reach.begin(self._greeter.greet_again())
+            self._reach.after(HEARTBEAT_S, again)
+
+        self._reach.after(HEARTBEAT_S, again)
