@@ -56,6 +56,7 @@ def test_each_request_gets_its_own_reply_or_an_error(name_server: str) -> None:
                 else:
                     waiting.cancel()
                     await asyncio.wait([waiting])
+                assert asking._requests is not None
                 assert asking._requests._waiting == {}
             with pytest.raises(LifecycleError):
                 await asking.request(topic, b"x")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
+from model_tests.client.test_aio_orderly import Watched
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_client import (
     Admin,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
     ConsumerConfig,
     ConsumeStatus,
     OutgoingMessage,
@@ -74,6 +79,34 @@ def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> Non
     """Under the Java broker's locks each queue's messages come one by one."""
     report = stories.orderly(name_server, 800)
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
+
+
+def test_an_event_loop_keeps_order_and_ends_transactions(name_server: str) -> None:
+    """With the Java broker's locks: one by one, also what is put off; what is rolled back does not come."""
+
+    async def work(number: int) -> TransactionState:
+        return TransactionState.ROLLBACK if number % 5 == 4 else TransactionState.COMMIT
+
+    async def check(_message: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def story(topic: str) -> None:
+        watched = Watched(80)
+        settings = ConsumerConfig("loop-orderly", start_at=StartAt.FIRST, suspend_s=0.01)
+        consumer = AsyncPushConsumer(stories.RUNTIME, name_server, settings, watched.listen, is_orderly=True)
+        consumer.subscribe(topic)
+        producing = AsyncTransactionProducer(stories.RUNTIME, name_server, "loop-sellers", check)
+        async with asyncio.timeout(4 * stories.PATIENCE_S), consumer, producing as producer:
+            for number in range(100):
+                await producer.send(topic, b"%d" % number, partial(work, number))
+            await watched.all_came.wait()
+            assert consumer.statistics[topic].later_count > 0
+        assert watched.overlaps == 0
+        assert watched.is_in_order()
+        assert sum(map(len, watched.seen.values())) == 80
+
+    with stories.new_topic(name_server, 4) as topic:
+        asyncio.run(story(topic))
 
 
 @pytest.mark.parametrize("name", stories.FLOW_LIMITS)

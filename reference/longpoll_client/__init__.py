@@ -7,10 +7,13 @@ Leaves out pulling without a group. `docs/client.md` shows how it is used.
 """
 
 from longpoll_client.admin import Admin
-from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.aio.pull import AsyncPullConsumer
-from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
-from longpoll_client.aio.transactions import AsyncTransactionProducer
+from longpoll_client.aio import (
+    AsyncListener,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
+)
 from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.push import PushConsumer

@@ -8,3 +8,10 @@ are looked up as asyncio does, on its own executor; an address in digits needs n
 
 `transactions` sends what is delivered only once it is committed. Leaves out broadcasting, which has threads.
 """
+
+from longpoll_client.aio.producer import AsyncProducer
+from longpoll_client.aio.pull import AsyncPullConsumer
+from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
+from longpoll_client.aio.transactions import AsyncTransactionProducer
+
+__all__ = ["AsyncListener", "AsyncProducer", "AsyncPullConsumer", "AsyncPushConsumer", "AsyncTransactionProducer"]

@@ -1,7 +1,7 @@
 """A member of a consumer group on an event loop: shares the queues with the others, has them pulled, keeps offsets.
 
 Its pullers, the answers to what brokers ask, and how members share are those of the client on threads; what waits is
-awaited here. Leaves out broadcasting and order: those have threads.
+awaited here. Leaves out broadcasting, which has threads.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection, Mapping
 from longpoll_client.aio.burials import Burials
 from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.consume.asked import Asked, Direct, MemberState
-from longpoll_client.consume.membership import Wanted
+from longpoll_client.consume.membership import LOCK_RENEWAL_S, Wanted
 from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
 from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
+from longpoll_client.consume.sharing import SHARING_S
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError
@@ -51,10 +53,15 @@ class AsyncMember:
         deliver: Callable[[Batch], None],
         *,
         direct: Direct | None = None,
+        is_orderly: bool = False,
+        is_busy: Callable[[Puller], bool] = lambda _puller: False,
         on_share: OnShare | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`direct` is a push consumer's listener; without it messages wait for somebody who asks for them."""
+        """`direct` is a push consumer's listener; without it messages wait for somebody who asks for them.
+
+        `is_busy` says whether the listener has messages of a queue right now, in order.
+        """
         if config.is_broadcasting:
             raise ConfigError("broadcasting keeps its offsets in a file: use PushConsumer or PullConsumer on threads")
         self.config = config
@@ -66,6 +73,8 @@ class AsyncMember:
         self._name_server = name_server
         self._deliver = deliver
         self._is_push = direct is not None
+        self._is_orderly = is_orderly
+        self._is_busy = is_busy
         self._on_share = on_share
         self._started_ms = 0
         self._consume_type = ConsumeType.CONSUME_PASSIVELY if self._is_push else ConsumeType.CONSUME_ACTIVELY
@@ -79,7 +88,9 @@ class AsyncMember:
         self.reach = LoopReach(self._instance)
         self.calls = GroupCalls(self._instance, config, self._consume_type)
         self._asked = Asked(self.reach, self._state, direct, self.rebalance_soon, self._move_soon)
-        limits = FlowLimits(config.cached_count_max, config.cached_size_max, config.cached_span_max)
+        self.locks = AsyncLocks(self._instance, self.calls, config.group, is_orderly=is_orderly)
+        span_max = None if is_orderly else config.cached_span_max
+        limits = FlowLimits(config.cached_count_max, config.cached_size_max, span_max)
         self._settings = PullSettings(
             config.group, config.batch_count_max, config.hold_ms, config.pull_timeout_s, limits, commits=True
         )
@@ -188,6 +199,8 @@ class AsyncMember:
         self.every(self.config.heartbeat_s, self._heartbeat)
         self.every(self.config.rebalance_s, self.rebalance_soon)
         self.every(self.config.persist_s, lambda: self.reach.begin(self._persist()))
+        if self._is_orderly:
+            self.every(LOCK_RENEWAL_S, lambda: self.reach.begin(self._renew_locks()))
 
     async def close(self) -> None:
         """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`. Errors are logged."""
@@ -195,6 +208,7 @@ class AsyncMember:
         self.own.drop_all()
         if self._started_ms:
             await self._persist()
+            await self.locks.unlock(self.own.pullers())
             if self.wanted.assigned is None:
                 await self.calls.leave()
         await self._instance.close()
@@ -299,7 +313,11 @@ class AsyncMember:
             await self._give_up(queue, stores=True)
         if not route.readable and topic != self.retry_topic:
             raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
-        begun = await asyncio.gather(*(self._begin(queue) for queue in sorted(share - own)), return_exceptions=True)
+        locked, _others = await self.locks.lock(share - own)
+        if locked != share - own:
+            self._try_soon()
+        end_ns = self.locks.end_ns
+        begun = await asyncio.gather(*(self._begin(queue, end_ns) for queue in sorted(locked)), return_exceptions=True)
         failures = [error for error in begun if error is not None]
         if failures:
             # Told once for all queues of a broker that is down; the others have begun.
@@ -317,12 +335,12 @@ class AsyncMember:
             members = await self.calls.members(route)
         return self.config.allocate(self._instance.client_id, members, route.readable)
 
-    async def _begin(self, queue: MessageQueue) -> None:
+    async def _begin(self, queue: MessageQueue, locked_until_ns: int) -> None:
         offset = await self.calls.begin(queue)
         subscription = self.wanted.subscriptions.get(queue.topic)
         if subscription is not None:
             # Else it is not wanted any more since a moment ago, and the next rebalance knows.
-            self.own.begin_at(queue, subscription, offset)
+            self.own.begin_at(queue, subscription, offset, locked_until_ns)
 
     def _make_puller(self, queue: MessageQueue, subscription: SubscriptionData, offset: int, is_paused: bool) -> Puller:
         return Puller(
@@ -342,6 +360,23 @@ class AsyncMember:
         puller = self.own.let_go(queue, is_for_good=stores)
         if stores:
             await self._store(queue, puller)
+        if not self._is_busy(puller):
+            await self.locks.unlock([queue])
+
+    async def _renew_locks(self) -> None:
+        """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
+        async with self._sharing:
+            pullers = self.own.pullers()
+            end_ns = self.locks.end_ns
+            got, refused = await self.locks.lock(pullers)
+            for queue in got:
+                pullers[queue].locked_until_ns = end_ns
+            for queue in sorted(refused):
+                log.warning(
+                    "%s queue %d: another member of group %s has it", queue.topic, queue.queue_id, self.config.group
+                )
+                await self._give_up(queue, stores=False)
+                self._try_soon()
 
     def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
         if self._on_share is not None:
@@ -355,16 +390,9 @@ class AsyncMember:
 
     def _state(self) -> MemberState:
         return MemberState(
-            self.config,
-            self._name_server,
-            self._consume_type,
-            False,
-            self._started_ms,
-            self._runtime.unix_ms(),
-            self.wanted.subscriptions,
-            self.own.pullers(),
-            self.statistics.snapshot(),
-        )
+            self.config, self._name_server, self._consume_type, self._is_orderly, self._started_ms,
+            self._runtime.unix_ms(), self.wanted.subscriptions, self.own.pullers(), self.statistics.snapshot(),
+        )  # fmt: skip
 
     def _move_soon(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on elsewhere (220) in those of the queues that are ours."""
@@ -372,7 +400,14 @@ class AsyncMember:
 
     async def _move(self, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._sharing:
-            for queue in sorted(offsets.keys() & self.own.pullers().keys()):
+            moving = {queue: puller for queue, puller in self.own.pullers().items() if queue in offsets}
+            for puller in moving.values():
+                puller.drop()
+            if any(self._is_busy(puller) for puller in moving.values()):
+                # For order's sake they go on only when no listener has messages of them.
+                self.reach.after(SHARING_S, lambda: self._move_soon(offsets))
+                return
+            for queue in sorted(moving):
                 await self._give_up(queue, stores=False)
                 try:
                     await self.calls.reset(queue, offsets[queue])

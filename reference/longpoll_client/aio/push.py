@@ -1,6 +1,6 @@
 """Gives messages to a coroutine, several at once; what it puts off is sent back to its broker.
 
-Leaves out order. Source: `ConsumeMessageConcurrentlyService.java`.
+Leaves out order (`orderly`). Source: `ConsumeMessageConcurrentlyService.java`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from attrs import define, frozen
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
+from longpoll_client.aio.orderly import InOrder
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S
 from longpoll_client.consume.listening import Deliveries
 from longpoll_client.consume.own_queues import OnShare
@@ -98,7 +99,7 @@ class AsyncPushConsumer(AsyncConsumer):
     """Gives messages to an `async def` listener, in `config.thread_count` tasks; `async with` starts and closes it.
 
     The listener answers SUCCESS, LATER or `Later(level)`; one that raises has put its messages off, and so has one that
-    takes longer than `consume_timeout_s`, which is cancelled. Otherwise as `PushConsumer` without order.
+    takes longer than `consume_timeout_s`, which is cancelled. Otherwise as `PushConsumer`.
 
     Invariant: `_working` are the tasks that give messages, from the start until the close; `_giving` has every task
     that may call the listener.
@@ -111,6 +112,7 @@ class AsyncPushConsumer(AsyncConsumer):
         config: ConsumerConfig,
         listener: AsyncListener,
         *,
+        is_orderly: bool = False,
         on_share: OnShare | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -123,8 +125,18 @@ class AsyncPushConsumer(AsyncConsumer):
         self._deliveries = Deliveries(runtime, config)
         self._giving: set[_Giving] = set()
         self._member = AsyncMember(
-            runtime, name_server, config, self._deliver, direct=self, on_share=on_share, credentials=credentials
+            runtime,
+            name_server,
+            config,
+            self._deliver_in_order if is_orderly else self._deliver,
+            direct=self,
+            is_orderly=is_orderly,
+            is_busy=lambda puller: is_orderly and self._in_order.is_busy(puller),
+            on_share=on_share,
+            credentials=credentials,
         )
+        self._is_orderly = is_orderly
+        self._in_order = InOrder(runtime, config, self._look, self._member)
 
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
@@ -174,13 +186,19 @@ class AsyncPushConsumer(AsyncConsumer):
         for at in range(0, len(batch.messages), size):
             self._lots.put(_Lot(batch.puller, batch.messages[at : at + size], 0))
 
+    def _deliver_in_order(self, batch: Batch) -> None:
+        self._in_order.deliver(batch)
+
+    def _look(self, puller: Puller) -> None:
+        """Have a task see to the first messages of a queue."""
+        self._lots.put(_Lot(puller, (), 0))
+
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
         """Give the listener one message at an administrator's wish (309), beside the others."""
 
         async def ask() -> None:
             with self._calling() as giving:
-                answer, _error = await self._watched(giving, [message])
-                then(answer is ConsumeStatus.SUCCESS)
+                then(await self._is_consumed(giving, [message]))
 
         self._member.reach.begin(ask())
 
@@ -215,8 +233,20 @@ class AsyncPushConsumer(AsyncConsumer):
             while (lot := lots.ready.popleft() if lots.ready else await lots.take()) is not None:
                 if lifecycle.is_closed:
                     return
-                if lot.puller.is_open or not (lot.puller.is_dropped or lot.puller.defer(partial(self._lots.put, lot))):
-                    await self._consume(giving, lot)
+                try:
+                    await self._give(giving, lot)
+                except FAULTS:
+                    log.exception("a listener's task of group %s failed at its lot", self._config.group)
+
+    async def _give(self, giving: _Giving, lot: _Lot) -> None:
+        if self._is_orderly:
+            await self._in_order.consume(lot.puller, partial(self._is_consumed, giving))
+        elif lot.puller.is_open or not (lot.puller.is_dropped or lot.puller.defer(partial(self._lots.put, lot))):
+            await self._consume(giving, lot)
+
+    async def _is_consumed(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> bool:
+        answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, messages)
+        return answer is ConsumeStatus.SUCCESS
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
         puller, now_ns = lot.puller, self._runtime.monotonic_ns
@@ -226,8 +256,7 @@ class AsyncPushConsumer(AsyncConsumer):
             message if message.topic != retry_topic and not again_count else as_shown(message, retry_topic, again_count)
             for message in lot.messages
         ]
-        asked = self._answer(giving, shown) if not self._config.hooks else self._watched(giving, shown)
-        answer, _error = await asked
+        answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, shown)
         is_consumed = answer is ConsumeStatus.SUCCESS
         took_ms = (now_ns() - began_ns) / 1e6
         self._member.statistics.given(puller.queue.topic, len(lot.messages), took_ms, is_consumed=is_consumed)

@@ -30,6 +30,7 @@ from longpoll_protocol.bodies import (
     SubscriptionData,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
     GetConsumerListByGroupRequestHeader,
@@ -213,9 +214,18 @@ class BrokerLocks:
 
     def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> LockBatchResponse:
         client = self._instance.client(self._instance.broker_address(broker_name))
-        request = LockBatchRequest(consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues)
-        body = ask(client, code, body=request.encode()).body
-        return LockBatchResponse.decode(body) if len(body) else LockBatchResponse()
+        body = lock_body(self._group, self._instance.client_id, queues)
+        return read_locks(ask(client, code, body=body))
+
+
+def lock_body(group: str, client_id: str, queues: list[MessageQueue]) -> bytes:
+    """What asks one broker for queues of its, or gives them back (41, 42)."""
+    return LockBatchRequest(consumer_group=group, client_id=client_id, mq_set=queues).encode()
+
+
+def read_locks(answer: Command) -> LockBatchResponse:
+    """What the broker says to that."""
+    return LockBatchResponse.decode(answer.body) if len(answer.body) else LockBatchResponse()
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -1,0 +1,119 @@
+"""Gives each queue's messages to a coroutine one lot after the other, never two at once and never out of order.
+
+As `consume.orderly` on threads. Leaves out the tasks that call the listener (`push`).
+
+Source: `ConsumeMessageOrderlyService.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from attrs import define, field
+
+from longpoll_client.aio.member import AsyncMember
+from longpoll_client.consume.orderly import LOCK_WAIT_S
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.messages import ReceivedMessage, as_shown
+from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
+
+Ask: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[bool]]
+"""Has the listener consume messages; whether it has."""
+
+
+@define(slots=True, eq=False)
+class _Active:
+    """A queue that has something to consume, or will be looked at."""
+
+    attempts: dict[int, int] = field(factory=dict)
+    """By offset, how often the listener has put a message off."""
+    is_running: bool = False
+
+
+class InOrder:
+    """The queues of one consumer.
+
+    Invariant: `_active` has each queue that something will look at, and that is exactly one thing: a task that takes it
+    from the lots, one that runs, a timer, or the puller's resumption. So no two tasks have one queue's messages.
+    """
+
+    def __init__(
+        self, runtime: Runtime, config: ConsumerConfig, look: Callable[[Puller], None], member: AsyncMember
+    ) -> None:
+        """`look` has `consume` called by a task soon."""
+        self._runtime = runtime
+        self._config = config
+        self._look = look
+        self._member = member
+        self._active: dict[Puller, _Active] = {}
+
+    def is_busy(self, puller: Puller) -> bool:
+        """Whether the listener has messages of the queue right now."""
+        active = self._active.get(puller)
+        return active is not None and active.is_running
+
+    def deliver(self, batch: Batch) -> None:
+        """Have the queue looked at, unless it will be anyway."""
+        if batch.puller not in self._active:
+            self._active[batch.puller] = _Active()
+            self._look(batch.puller)
+
+    async def consume(self, puller: Puller, ask: Ask) -> None:
+        """Give the listener the queue's first messages, if the queue is still this client's."""
+        if puller.defer(lambda: self._look(puller)):
+            return
+        if not self._member.locks.is_locked(puller):
+            self._member.reach.after(LOCK_WAIT_S, lambda: self._look(puller))
+            return
+        messages = puller.first(self._config.consume_count_max)
+        if not messages:
+            del self._active[puller]
+            return
+        active = self._active[puller]
+        began_ns = self._runtime.monotonic_ns()
+        active.is_running = True
+        try:
+            is_consumed = await ask([self._shown(message, active) for message in messages])
+        finally:
+            active.is_running = False
+        took_ms = (self._runtime.monotonic_ns() - began_ns) / 1e6
+        self._member.statistics.given(puller.queue.topic, len(messages), took_ms, is_consumed=is_consumed)
+        await self._answered(puller, active, messages, is_consumed=is_consumed)
+
+    async def _answered(
+        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], *, is_consumed: bool
+    ) -> None:
+        if puller.is_dropped:
+            del self._active[puller]
+            await self._member.locks.unlock([puller.queue])
+        elif is_consumed or await self._are_dead(puller, active, messages):
+            for message in messages:
+                active.attempts.pop(message.queue_offset, None)
+            puller.done(messages)
+            self._look(puller)
+        else:
+            for message in messages:
+                active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
+            self._member.reach.after(self._config.suspend_s, lambda: self._look(puller))
+
+    def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
+        return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
+
+    async def _are_dead(self, puller: Puller, active: _Active, messages: list[ReceivedMessage]) -> bool:
+        """Whether all of them were put off often enough and are dead letters now."""
+        most = self._config.reconsume_count_max
+        if most is None or any(self._shown(message, active).reconsume_times < most for message in messages):
+            return False
+        try:
+            for message in messages:
+                await self._member.send_back(message, puller.queue, DEAD_LEVEL)
+        except LongpollError as error:
+            log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
+            return False
+        return True
