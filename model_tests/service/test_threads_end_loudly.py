@@ -22,6 +22,7 @@ OBSERVE: Final = ("observe", "--listen", "127.0.0.1:0", "--broker", "127.0.0.1:1
 THREADS: Final[dict[str, Sequence[str]]] = {
     "io-0": ("serve", *ANYWHERE),
     "schedule": ("serve", *ANYWHERE),
+    "timer": ("serve", *ANYWHERE, "--policy", "rocketmq-5"),
     "flusher": ("serve", *ANYWHERE),
     "table-saver": ("serve", *ANYWHERE),
     "committer": ("serve", *ANYWHERE, "--config", "{directory}/broker.conf"),

@@ -78,7 +78,13 @@ class Broker(Stoppable):
         self.address: Address = shared.address
         self.name_server_address: Address = listeners[1].address
         config_files = ConfigFiles(
-            shared.runtime, f"{directory}/config", shared.topics, shared.groups, shared.offsets, shared.delays
+            shared.runtime,
+            f"{directory}/config",
+            shared.topics,
+            shared.groups,
+            shared.offsets,
+            shared.delays,
+            shared.timers,
         )
         config_files.load()
         self._access = access = open_access_control(shared.runtime, shared.config, shared.store)
@@ -236,7 +242,7 @@ class Broker(Stoppable):
             return
         self._stopped = True
         # First those that could still put held pulls back or hold new ones, then the table, then the sockets.
-        self.keeping.schedule.stop()
+        self.keeping.stop_delivering()
         self.replicating.stop_following()
         self.pulling.stop_notifying()
         self.sending.stop()

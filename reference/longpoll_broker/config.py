@@ -159,6 +159,8 @@ class BrokerConfig:
     """`transactionCheckInterval`: how often they are looked at."""
     transaction_check_count_max: int = field(default=15)
     """`transactionCheckMax`: one asked about so often is given up."""
+    recall_message: bool = field(default=False)
+    """`recallMessageEnable`: 370 takes messages back that wait for their time, where there are such (5.x)."""
     acl_enable: bool = field(default=False)
     """`aclEnable`: every request needs a key or a white address; then `acl_file` must be there."""
     acl_file: str | None = field(default=None)

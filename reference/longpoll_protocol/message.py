@@ -1,4 +1,4 @@
-"""What a message is made of on the wire: property text, tag hashes, message ids, batch bodies.
+"""What a message is made of on the wire: property text, tag hashes, message ids, batch bodies, recall handles.
 
 Leaves out the log's record layout, which is the store's (`log_record`).
 
@@ -8,6 +8,8 @@ Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClien
 
 from __future__ import annotations
 
+import base64
+import binascii
 import struct
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -19,6 +21,10 @@ from attrs import frozen
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.frames.frame import Buffer
 
+HANDLE_SIZE_MAX: Final = 4096
+"""Longest handle that is read, characters."""
+_HANDLE_VERSION: Final = "v1"
+_HANDLE_PART_COUNT: Final = 5
 PROPERTIES_SIZE_MAX: Final = 2**15 - 1
 """Longest property text, bytes of UTF-8: the record holds its size in an int16."""
 BATCH_COUNT_MAX: Final = 18_000
@@ -131,3 +137,37 @@ def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]
     except UnicodeDecodeError:
         raise damage from None
     return BatchMessage(view[body_start : body_start + body_size], properties, flag), stop
+
+
+@frozen
+class RecallHandle:
+    """What a producer of 5.x recalls a message by that waits for its time, as the answer to its send gives it.
+
+    It is URL-safe base64 of the words `v1 TOPIC BROKER MILLISECONDS KEY`. Source: `RecallMessageHandle.java` 5.4.
+    """
+
+    topic: str
+    broker_name: str
+    time: str
+    """When the message goes to its topic, ms; any text in a handle that somebody made up."""
+    key: str
+    """The message's unique key."""
+
+    def encode(self) -> str:
+        """The handle."""
+        text = f"{_HANDLE_VERSION} {self.topic} {self.broker_name} {self.time} {self.key}"
+        return base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def read_handle(handle: str) -> RecallHandle | None:
+    """What a handle says; None for what is none."""
+    if len(handle) > HANDLE_SIZE_MAX:
+        return None
+    try:
+        text = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        return None
+    version, *parts = text.split(" ")
+    if version != _HANDLE_VERSION or len(parts) != _HANDLE_PART_COUNT - 1:
+        return None
+    return RecallHandle(*parts)

@@ -41,12 +41,16 @@ SYSTEM_TOPICS: Final = (
     "SCHEDULE_TOPIC_XXXX",
     "RMQ_SYS_TRANS_HALF_TOPIC",
 )
-NOT_FOR_SENDING: Final = frozenset(
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Where messages of 5.x wait for their time. Java's broker takes sends to it, and its timer stops at the first one."""
+_NOT_FOR_SENDING: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
      "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )  # fmt: skip
 """`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`."""
-SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
+NOT_FOR_SENDING: Final = _NOT_FOR_SENDING | {TIMER_TOPIC}
+"""Topics to which nobody may send."""
+SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *_NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
 """`TopicValidator.SYSTEM_TOPIC_SET`, to which each broker adds those of its own and its cluster's name."""
 SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"

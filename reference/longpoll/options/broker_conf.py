@@ -90,6 +90,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "transactionCheckInterval": ("transaction_check_interval_ms", _count),
     "transactionCheckMax": ("transaction_check_count_max", _count),
     "aclEnable": ("acl_enable", _boolean),
+    "recallMessageEnable": ("recall_message", _boolean),
     "enablePropertyFilter": ("property_filter", _boolean),
     "pullMessageThreadPoolNums": ("pull_thread_count", _count),
     "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),

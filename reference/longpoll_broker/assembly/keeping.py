@@ -11,6 +11,7 @@ from longpoll_broker.service.upkeep.flush_service import FlushService
 from longpoll_broker.service.upkeep.retention import Retention
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
 from longpoll_broker.service.upkeep.table_saves import TableSaves
+from longpoll_broker.service.upkeep.timer_service import TimerService
 
 
 @frozen(eq=False)
@@ -19,6 +20,7 @@ class Keeping:
 
     flush: FlushService
     schedule: ScheduleService
+    timer: TimerService | None
     saves: TableSaves
     is_slave: bool
 
@@ -28,6 +30,14 @@ class Keeping:
         self.saves.start()
         if not self.is_slave:
             self.schedule.start()
+            if self.timer is not None:
+                self.timer.start()
+
+    def stop_delivering(self) -> None:
+        """End those who deliver late."""
+        self.schedule.stop()
+        if self.timer is not None:
+            self.timer.stop()
 
 
 def keeping_of(
@@ -50,9 +60,12 @@ def keeping_of(
         "what waits to be visible": show_waiting,
         "expired files": retention.run_if_due,
     }
+    form = shared.traits.properties_form
+    timer = TimerService(runtime, store, shared.appender, shared.timers, show_waiting, form)
     return Keeping(
         FlushService(runtime, store, saves.config_files, store_config.flush_interval_ms, each_round=rounds),
-        ScheduleService(runtime, store, shared.appender, shared.delays, show_waiting, shared.traits.properties_form),
+        ScheduleService(runtime, store, shared.appender, shared.delays, show_waiting, form),
+        timer if shared.traits.serves_timers else None,
         saves,
         shared.standing.is_slave,
     )

@@ -16,6 +16,7 @@ from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.service.send.inner_queues import InnerQueues
 from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
+from longpoll_broker.service.send.recall_processor import RecallProcessor
 from longpoll_broker.service.send.send_back_processor import SendBackProcessor
 from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.service.send.transaction_check import TransactionChecks
@@ -28,13 +29,15 @@ class Sending:
     send: SendProcessor
     back: SendBackProcessor
     transactions: EndTransactionProcessor
+    recalls: RecallProcessor
     checks: TransactionChecks
     commits: GroupCommit | None
 
     @property
     def processors(self) -> Mapping[int, Processor]:
         """Of all of them."""
-        return {**self.send.processors, **self.back.processors, **self.transactions.processors}
+        found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
+        return found | self.recalls.processors if self.send.traits.serves_timers else found
 
     @property
     def stores_at_once(self) -> bool:
@@ -69,7 +72,15 @@ def sending_of(
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed)
     inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageMaker(
-        runtime, config.cluster_name, shared.topics, shared.groups, shared.store_host, shared.traits, inner_queues
+        runtime,
+        config.cluster_name,
+        shared.topics,
+        shared.groups,
+        shared.store_host,
+        shared.traits,
+        inner_queues,
+        config.broker_name,
+        shared.timers,
     )
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
@@ -86,6 +97,15 @@ def sending_of(
             config, shared.topics, shared.groups, store, shared.appender, shared.store_host, shared.traits
         ),
         transactions,
+        RecallProcessor(
+            runtime,
+            config,
+            shared.standing,
+            shared.topics,
+            shared.appender,
+            shared.store_host,
+            shared.traits.properties_form,
+        ),
         TransactionChecks(transactions, config, shared.store_config.file_reserved_hours, shared.offsets, producer_of),
         commits,
     )

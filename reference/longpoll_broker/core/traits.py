@@ -123,6 +123,8 @@ class Traits:
     """A prepared message carries its unique key as `__transactionId__`."""
     answers_undecided: bool = True
     """A producer that does not know yet how its transaction ends is answered."""
+    serves_timers: bool = False
+    """A message waits for the time that its properties `TIMER_*` wish for, and may be recalled by then."""
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
 
@@ -141,7 +143,7 @@ class Traits:
     """28 says that the broker serves."""
     tells_pull_offsets: bool = False
     """How far a group is is told with what it was given, which ours counts as what it has consumed."""
-    unknown_codes: frozenset[int] = frozenset()
+    unknown_codes: frozenset[int] = frozenset({RequestCode.RECALL_MESSAGE})
     """Requests of other versions, which this one does not know."""
     heartbeat_fields: bool = False
     """A heartbeat is answered with what the broker supports."""
@@ -176,7 +178,7 @@ TRAITS_4_9: Final = Traits(
     knows_copied_topics=False,
     begins_with_last_file=True,
     name_server_is_silent=True,
-    unknown_codes=CODES_OF_5,
+    unknown_codes=CODES_OF_5 | {RequestCode.RECALL_MESSAGE},
     routes_outlive_topics=True,
     null_bodies=frozenset({b"null"}),
     answers_undecided=False,
@@ -223,6 +225,7 @@ TRAITS_5: Final = attrs.evolve(
     marks_dead_letters=True,
     commit_forgets_place=True,
     names_transactions=True,
+    serves_timers=True,
     returns_transaction_id=True,
     commits_of_known_only=True,
     zero_for_stored_only=True,

@@ -124,3 +124,12 @@ class EndTransactionRequestHeader(Header):
     from_transaction_check: bool = False
     msg_id: str = ""
     transaction_id: str | None = None
+
+
+class RecallMessageRequestHeader(Header):
+    """370 RECALL_MESSAGE of 5.x: take a message back that waits for its time."""
+
+    topic: str = ""
+    recall_handle: str = ""
+    """As the answer to the send gave it."""
+    producer_group: str | None = None

@@ -147,6 +147,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields("topic", "group"),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _fields(group="group"),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(group="group"),
+    RequestCode.RECALL_MESSAGE: _fields("topic", right=Right.PUB),
     RequestCode.GET_TOPIC_CONFIG: _fields("topic", right=ANY_RIGHT),
     RequestCode.UNREGISTER_CLIENT: _GROUP,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,

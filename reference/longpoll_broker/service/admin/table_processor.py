@@ -67,6 +67,7 @@ _BROKER_KEYS: Final = {
     "transactionCheckInterval": "transaction_check_interval_ms",
     "transactionCheckMax": "transaction_check_count_max",
     "aclEnable": "acl_enable",
+    "recallMessageEnable": "recall_message",
 }
 _STORE_KEYS: Final = {
     "mappedFileSizeCommitLog": "commit_log_file_size",
@@ -228,7 +229,7 @@ class TableProcessor(Serving):
         told |= {"pullThreadPoolQueueSize": count, "pullThreadPoolQueueHeadWaitTimeMills": waited_ms}
         told |= self._by_day()
         if self.traits.tells_if_active:
-            told["brokerActive"] = "true"
+            told |= {"brokerActive": "true", "ackThreadPoolQueueSize": 0, "ackThreadPoolQueueHeadWaitTimeMills": 0}
         for level, offset in self.delays.by_level.copy().items():
             told[f"scheduleMessageOffset_{level}"] = f"{offset},{store.visible_end(SCHEDULE_TOPIC, level - 1)}"
         return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())

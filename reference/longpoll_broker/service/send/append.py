@@ -8,7 +8,8 @@ Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from attrs import define
@@ -32,6 +33,7 @@ from longpoll_runtime import Runtime
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @define(slots=True, eq=False)
@@ -85,11 +87,11 @@ def moved(
 
 
 def brought_back(
-    record: Record, form: PropertiesForm, *, forgets_place: bool = False
+    record: Record, form: PropertiesForm, *, forgets_place: bool = False, more: Mapping[str, str] = NO_PROPERTIES
 ) -> tuple[MessageToStore, str] | None:
     """The message of a schedule or half record in its own topic, and its tag; None when it does not say where.
 
-    Its properties stay as they are stored, also those that brought it there unless `forgets_place`.
+    Its properties stay as they are stored, also those that brought it there unless `forgets_place`, and get `more`.
     """
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
@@ -98,6 +100,7 @@ def brought_back(
     if forgets_place:
         del properties[REAL_TOPIC], properties[REAL_QUEUE_ID]
     tag = properties.get(TAGS, "")
+    properties |= more
     message = MessageToStore(
         topic=topic,
         queue_id=int(queue_text),

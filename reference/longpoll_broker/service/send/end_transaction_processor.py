@@ -18,6 +18,8 @@ from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
+from longpoll_broker.service.send.inner_queues import SendRefusedError
+from longpoll_broker.service.send.timed import timed
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
@@ -64,13 +66,19 @@ class EndTransactionProcessor(Serving):
         try:
             if header.commit_or_rollback == COMMIT:
                 message, tag = found
-                self.appender.append(
-                    replace(message, sys_flag=message.sys_flag | COMMIT, prepared_offset=half.physical_offset), tag
-                )
+                committed = replace(message, sys_flag=message.sys_flag | COMMIT, prepared_offset=half.physical_offset)
+                self.appender.append(self._timed(committed), tag)
             self.appender.append(self._op_message(half), REMOVE_TAG)
-        except (MessageRefusedError, OSError) as error:
+        except (MessageRefusedError, SendRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the transaction could not be ended: {error}")
         return answer(command, ResponseCode.SUCCESS)
+
+    def _timed(self, message: MessageToStore) -> MessageToStore:
+        """The message as it waits for its time, if it wishes for one; raises SendRefusedError."""
+        if not self.traits.serves_timers:
+            return message
+        properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
+        return timed(message, properties, self.traits.properties_form, self.runtime.unix_ms())
 
     def _op_message(self, half: Record) -> MessageToStore:
         return MessageToStore(

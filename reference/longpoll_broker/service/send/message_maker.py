@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -17,24 +18,29 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.send.append import HALF_TOPIC, TRANSACTION_MASK, delayed, moved
 from longpoll_broker.service.send.inner_queues import InnerQueues, SendRefusedError
+from longpoll_broker.service.send.timed import forget_time, timed, wishes_time
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import SendMessageRequestHeader
-from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX
+from longpoll_protocol.message import RecallHandle
+from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 from longpoll_protocol.properties import (
     CLUSTER,
     DELAY,
     INNER_OFFSETS,
     INNER_QUEUES,
     PREPARED,
+    REAL_TOPIC,
     REGION,
     TAGS,
+    TIMER_OUT_MS,
     TRACE,
     TRANSACTION_ID,
     UNIQUE_KEY,
@@ -64,6 +70,8 @@ class MessageMaker:
     traits: Traits = STRICT_TRAITS
     inner_queues: InnerQueues | None = None
     """Who says which further queues a message may name; None when multi-dispatch is off."""
+    broker_name: str = ""
+    timers: TimerOffsets = field(factory=TimerOffsets)
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)
     """The stored properties of a message that came without any."""
@@ -85,7 +93,7 @@ class MessageMaker:
         )
         if header.topic.startswith(RETRY_PREFIX):
             message = self._dead_if_tried_out(message, header, properties)
-        if DELAY in properties or PREPARED in properties:
+        if DELAY in properties or PREPARED in properties or (self.traits.serves_timers and wishes_time(properties)):
             return self._elsewhere(message, properties)
         if self.inner_queues is not None and INNER_QUEUES in properties:
             return self.inner_queues.named(message, properties)
@@ -186,7 +194,21 @@ class MessageMaker:
             half = moved(message, properties, HALF_TOPIC, 0, form)
             return replace(half, sys_flag=half.sys_flag & ~TRANSACTION_MASK)
         level = self.level(properties)
-        return delayed(message, properties, level, form) if level > 0 else message
+        if level > 0:
+            if self.traits.serves_timers:
+                forget_time(properties)
+            return delayed(message, properties, level, form)
+        if not self.traits.serves_timers:
+            return message
+        return timed(message, properties, form, self.runtime.unix_ms(), is_full=self.timers.is_full)
+
+    def recall_handle(self, message: MessageToStore, properties: Mapping[str, str]) -> str | None:
+        """What the producer of a message that waits for its time recalls it by; None for any other."""
+        topic = properties.get(REAL_TOPIC, "")
+        if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
+            return None
+        time_ms = str(int(properties[TIMER_OUT_MS]) + 1)
+        return RecallHandle(topic, self.broker_name, time_ms, properties.get(UNIQUE_KEY, "")).encode()
 
     @staticmethod
     def level(properties: dict[str, str]) -> int:

@@ -178,6 +178,9 @@ class SendProcessor(Serving):
         }
         if self.traits.returns_transaction_id:
             fields["transactionId"] = properties[UNIQUE_KEY]
+            handle = self.maker.recall_handle(stored[0], properties)
+            if handle is not None:
+                fields["recallHandle"] = handle
         waits = properties.get(WAIT, "true").lower() == "true"
         return self._acknowledge(asked, fields, (stored,), outbox, waits=waits)
 

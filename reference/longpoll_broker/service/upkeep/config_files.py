@@ -19,6 +19,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_protocol.bodies import load_json
@@ -33,6 +34,8 @@ GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
 LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 DELAYS: Final = "delayOffset.json"
+TIMERS: Final = "timerOffset.json"
+"""Ours alone."""
 
 
 @define(slots=True, eq=False)
@@ -45,6 +48,7 @@ class ConfigFiles:
     groups: Groups
     offsets: Offsets
     delays: DelayOffsets
+    timers: TimerOffsets = field(factory=TimerOffsets)
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
@@ -64,11 +68,14 @@ class ConfigFiles:
         self._load_offsets()
         for level, offset in self._table(DELAYS, "offsetTable"):
             self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, int, DELAYS)
+        kept = {name: _convert(value, int, TIMERS) for name, value in self._table(TIMERS, "offsetTable")}
+        self.timers.take(kept)
         # What only a `.bak` had is written anew with the first save, changed or not.
         self.topics.changed = TOPICS in self._damaged
         self.groups.changed = GROUPS in self._damaged
         self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
         self.delays.changed = DELAYS in self._damaged
+        self.timers.changed = TIMERS in self._damaged
 
     def save(self) -> None:
         """Write every table that has changed; raises OSError, and what was not written is so the next time."""
@@ -81,6 +88,9 @@ class ConfigFiles:
                 if has_changed:
                     levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
                     self._write(DELAYS, {"offsetTable": levels})
+            with _taken(self.timers) as has_changed:
+                if has_changed:
+                    self._write(TIMERS, {"offsetTable": self.timers.table()})
 
     def save_names(self) -> None:
         """Write topics and groups, if they have changed; raises OSError as `save` does.
@@ -152,7 +162,7 @@ class ConfigFiles:
 
 
 @contextmanager
-def _taken(table: Topics | Groups | Offsets | DelayOffsets) -> Iterator[bool]:
+def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets) -> Iterator[bool]:
     """Lower a table's flag for the block; whether it stood. What fails raises it again."""
     # Lowered before the copy is made, so a change meanwhile is saved the next time; and only where it stood, for one
     # that rises just now would be lowered without a copy.

@@ -1,0 +1,324 @@
+"""Messages of 5.x that wait for a time: where they wait, when they go, what recalls them, and what a restart keeps."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables import timer_offsets
+from longpoll_broker.service.send.timed import DELAY_MS_MAX
+from longpoll_broker.service.upkeep.timer_service import TimerService
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.message import HANDLE_SIZE_MAX, BatchMessage, RecallHandle, encode_batch, read_handle
+from longpoll_protocol.names import TIMER_TOPIC
+from longpoll_protocol.properties import encode_properties, read_properties
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+SEND = RequestCode.SEND_MESSAGE_V2
+START_MS = 1_800_000_000_500
+
+
+class Clock(RealRuntime):
+    """A wall clock that stands still but when it is told to go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = START_MS
+
+    def unix_ms(self) -> int:
+        """The time."""
+        return self.now_ms
+
+
+def send(client: RawClient, topic: str = "T", *, key: str = "K", **properties: str) -> Command:
+    """Send a message with these properties; the answer."""
+    text = encode_properties({"UNIQ_KEY": key, **properties})
+    return client.call(SEND, send_fields(topic, properties=text), b"x")
+
+
+def keys(client: RawClient, topic: str = "T") -> list[str]:
+    """The unique keys of a queue's visible messages."""
+    answer = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0))
+    return [properties["UNIQ_KEY"] for properties in stored(answer)]
+
+
+def stored(answer: Command) -> list[dict[str, str]]:
+    """The properties of a pull's messages."""
+    return [read_properties(record.properties.decode()) for record in records_of(answer)] if answer.code == 0 else []
+
+
+def are_read(broker: Broker, count: int) -> None:
+    """Wait until the timer has read so many messages."""
+    wait_until(lambda: broker.keeping.timer is not None and broker.keeping.timer._read == count)
+
+
+def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Policy = ROCKETMQ_5) -> Broker:
+    """A broker at a place that stays, where messages may be recalled."""
+    config = BrokerConfig(recall_message=True)
+    return start_broker(runtime=clock, policy=policy, config=config, directory=str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("wishes", "out_ms"),
+    [
+        ({"TIMER_DELAY_SEC": "2"}, START_MS - 500 + 2000),
+        ({"TIMER_DELAY_MS": "1500"}, START_MS - 500 + 1000),
+        ({"TIMER_DELAY_MS": "1501"}, START_MS - 500 + 2000),
+        ({"TIMER_DELIVER_MS": str(START_MS + 1)}, START_MS - 500),
+        ({"TIMER_DELAY_SEC": "+2", "TIMER_DELAY_MS": "9", "TIMER_DELIVER_MS": "x"}, START_MS - 500 + 2000),
+        ({"TIMER_DELAY_SEC": "2", "DELAY": "0"}, START_MS - 500 + 2000),
+    ],
+)
+def test_a_message_waits_until_the_second_it_wished_for(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], out_ms: int
+) -> None:
+    """It goes a second after `TIMER_OUT_MS`, never before its wish, with the properties that 5.5.0 stores."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    sent = send(client, **wishes).ext_fields
+    assert sent is not None
+    assert read_handle(sent["recallHandle"]) == RecallHandle("T", "broker-a", str(out_ms + 1), "K")
+    are_read(broker, 1)
+    clock.now_ms = out_ms + 999
+    send(client, key="later")
+    wait_until(lambda: keys(client) == ["later"])
+    clock.now_ms += 1
+    wait_until(lambda: keys(client) == ["later", "K"])
+    _later, properties = stored(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))
+    assert properties["TIMER_OUT_MS"] == str(out_ms)
+    assert properties["TIMER_ENQUEUE_MS"] == str(START_MS - 500)
+    assert properties["TIMER_DEQUEUE_MS"] == str(clock.now_ms)
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "0")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "code"),
+    [
+        ({"TIMER_DELAY_SEC": "0"}, 0),
+        ({"TIMER_DELAY_SEC": "-5"}, 0),
+        ({"TIMER_DELIVER_MS": "1000"}, 0),
+        ({"TIMER_DELAY_SEC": "2", "TIMER_OUT_MS": "5"}, 0),
+        ({"TIMER_DELAY_SEC": "abc"}, 13),
+        ({"TIMER_DELAY_SEC": ""}, 0),
+        ({"TIMER_DELAY_MS": str(DELAY_MS_MAX + 1)}, 13),
+        ({"TIMER_DELAY_SEC": "9" * 30}, 13),
+        ({"TIMER_DELIVER_MS": "1000", "TIMER_DEL_UNIQKEY": "K"}, 13),
+    ],
+)
+def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], code: int
+) -> None:
+    """As 5.5.0 answers."""
+    client = connect(started(start_broker, Clock(), tmp_path).address)
+    answer = send(client, **wishes)
+    assert answer.code == code
+    assert answer.ext_fields is not None
+    assert "recallHandle" not in answer.ext_fields
+    if code == 0:
+        wait_until(lambda: keys(client) == ["K"])
+
+
+def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """And what was wished for besides is not stored."""
+    clock = Clock()
+    client = connect(started(start_broker, clock, tmp_path).address)
+    assert send(client, TIMER_DELAY_SEC="100", DELAY="1").code == 0
+    clock.now_ms += 1000
+    wait_until(lambda: keys(client) == ["K"])
+    (properties,) = stored(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))
+    assert "TIMER_DELAY_SEC" not in properties
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_only_5_knows_of_times(start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy) -> None:
+    """Elsewhere the message goes at once, and 370 is unknown."""
+    client = connect(started(start_broker, Clock(), tmp_path, policy).address)
+    send(client, TIMER_DELAY_SEC="100")
+    wait_until(lambda: keys(client) == ["K"])
+    assert client.call(RequestCode.RECALL_MESSAGE).code == 3
+
+
+def test_messages_of_a_batch_and_prepared_ones_do_not_wait(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """A batch's go at once; a prepared one waits when it is committed, and not before."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    fields = send_fields("T", properties=encode_properties({"TIMER_DELAY_SEC": "9"})) | {"m": "true"}
+    batch = encode_batch([BatchMessage(b"x", encode_properties({"UNIQ_KEY": "B", "TIMER_DELAY_SEC": "9"}))])
+    assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, batch).code == 0
+    wait_until(lambda: keys(client) == ["B"])
+    prepared = send(client, TIMER_DELAY_SEC="9", TRAN_MSG="true", PGROUP="P").ext_fields
+    assert prepared is not None
+    assert "recallHandle" not in prepared
+    end = {
+        "producerGroup": "P", "tranStateTableOffset": "0", "commitOrRollback": "8",
+        "commitLogOffset": str(int(prepared["msgId"][16:], 16)), "msgId": "K",
+    }  # fmt: skip
+    assert client.call(RequestCode.END_TRANSACTION, end).code == 0
+    are_read(broker, 1)
+    assert keys(client) == ["B"]
+    clock.now_ms += 11_000
+    wait_until(lambda: keys(client) == ["B", "K"])
+
+
+def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
+    """The answer to 370."""
+    return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
+
+
+def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Also when it is recalled twice; others of its second, and one of its key in another topic, go."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    handles = {}
+    for topic, key in (("T", "K"), ("T", "L"), ("U", "K")):
+        sent = send(client, topic, key=key, TIMER_DELAY_SEC="5").ext_fields
+        assert sent is not None
+        handles[topic, key] = sent["recallHandle"]
+    for _ in range(2):
+        answer = recall(client, handles["T", "K"])
+        assert (answer.code, answer.ext_fields) == (0, {"msgId": "K", "MSG_REGION": "DefaultRegion"})
+    are_read(broker, 5)
+    clock.now_ms += 7000
+    wait_until(lambda: keys(client) == ["L"])
+    wait_until(lambda: keys(client, "U") == ["K"])
+    assert recall(client, handles["T", "K"]).code == 604
+    assert keys(client) == ["L"]
+
+
+def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """With the codes and words of 5.5.0; on a broker that does not allow it, everything."""
+    clock = Clock()
+    client = connect(started(start_broker, clock, tmp_path).address)
+    send_message(client, "T")
+    soon = str(clock.now_ms + 1000)
+    for handle, topic, code, words in (
+        ("zzz", "T", 604, "handle is invalid"),
+        ("", "T", 604, "handle is invalid"),
+        (base64.urlsafe_b64encode(b"v2 T broker-a 1 K").decode(), "T", 604, "handle is invalid"),
+        (RecallHandle("U", "broker-a", soon, "K").encode(), "T", 604, "topic not match"),
+        (RecallHandle("T", "other", soon, "K").encode(), "T", 604, "not available"),
+        (RecallHandle("T", "broker-a", "5", "K").encode(), "T", 604, "timestamp invalid"),
+        (RecallHandle("T", "broker-a", "x", "K").encode(), "T", 604, "timestamp invalid"),
+        (RecallHandle("none", "broker-a", soon, "K").encode(), "none", 17, "not exist"),
+    ):
+        answer = recall(client, handle, topic)
+        assert answer.code == code, handle
+        assert words in str(answer.remark)
+    forbidding = connect(start_broker(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "forbidding")).address)
+    assert recall(forbidding, RecallHandle("T", "broker-a", soon, "K").encode()).code == 16
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=20), st.text(max_size=40))
+def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: str, key: str) -> None:
+    """Unless a part has a blank in it; anything else is no handle."""
+    handle = RecallHandle(topic, broker_name, time, key)
+    try:
+        text = handle.encode()
+        has_blank = any(" " in part for part in (topic, broker_name, time, key))
+        whole = len(text) <= HANDLE_SIZE_MAX and not any(
+            "\ud800" <= c <= "\udfff" for c in f"{topic}{broker_name}{time}{key}"
+        )
+    except UnicodeError:
+        return
+    assert read_handle(text) == (None if has_blank or not whole else handle)
+
+
+@given(st.text() | st.binary().map(lambda each: base64.b64encode(each).decode()))
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    """As no handle, or as one."""
+    assert read_handle(text) is None or text
+
+
+def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Java's broker takes such a message, and its timer stands still from then on."""
+    client = connect(started(start_broker, Clock(), tmp_path).address)
+    answer = client.call(SEND, send_fields(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"})), b"x")
+    assert answer.code == 16
+
+
+def test_what_waits_outlives_a_restart_and_what_went_does_not_come_again(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """Each message once, in whatever order they wished to go."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    for key, delay in (("late", "30"), ("first", "1"), ("second", "5"), ("later", "40")):
+        send(client, key=key, TIMER_DELAY_SEC=delay)
+    are_read(broker, 4)
+    clock.now_ms += 3000
+    wait_until(lambda: keys(client) == ["first"])
+    broker.stop()
+    kept = json.loads((tmp_path / "store" / "config" / "timerOffset.json").read_text())["offsetTable"]
+    assert kept == {"first": 0, "read": 4, "deliveredMs": START_MS - 500 + 1000}
+    clock.now_ms += 4000
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    wait_until(lambda: keys(client) == ["first", "second"])
+    send(client, key="new", TIMER_DELAY_SEC="1")
+    are_read(broker, 5)
+    clock.now_ms += 60_000
+    wait_until(lambda: keys(client) == ["first", "second", "new", "late", "later"])
+    broker.stop()
+    client = connect(started(start_broker, clock, tmp_path).address)
+    send(client, key="end")
+    wait_until(lambda: keys(client) == ["first", "second", "new", "late", "later", "end"])
+
+
+def test_too_many_that_wait_are_refused(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that memory has a limit; they are taken again when some have gone."""
+    monkeypatch.setattr(timer_offsets, "PENDING_COUNT_MAX", 1)
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    assert send(client, TIMER_DELAY_SEC="5").code == 0
+    wait_until(lambda: broker.shared.timers.pending_count == 1)
+    refused = send(client, key="L", TIMER_DELAY_SEC="5")
+    assert (refused.code, "flow control" in str(refused.remark)) == (1, True)
+    clock.now_ms += 7000
+    wait_until(lambda: broker.shared.timers.pending_count == 0)
+    assert send(client, key="L", TIMER_DELAY_SEC="5").code == 0
+
+
+class Deliveries(TimerService):
+    """A timer that notes what it would deliver, of messages that nobody recalls."""
+
+    delivered: list[int]
+
+    def _recalled(self, taken: list[tuple[int, int, int]]) -> set[tuple[str, str]]:
+        return set()
+
+    def _deliver(self, entry: tuple[int, int, int], recalled: set[tuple[str, str]]) -> None:
+        self.delivered.append(entry[1])
+
+
+def test_one_that_was_read_late_is_not_taken_for_delivered() -> None:
+    """Its second is over when later ones are delivered already: until it goes itself it is kept as waiting."""
+    offsets = timer_offsets.TimerOffsets()
+    service = object.__new__(Deliveries)
+    service.delivered, service.offsets, service._read, service._gone = [], offsets, 6, set()
+    service._due, service._pending = [(10, 5, 0), (11, 4, 0)], [4, 5]
+    offsets.put(3, 4, 12, 0)
+    assert service._deliver_second()
+    assert (service.delivered, offsets.first, offsets.read, offsets.delivered_ms) == ([5], 4, 6, 10)
+    assert service._deliver_second()
+    assert (service.delivered, offsets.first, offsets.read, offsets.delivered_ms) == ([5, 4], 6, 6, 11)
