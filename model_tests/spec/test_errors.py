@@ -29,3 +29,9 @@ def test_a_name_that_nobody_has(said: str, whole: str) -> None:
     (_unknown, rest) = said.split("; ", 1)
 
     assert rest == whole
+
+
+def test_a_long_name_is_shown_by_its_beginning() -> None:
+    """And how long it is; the longest that a near one is looked for is shown whole."""
+    assert not_known("engine", LONG[1:], []).startswith(f"unknown engine {LONG[1:]!r}; ")
+    assert not_known("engine", LONG, []).startswith(f"unknown engine {LONG[1:]!r}... ({len(LONG)} characters); ")

@@ -12,7 +12,7 @@ from typing import Final
 LISTED_MAX: Final = 20
 """Most names that a sentence lists where a command lists them all."""
 GUESSED_MAX: Final = 100
-"""Longest name, characters, for which a near one is looked for."""
+"""Longest name, characters, for which a near one is looked for, and which is shown whole."""
 
 
 def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> str:
@@ -27,8 +27,10 @@ def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> 
     from difflib import get_close_matches  # noqa: PLC0415 - who makes no mistake need not wait for it
 
     names = list(dict.fromkeys(known))
-    near = get_close_matches(name, names, n=1) if len(name) <= GUESSED_MAX else []
-    said = f"unknown {what} {name!r}; " + "".join(f"did you mean {each!r}? " for each in near)
+    is_long = len(name) > GUESSED_MAX
+    near = [] if is_long else get_close_matches(name, names, n=1)
+    shown = f"{name[:GUESSED_MAX]!r}... ({len(name)} characters)" if is_long else repr(name)
+    said = f"unknown {what} {shown}; " + "".join(f"did you mean {each!r}? " for each in near)
     if command and len(names) > LISTED_MAX:
         return f"{said}`{command}` lists all {len(names)}"
     return f"{said}known: {', '.join(names) or 'none'}" + (f" (see `{command}`)" if command else "")
