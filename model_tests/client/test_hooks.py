@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import pytest
@@ -118,6 +119,40 @@ def test_sends_are_told_and_counted() -> None:
     assert third[2] == batch
     assert (found.sends, found.failures, found.retries, found.one_way) == (3, 1, 1, 1)
     assert found.latency_s == sum(event[3] for event in (first, second, third)) / 1e9 > 0
+
+
+def test_sends_that_nobody_waits_for_are_told_and_counted_too() -> None:
+    """Once each, whether tried again, refused, or never begun."""
+    busy, hook, outcomes, all_told = (
+        Busy(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL),
+        Told(),
+        [],
+        Event(),
+    )
+
+    def told(outcome: object) -> None:
+        outcomes.append(outcome)
+        if len(outcomes) == 2:
+            all_told.set()
+
+    with ScriptedServer(busy.serve) as server:
+        busy.address = server.address
+        with Producer(RUNTIME, server.address, "P", hooks=[hook]) as producer:
+            for number in range(2):
+                producer.send_async("T", b"%d" % number, told)
+                wait_until(lambda number=number: len(outcomes) > number)  # type: ignore[misc] # bound at once
+            assert all_told.wait(PATIENCE_S)
+            with pytest.raises(Exception, match="cannot both pick"):
+                producer.send_async("T", b"x", told, queue_id=0, select=lambda queues: queues[0])
+            with pytest.raises(Exception, match="no queue 7"):
+                producer.send_async("T", b"x", told, queue_id=7)
+            found = producer.metrics()
+    assert [event[0] for event in hook.events] == ["before", "after"] * 3
+    sent, refused, none = (hook.events[at] for at in (1, 3, 5))
+    assert (sent[2], sent[4]) == ((outcomes[0],), busy.address)
+    assert isinstance(refused[2], RefusedError)
+    assert "no queue 7" in str(none[2])
+    assert (found.sends, found.failures, found.retries) == (3, 2, 1)
 
 
 def test_a_new_producer_has_sent_nothing() -> None:

@@ -78,7 +78,9 @@ class Producer(Closeable):
         self._turn = 0
         self._ids = MessageIds(runtime)
         self._templates = HeadTemplates()
-        self._many = ManySends(runtime, self._instance, self._next_turn, self._templates, self._slow)
+        self._many = ManySends(
+            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._slow
+        )
 
     def close(self) -> None:
         """Close every connection; what `send_async` has on its way fails, and its callers are told."""

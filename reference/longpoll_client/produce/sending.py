@@ -19,6 +19,7 @@ from longpoll_client.instance import ClientInstance
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.routes import Route
 from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.produce.hooks import Outcome, Sending, Watch
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
@@ -40,11 +41,9 @@ class _Sending:
 
     tries: Tries
     told: Told
-
-    def tell(self, outcome: SendResult | LongpollError) -> None:
-        """Tell its caller; what that raises harms nobody else."""
-        with KeepGoing(log, "the callback of a send failed"):
-            self.told(outcome)
+    told_of: Sending | None
+    """What the hooks were told of it, if there are any."""
+    begun_ns: int
 
 
 class ManySends:
@@ -59,7 +58,9 @@ class ManySends:
         runtime: Runtime,
         instance: ClientInstance,
         turn: Turn,
+        *,
         templates: HeadTemplates,
+        watch: Watch,
         slow: SlowBrokers | None = None,
     ) -> None:
         self._runtime = runtime
@@ -67,6 +68,7 @@ class ManySends:
         self._turn = turn
         self._slow = slow
         self._templates = templates
+        self._watch = watch
         self._waits = SharedWaits(runtime, "sends-again")
 
     def begin(self, parcel: Parcel, select: Select | None, timeout_s: float, told: Told) -> None:
@@ -74,12 +76,27 @@ class ManySends:
 
         Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `told` is not called.
         """
-        tries = Tries(parcel, select, self._runtime.monotonic_ns() + int(timeout_s * 1e9), self._slow)
-        self._try(_Sending(tries, told))
+        begun_ns = self._runtime.monotonic_ns()
+        tries = Tries(parcel, select, begun_ns + int(timeout_s * 1e9), self._slow)
+        sending = _Sending(tries, told, self._watch.begin(parcel), begun_ns)
+        try:
+            self._try(sending)
+        except FAULTS as error:
+            self._ended(sending, error if isinstance(error, LongpollError) else ())
+            raise
 
     def close(self) -> None:
         """Tell those that were to be tried again; after the connections are closed, which told the others."""
         self._waits.close()
+
+    def _ended(self, sending: _Sending, outcome: Outcome) -> None:
+        self._watch.ended(sending.told_of, sending.tries, outcome, self._runtime.monotonic_ns() - sending.begun_ns)
+
+    def _tell(self, sending: _Sending, outcome: SendResult | LongpollError) -> None:
+        """Tell the hooks and the caller; what that raises harms nobody else."""
+        self._ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
+        with KeepGoing(log, "the callback of a send failed"):
+            sending.told(outcome)
 
     def _try(self, sending: _Sending) -> None:
         """Ask one broker; raises what the send has failed with, unless it is told later."""
@@ -106,10 +123,10 @@ class ManySends:
         try:
             found = sending.tries.ended(answer, self._runtime.monotonic_ns())
         except ClientError as error:
-            sending.tell(error)
+            self._tell(sending, error)
             return
         if found is not None:
-            sending.tell(found[0])
+            self._tell(sending, found[0])
             return
         topic = sending.tries.parcel.topic
         route = self._instance.fresh_route(topic)
@@ -130,9 +147,9 @@ class ManySends:
             attempt = sending.tries.begin(route, self._turn, self._runtime.monotonic_ns())
             client = self._instance.opened(attempt.address)
         except LongpollError as error:
-            sending.tell(error)
+            self._tell(sending, error)
         except FAULTS as error:
-            sending.tell(ClientError(f"the send could not be tried again: {error!r}"))
+            self._tell(sending, ClientError(f"the send could not be tried again: {error!r}"))
         else:
             if client is not None:
                 self._connected(sending, attempt, client)
@@ -156,7 +173,7 @@ class ManySends:
         except ClientError as error:
             self._answered(sending, error)
         except LongpollError as error:
-            sending.tell(error)
+            self._tell(sending, error)
 
     def _ask(self, client: RemotingClient, sending: _Sending, attempt: Attempt, timeout_s: float) -> None:
         """Ask one broker; raises a ClientError when nothing was sent."""
