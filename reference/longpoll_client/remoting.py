@@ -19,16 +19,20 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
+from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
 from longpoll_runtime import PARTS_MAX, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
+SLEEP_S_MAX: Final = 3600.0
+"""The longest sleep of a reader thread that has a deadline to keep: a poller takes no more than 24 days."""
 ALONE_COUNT_MAX: Final = 4
 """While more calls than this wait for answers, a caller leaves its bytes to the reader thread."""
 # Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
@@ -95,7 +99,12 @@ class RemotingClient:
         return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     def ask(self, code: int, write: Write, timeout_s: float) -> Command:
-        """The same with a request that the caller writes."""
+        """The same with a request that the caller writes.
+
+        Raises ConfigError in a callback, on the reader thread: the answer would have to come by that thread.
+        """
+        if self._thread.is_current():
+            raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
         answered = self._runtime.event()
         answers: list[Answer] = []
 
@@ -104,7 +113,7 @@ class RemotingClient:
             answered.set()
 
         self.begin(code, write, receive, timeout_s)
-        if not answered.wait(timeout_s + GRACE_S):
+        if not answered.wait(wait_ns(timeout_s) / 1e9 + GRACE_S):
             raise AnswerTimeoutError(f"{self._exchange.name(code)}: no answer within {timeout_s:g} s")
         answer = answers[0]
         if isinstance(answer, ClientError):
@@ -131,7 +140,7 @@ class RemotingClient:
         now_ns = self._runtime.monotonic_ns()
         with self._lock:
             self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
-            deadline_ns = now_ns + int(timeout_s * 1e9)
+            deadline_ns = now_ns + wait_ns(timeout_s)
             if self._due_ns is None or deadline_ns < self._due_ns:
                 self._due_ns = deadline_ns
                 if not self._is_awake:
@@ -225,7 +234,7 @@ class RemotingClient:
                 self._send_output()
             self._is_awake = False
             due_ns = self._due_ns
-        return None if due_ns is None else max(0.0, (due_ns - self._runtime.monotonic_ns()) / 1e9)
+        return None if due_ns is None else min(max(0.0, (due_ns - self._runtime.monotonic_ns()) / 1e9), SLEEP_S_MAX)
 
     def _wake_up(self, *, is_writable: bool) -> None:
         with self._lock:

@@ -24,6 +24,7 @@ from longpoll_client.link.exchange import (
     Exchange,
     replied,
 )
+from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import SentConnection
@@ -188,7 +189,7 @@ class AsyncConnection(asyncio.Protocol):
         """As `call_async` with a request that the caller writes; its opaque."""
         now_ns = self._now_ns()
         opaque = self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
-        if self._timer is None or now_ns + timeout_s * 1e9 < self._timer_ns:
+        if self._timer is None or now_ns + wait_ns(timeout_s) < self._timer_ns:
             self._set_timer(now_ns)
         return opaque
 
@@ -218,7 +219,7 @@ class AsyncConnection(asyncio.Protocol):
 
     async def _room(self, code: int, timeout_s: float) -> float:
         """Wait until the peer reads; the time that is left. Raises AnswerTimeoutError and ConnectionLostError."""
-        deadline_ns = self._now_ns() + int(timeout_s * 1e9)
+        deadline_ns = self._now_ns() + wait_ns(timeout_s)
         while self._is_paused:
             self._exchange.check_open(code)
             waiting = self._loop.create_future()

@@ -20,6 +20,7 @@ from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
+from longpoll_client.link.waits import wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.hooks import Outcome, SendHook, Sending, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
@@ -208,7 +209,7 @@ class AsyncProducer:
         async def send(marks: Mapping[str, str]) -> None:
             await self._send(self._single(topic, message, marks), select, timeout_s)
 
-        return await self._requests.ask(correlation_id, timeout_s, send)
+        return await self._requests.ask(correlation_id, wait_ns(timeout_s) / 1e9, send)
 
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """As `Producer.reply`, with its errors."""
@@ -263,7 +264,7 @@ class AsyncProducer:
 
     def _begin(self, parcel: Parcel, select: Select | None, timeout_s: float) -> _Sending:
         now_ns = self._now_ns()
-        tries = Tries(parcel, select, now_ns + int(timeout_s * 1e9), self._slow, header_of)
+        tries = Tries(parcel, select, now_ns + wait_ns(timeout_s), self._slow, header_of)
         return _Sending(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:

@@ -17,6 +17,7 @@ from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch
 from longpoll_client.credentials import Credentials
+from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig, StartAt
 from longpoll_protocol.bodies import MessageQueue
@@ -89,8 +90,9 @@ class AsyncPullConsumer(AsyncConsumer):
     async def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
         """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
 
-        Raises LifecycleError before the start and after the close.
+        Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
+        check_count(count_max)
         await self.commit()
         batch, self._rest = self._rest, None
         if batch is not None and batch.puller.is_paused:
@@ -129,7 +131,7 @@ class AsyncPullConsumer(AsyncConsumer):
     async def _next_batch(self, timeout_s: float) -> Batch | None:
         """The first batch whose queue is ours; None when none comes in time."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
                 while not self._member.lifecycle.is_closed:
                     batch = self._first()
                     if batch is not None:

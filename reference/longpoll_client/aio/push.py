@@ -305,12 +305,17 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
         """What the listener answers, or raises; one that raises, hangs, or answers what is none has put them off."""
         first = messages[0]  # The listener may do with the list what it likes.
+        group = self._config.group
         giving.began_ns = self._runtime.monotonic_ns()
         try:
             answer: Answer = await self._listener(messages)
         except asyncio.CancelledError:
-            if not giving.is_late or giving.task.cancelling() > 1:
+            if giving.task.cancelling() > giving.is_late:
                 raise
+            if not giving.is_late:
+                # Nobody has cancelled this task: what the listener awaited was, and it let that through.
+                log.warning("the listener of group %s was cancelled at %s; it comes again", group, place_of(first))
+                return ConsumeStatus.LATER, RuntimeError("the listener raised CancelledError")
             log.warning(
                 "the listener of group %s has not answered for %g s at %s and is cancelled; it comes again",
                 self._config.group,

@@ -19,6 +19,7 @@ from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.credentials import Credentials
+from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig, StartAt
 from longpoll_protocol.bodies import MessageQueue
@@ -94,8 +95,9 @@ class PullConsumer(MemberConsumer):
     def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
         """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
 
-        Raises LifecycleError before the start and after the close.
+        Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
+        check_count(count_max)
         self.commit()
         self._look_at_rest()
         if not self._open:
@@ -120,7 +122,7 @@ class PullConsumer(MemberConsumer):
 
     def _next_batch(self, timeout_s: float) -> Batch | None:
         """The first batch whose queue is ours and not paused; None when none comes in time."""
-        end_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
+        end_ns = self._runtime.monotonic_ns() + wait_ns(timeout_s)
         while not self._member.lifecycle.is_closed:
             self._waiting = [batch for batch in self._waiting if not batch.puller.is_dropped]
             for place, batch in enumerate(self._waiting):

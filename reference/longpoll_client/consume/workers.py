@@ -60,10 +60,10 @@ class Keeping:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if isinstance(error, Exception):
-            self.error = error
-            return True
-        return False
+        if error is not None:
+            # Who exits a thread of ours, or is cancelled there, ends neither the thread nor the process.
+            self.error = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+        return error is not None
 
 
 def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:

@@ -21,6 +21,7 @@ from attrs import define, field
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
+from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode
 from longpoll_protocol.errors import LocalProtocolError, ProtocolError
 from longpoll_protocol.frames.command import Command, encode, encode_reply_head
@@ -85,7 +86,7 @@ class Exchange:
             self.check_open(code)
         if len(self.calls.pending) >= PENDING_COUNT_MAX:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} calls to {self.address} wait for answers already")
-        return self.calls.add(PendingCall(code, now_ns, now_ns + int(timeout_s * 1e9), callback))
+        return self.calls.add(PendingCall(code, now_ns, now_ns + wait_ns(timeout_s), callback))
 
     def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, send: Send) -> int:
         """`begin` a call and have it sent under its opaque; raises as both do, and then there is no call."""

@@ -65,6 +65,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 def split_addresses(name_server: str) -> list[tuple[str, int]]:
     """One address or several, separated by semicolons; raises ConfigError when one is none, or there is none."""
+    if not isinstance(name_server, str):
+        raise ConfigError(f"name server {name_server!r} is no text: write HOST:PORT, such as 127.0.0.1:9876")
     found = [split_address(address) for address in name_server.split(";") if address.strip()]
     if not found:
         raise ConfigError("no name server is named: write HOST:PORT, such as 127.0.0.1:9876")

@@ -43,6 +43,7 @@ from longpoll_spec.tables import with_table
 BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
 COMPRESS_OVER_BYTES: Final = 4096
+_BYTES: Final = (bytes, bytearray, memoryview)
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
 
@@ -58,10 +59,22 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
     delay_level: int = 0
     """1 to 18 of "1s 5s 10s 30s 1m ... 2h": consumers get it after that delay; 0 at once. Not in a batch."""
 
+    def _check(self) -> None:
+        """Refuse what would be sent as something else, or not at all; raises ConfigError."""
+        for name, value in (("tags", self.tags), ("keys", self.keys)):
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name} is {value!r}: give text (several keys are separated by spaces)")
+        for name, value in self.properties.items():
+            if not (isinstance(name, str) and isinstance(value, str) and name and value):
+                raise ConfigError(f"property {name!r} is {value!r}: give text of a character at least for both")
+        if not isinstance(self.delay_level, int) or self.delay_level < 0:
+            raise ConfigError(f"delay_level is {self.delay_level!r}: give 1 to 18, or 0 for no delay")
+
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""
         if not (self.properties or self.tags or self.keys or self.delay_level):
             return f"{UNIQUE_KEY}{NAME_END}{msg_id}{PAIR_END}{WAIT}{NAME_END}true{PAIR_END}"
+        self._check()
         delay = str(self.delay_level) if self.delay_level else None
         own = {
             TAGS: self.tags,
@@ -189,10 +202,12 @@ def batch_parcel(
 
 def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
     """Check what every broker checks, before anything is sent; raises ConfigError."""
-    if not _is_named_well(topic):
+    if not isinstance(topic, str) or not _is_named_well(topic):
         raise ConfigError(
-            f"topic {topic[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
+            f"topic {str(topic)[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
         )
+    if not isinstance(body, _BYTES):
+        raise ConfigError(f"a body of type {type(body).__name__} cannot be sent: give bytes, such as text.encode()")
     if len(body) > BODY_SIZE_MAX:
         raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
     reserved = RESERVED_PROPERTIES & properties.keys() if properties else ()

@@ -13,6 +13,7 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.link.waits import wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
@@ -240,7 +241,7 @@ class Producer(Closeable):
             raise ConfigError("a producer with the connections of another client cannot wait for replies")
         self._instance.publish_route(topic)
         correlation_id, msg_id = self._ids.new(2)
-        marks = self._requests.expect(correlation_id, timeout_s, on_reply)
+        marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
         try:
             parcel = single_parcel(
                 self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing, marks=marks
@@ -277,7 +278,7 @@ class Producer(Closeable):
     def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         begun_ns = self._runtime.monotonic_ns()
-        tries = Tries(parcel, select, begun_ns + int(timeout_s * 1e9), self._slow)
+        tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow)
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
         try:

@@ -19,6 +19,7 @@ from longpoll_client.instance import ClientInstance
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.routes import Route
 from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.link.waits import wait_ns
 from longpoll_client.produce.hooks import Outcome, Sending, Watch
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
@@ -77,7 +78,7 @@ class ManySends:
         Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `told` is not called.
         """
         begun_ns = self._runtime.monotonic_ns()
-        tries = Tries(parcel, select, begun_ns + int(timeout_s * 1e9), self._slow)
+        tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow)
         sending = _Sending(tries, told, self._watch.begin(parcel), begun_ns)
         try:
             self._try(sending)

@@ -1,0 +1,190 @@
+"""Calls that are odd, wrong, or made in the wrong place: an error that says so at once, and nothing lost or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client import (
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    ConsumerConfig,
+    ConsumeStatus,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+    StartAt,
+)
+from longpoll_client.consume.workers import Answer
+from longpoll_client.errors import AnswerTimeoutError
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
+
+RUNTIME = RealRuntime()
+PATIENCE_S = 10.0
+ENDLESS = [math.inf, 1e12]
+NO_TIMES: list[Any] = [math.nan, "3", None]
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server of an embedded broker."""
+    directory = str(tmp_path_factory.mktemp("odd") / "store")
+    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
+        yield "{}:{}".format(*broker.name_server_address)
+
+
+@pytest.fixture
+def topic(name_server: str) -> Iterator[str]:
+    """One of one queue."""
+    with new_topic(name_server, 1) as made:
+        yield made
+
+
+def config(group: str) -> ConsumerConfig:
+    """From the first message, one thread or task."""
+    return ConsumerConfig(group, start_at=StartAt.FIRST, thread_count=1)
+
+
+def test_time_outs_without_end_and_those_that_are_none(name_server: str, topic: str) -> None:
+    """On threads: a year is as good as no end, what has passed is none at all, and the rest is told at once."""
+    with Producer(RUNTIME, name_server) as producer, PullConsumer(RUNTIME, name_server, config("T")) as consumer:
+        for timeout_s in ENDLESS:
+            assert producer.send(topic, b"x", timeout_s=timeout_s).code == 0
+        told: list[object] = []
+        producer.send_async(topic, b"x", told.append, timeout_s=math.inf)
+        wait_until(lambda: len(told) == 1)
+        assert isinstance(told[0], SendResult)
+        for wrong in NO_TIMES:
+            with pytest.raises(ConfigError, match="give seconds"):
+                producer.send(topic, b"x", timeout_s=wrong)
+        consumer.subscribe(topic)
+        consumer.start()
+        assert [len(consumer.poll(timeout_s, 1)) for timeout_s in ENDLESS] == [1, 1]
+        with pytest.raises(ConfigError, match="at least 1"):
+            consumer.poll(1.0, 0)
+        assert len(consumer.poll(math.inf)) == 1
+        assert consumer.poll(-1.0) == []
+
+
+def test_the_same_on_an_event_loop(name_server: str, topic: str) -> None:
+    """With the same errors."""
+
+    async def story() -> None:
+        consumer = AsyncPullConsumer(RUNTIME, name_server, config("L"))
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            for timeout_s in ENDLESS:
+                assert (await producer.send(topic, b"x", timeout_s=timeout_s)).code == 0
+            for wrong in NO_TIMES:
+                with pytest.raises(ConfigError, match="give seconds"):
+                    await producer.send(topic, b"x", timeout_s=wrong)
+            assert [len(await consumer.poll(timeout_s, 1)) for timeout_s in ENDLESS] == [1, 1]
+            with pytest.raises(ConfigError, match="at least 1"):
+                await consumer.poll(1.0, -1)
+            assert await consumer.poll(-1.0) == []
+
+    asyncio.run(story())
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"body": "text"}, "give bytes"),
+    ({"body": None}, "give bytes"),
+    ({"keys": ["a", "b"]}, "keys is"),
+    ({"tags": 5}, "tags is"),
+    ({"properties": {"a": 5}}, "property 'a'"),
+    ({"properties": {"a": ""}}, "property 'a'"),
+    ({"properties": {"": "a"}}, "property ''"),
+    ({"delay_level": "2"}, "delay_level"),
+    ({"delay_level": -1}, "delay_level"),
+    ({"topic": 5}, "topic '5'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=str)
+def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: str) -> None:
+    """Text where bytes belong, a list of keys, a property that brokers drop silently: nobody is asked."""
+    with Producer(RUNTIME, "127.0.0.1:1") as producer, pytest.raises(ConfigError, match=words):
+        producer.send(**{"topic": "T", "body": b"x"} | wrong)
+    with pytest.raises(ConfigError, match="is no text"):
+        Producer(RUNTIME, None)  # type: ignore[arg-type] # a mistake
+
+
+def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, topic: str) -> None:
+    """It would wait for its own thread; the connection serves on."""
+    outcomes: list[object] = []
+    told = threading.Event()
+
+    with Producer(RUNTIME, name_server) as producer:
+
+        def send_more(_outcome: object) -> None:
+            try:
+                outcomes.append(producer.send(topic, b"inside"))
+            except (ConfigError, AnswerTimeoutError) as error:
+                outcomes.append(error)
+            told.set()
+
+        producer.send_async(topic, b"x", send_more)
+        assert told.wait(PATIENCE_S)
+        assert "a callback cannot wait" in str(outcomes[0])
+        assert producer.send(topic, b"after").code == 0
+
+
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
+    name_server: str, topic: str, exits: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message is put off as one of any other that raises, and the next one comes."""
+
+    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        if messages[0].body == b"bad":
+            raise exits
+        return ConsumeStatus.SUCCESS
+
+    with (
+        Producer(RUNTIME, name_server) as producer,
+        PushConsumer(RUNTIME, name_server, config("E"), listen) as consumer,
+    ):
+        consumer.subscribe(topic)
+        consumer.start()
+        for body in (b"bad", b"good"):
+            producer.send(topic, body)
+        wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
+        assert consumer.statistics[topic].sent_back_count == 1
+    assert exits.__name__ in caplog.text
+
+
+def test_a_listener_whose_own_work_was_cancelled_has_put_its_message_off(name_server: str, topic: str) -> None:
+    """Of every task that gives messages: none of them ends by what a listener let through."""
+
+    async def story() -> None:
+        consumed = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            if messages[0].body == b"bad":
+                work = asyncio.create_task(asyncio.sleep(3600))
+                work.cancel()
+                await work
+            consumed.set()
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, config("C"), listen)
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            for body in (b"bad", b"bad", b"good"):
+                await producer.send(topic, body)
+            await consumed.wait()
+            assert consumer.statistics[topic].later_count == 2
+
+    asyncio.run(story())

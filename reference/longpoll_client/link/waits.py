@@ -1,0 +1,27 @@
+"""How long a caller wants to wait, and for how many at most, as it is counted.
+
+Leaves out who waits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from longpoll_spec.errors import ConfigError
+
+WAIT_S_MAX: Final = 365 * 86_400.0
+"""A wait without end lasts a year: no clock of the operating system takes much more."""
+
+
+def check_count(count_max: int | None) -> None:
+    """Raise ConfigError for a most that lets nothing come; None is no most."""
+    if count_max is not None and count_max < 1:
+        raise ConfigError(f"count_max is {count_max}: it must be at least 1, or None for as many as there are")
+
+
+def wait_ns(timeout_s: float) -> int:
+    """Nanoseconds; none of a time that is past. Raises ConfigError for what is no time."""
+    try:
+        return int(min(max(timeout_s, 0.0), WAIT_S_MAX) * 1e9)
+    except (TypeError, ValueError):
+        raise ConfigError(f"a time-out of {timeout_s!r} is none: give seconds, such as 3.0") from None
