@@ -1,4 +1,4 @@
-"""`mqadmin` 4.9.7 at our broker and at the Java broker: the same commands, the same topic and group, the same output.
+"""`mqadmin` and the dashboard at our broker and at the Java broker: the same calls, topic and group, the same output.
 
 Ports, times, ids and rates are masked, and lines are sorted, for hash maps have no order. All commands for one broker
 run in one Java machine. `docs/mqadmin.md` tells what came of it, and which commands do not apply.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from attrs import frozen
 from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
 
 from longpoll_broker.broker import Broker
@@ -27,82 +28,162 @@ from longpoll_spec.policy import ROCKETMQ_4_9
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
-SOURCE: Final = Path(__file__).parent / "java" / "MqAdmin.java"
-RUN_S: Final = 150.0
+SOURCES: Final = Path(__file__).parent / "java"
+RUN_S: Final = 400.0
 MASKS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[ #:T]\d\d:\d\d:\d\d(,\d+)?"), "TIME"),
-    (re.compile(r"\b[0-9A-F]{32}\b"), "ID"),
+    (re.compile(r"\b[0-9A-F]{32,}\b"), "ID"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"\S+@[\w@.-]+#?\S*"), "CLIENT"),
     (re.compile(r"\d+\.\d+(E-?\d+)?"), "NUMBER"),
     (re.compile(r"\b\d{12,}\b"), "MILLISECONDS"),
     # Topics whose routes were changed: Java's broker makes some of its own as it goes.
     (re.compile(r"(write perm of broker.* OK, )\d+"), r"\1COUNT"),
+    # Where a message lies in the log: Java's broker of 5.x stores some of its own.
+    (re.compile(r"(CommitLog Offset: |physicOffset=|commitLogOffset=|preparedTransactionOffset=)\d+"), r"\1PLACE"),
+    (re.compile(r"bodyCRC=-?\d+|storeSize=\d+"), "SIZE"),
+    (re.compile(r"\S+/(metadata|configs|metrics)\.json"), "FILE"),
+    (re.compile(r"RT=\d+|\b\d+ms\b|rt=\d+"), "TOOK"),
     (re.compile(r"[ \t]+"), " "),
 )
 """What differs from run to run, and what stands in its place."""
-MAKE: Final = (("updateTopic", "-c", "DefaultCluster", "-t", "T", "-r", "2", "-w", "2"),)
-ASK: Final[tuple[tuple[str, ...], ...]] = (
+COMMITTED: Final = re.compile(r'"consumerOffset":\d+,"lastTimestamp":\w+|trackType=\w+')
+"""What a running group has stored meanwhile: it does so every few seconds."""
+Commands = tuple[tuple[str, ...], ...]
+CLUSTER: Final = ("-c", "DefaultCluster")
+ID: Final = "the first message's id"
+MAKE: Final = (("updateTopic", *CLUSTER, "-t", "T", "-r", "2", "-w", "2"),)
+ASK: Final[Commands] = (
     ("topicRoute", "-t", "T"),
+    ("topicRoute", "-t", "T", "-l"),
     ("topicStatus", "-t", "T"),
     ("topicClusterList", "-t", "T"),
+    ("queryMsgByKey", "-t", "T", "-k", "k1"),
+    ("queryMsgByUniqueKey", "-t", "T", "-i", ID),
+    ("queryMsgByOffset", "-b", "java-broker", "-t", "T", "-i", "0", "-o", "1"),
+    ("printMsg", "-t", "T", "-d", "true"),
+    ("printMsgByQueue", "-t", "T", "-a", "java-broker", "-i", "0", "-p", "true", "-d", "true"),
+    ("consumeMessage", "-t", "T", "-g", "H", "-c", "2"),
     ("consumerProgress", "-g", "G"),
+    ("consumerProgress", "-g", "G", "-s", "true"),
     ("consumerConnection", "-g", "G"),
+    ("consumerStatus", "-g", "G"),
+    ("brokerConsumeStats", "-b", "BROKER"),
+    ("producer", "-b", "BROKER"),
+    ("producerConnection", "-g", "nobody", "-t", "T"),
+    ("getConsumerConfig", "-g", "nobody"),
+    ("skipAccumulatedMessage", "-g", "G", "-t", "T", "-f", "true"),
     ("queryCq", "-t", "T", "-q", "0", "-i", "0", "-c", "2"),
+    ("updateOrderConf", "-m", "put", "-t", "T", "-v", "java-broker:2"),
+    ("updateOrderConf", "-m", "get", "-t", "T"),
+    ("updateOrderConf", "-m", "delete", "-t", "T"),
+    ("updateOrderConf", "-m", "get", "-t", "T"),
     ("updateKvConfig", "-s", "N", "-k", "K", "-v", "V"),
     ("deleteKvConfig", "-s", "N", "-k", "K"),
+    ("updateNamesrvConfig", "-k", "clusterTest", "-v", "false"),
+    ("cleanExpiredCQ", "-b", "BROKER"),
+    ("cleanUnusedTopic", "-b", "BROKER"),
+    ("deleteExpiredCommitLog", "-b", "BROKER"),
+    ("exportMetadata", *CLUSTER, "-f", "FILES"),
+    ("exportConfigs", *CLUSTER, "-f", "FILES"),
+    ("exportMetrics", *CLUSTER, "-f", "FILES"),
     ("wipeWritePerm", "-b", "java-broker"),
     ("topicRoute", "-t", "T"),
     ("addWritePerm", "-b", "java-broker"),
     ("topicRoute", "-t", "T"),
-    ("updateTopicPerm", "-c", "DefaultCluster", "-t", "T", "-p", "4"),
-    ("updateSubGroup", "-c", "DefaultCluster", "-g", "H"),
-    ("deleteSubGroup", "-c", "DefaultCluster", "-g", "H"),
+    ("updateSubGroup", *CLUSTER, "-g", "H"),
+    ("cloneGroupOffset", "-s", "G", "-d", "H", "-t", "T"),
+    ("deleteSubGroup", *CLUSTER, "-g", "H"),
     ("resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0", "-f", "true"),
     ("resetOffsetByTime", "-g", "nobody", "-t", "T", "-s", "0", "-f", "true"),
     ("allocateMQ", "-t", "T", "-i", "10.0.0.1,10.0.0.2"),
-    ("deleteTopic", "-c", "DefaultCluster", "-t", "T"),
+)
+"""Commands that print the same at both brokers."""
+FAILING: Final = frozenset(
+    {
+        "producerConnection -g nobody -t T",
+        "updateOrderConf -m get -t T",
+        "topicRoute -t T",
+        "resetOffsetByTime -g nobody -t T -s 0 -f true",
+        "updateTopic -b BROKER -t T -r 4 -w 4 -o true",
+    }
+)
+"""Commands that fail at both brokers, once at least; the last makes the topic before it says so."""
+PATIENCE_S: Final = 60.0
+DASHBOARD_COUNT: Final = 37
+"""Lines that `Dashboard.java` prints."""
+END: Final[Commands] = (
+    ("updateTopic", "-b", "BROKER", "-t", "T", "-r", "4", "-w", "4", "-o", "true"),
+    ("topicStatus", "-t", "T"),
+    ("updateTopicPerm", *CLUSTER, "-t", "T", "-p", "4"),
+    ("topicRoute", "-t", "T"),
+    ("deleteTopic", *CLUSTER, "-t", "T"),
     ("topicRoute", "-t", "T"),
 )
-READ: Final[tuple[tuple[str, ...], ...]] = (
+READ: Final[Commands] = (
     ("clusterList",),
     ("clusterList", "-m"),
+    ("topicList",),
     ("topicList", "-c"),
-    ("brokerStatus", "-c", "DefaultCluster"),
-    ("getBrokerConfig", "-c", "DefaultCluster"),
+    ("brokerStatus", *CLUSTER),
+    ("getBrokerConfig", *CLUSTER),
     ("getNamesrvConfig",),
     ("statsAll",),
-    ("updateBrokerConfig", "-c", "DefaultCluster", "-k", "autoCreateTopicEnable", "-v", "true"),
+    ("consumerProgress",),
+    ("sendMsgStatus", "-b", "java-broker", "-s", "32", "-c", "2"),
+    ("checkMsgSendRT", "-t", "sent", "-a", "3", "-s", "10"),
+    ("sendMessage", "-t", "sent", "-p", "hello"),
+    ("updateBrokerConfig", *CLUSTER, "-k", "autoCreateTopicEnable", "-v", "true"),
 )
 """Commands that print what no two brokers share: they must work, and say no exception."""
 
 
-@pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of Java's broker and tools; skipped where they cannot be had."""
+def resolved(directory: Path) -> str:
+    """The class path of Java's broker and tools; skips where they cannot be had."""
     try:
-        return resolve(tmp_path_factory.mktemp("jars"), artifacts=("namesrv", "broker", "tools"))
+        return resolve(directory, artifacts=("namesrv", "broker", "tools"))
     except JavaUnavailableError as error:
         pytest.skip(f"MQADMIN NOT TRIED: {error}")
 
 
-def mqadmin(class_path: str, home: Path, name_server: str, commands: Sequence[Sequence[str]]) -> list[str]:
-    """What each command prints."""
-    (home / "conf").mkdir(parents=True, exist_ok=True)
-    (home / "conf" / "logback_tools.xml").write_text("<configuration/>")
-    lines = "".join("\t".join([*command, "-n", name_server]) + "\n" for command in commands)
-    java = ["java", "-Xmx256m", f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path, str(SOURCE)]
-    done = subprocess.run(java, input=lines, capture_output=True, text=True, timeout=RUN_S, check=False)
-    told = re.split(r"^=== \d+\n", done.stdout, flags=re.MULTILINE)[1:]
-    assert len(told) == len(commands), done.stdout[-2000:] + done.stderr[-3000:]
-    return told
+@frozen
+class Place:
+    """Where a broker is, and what runs the tools there."""
+
+    class_path: str
+    home: Path
+    name_server: str
+    broker: str
+
+    def java(self, source: str, *arguments: str, told: str = "") -> str:
+        """What a program prints; its files are in `home`."""
+        (self.home / "conf").mkdir(parents=True, exist_ok=True)
+        (self.home / "conf" / "logback_tools.xml").write_text("<configuration/>")
+        (self.home / "TOPICS").write_text('[{"topicName":"listed","readQueueNums":2,"writeQueueNums":2,"perm":6}]')
+        (self.home / "GROUPS").write_text('[{"groupName":"listed"}]')
+        options = [f"-Drocketmq.home.dir={self.home}", f"-Duser.home={self.home}", "-cp", self.class_path]
+        java = ["java", "-Xmx256m", *options, str(SOURCES / source), *arguments]
+        done = subprocess.run(
+            java, input=told, capture_output=True, text=True, timeout=RUN_S, check=False, cwd=self.home
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def mqadmin(self, commands: Commands, first_id: str = "") -> list[str]:
+        """What each command prints."""
+        names = {"BROKER": self.broker, ID: first_id}
+        rows = [[*(names.get(word, word) for word in command), "-n", self.name_server] for command in commands]
+        said = self.java("MqAdmin.java", told="".join("\t".join(row) + "\n" for row in rows))
+        found = re.split(r"^=== \d+\n", said, flags=re.MULTILINE)[1:]
+        assert len(found) == len(commands), said[-2000:]
+        return found
 
 
 def masked(text: str) -> list[str]:
     """The lines without what differs from run to run, sorted; of a failure what it says, and not where in the tool."""
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in text.splitlines() if "|-INFO" not in line]
     return sorted(line for line in lines if line and not line.startswith(("at ", "... ")))
 
 
@@ -111,47 +192,78 @@ def has(got: Sequence[str], count: int) -> bool:
     return len(got) >= count
 
 
-def administered(class_path: str, home: Path, name_server: str) -> tuple[dict[str, list[str]], dict[str, str], int]:
-    """What the commands print: masked, and as they are; and how many messages the running group got in all."""
-    mqadmin(class_path, home, name_server, MAKE)
-    told: list[str] = []
+@frozen
+class Administered:
+    """What the tools say of a broker."""
+
+    asked: dict[str, list[str]]
+    """By number and command what it prints, masked."""
+    read: dict[str, str]
+    """The same of commands that print what is each broker's own, as it is."""
+    dashboard: list[str]
+    """What the dashboard's calls say, masked."""
+    got_count: int
+    """How many messages the running group got in all."""
+
+
+def administered(place: Place) -> Administered:
+    """Have the tools work on a topic with four messages, and a group that consumes them."""
+    place.mqadmin(MAKE)
     got: list[str] = []
+    said: list[str] = []
+    dashboard = ""
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         got.extend(message.msg_id for message in messages)
         return ConsumeStatus.SUCCESS
 
-    with Producer(RealRuntime(), name_server) as producer:
-        for number in range(4):
-            producer.send("T", b"body", queue_id=number % 2)
+    with Producer(RealRuntime(), place.name_server) as producer:
+        sent = [producer.send("T", b"body", queue_id=number % 2, keys=f"k{number}") for number in range(4)]
+    first_id = sent[0].msg_id
     # The first one stores how far the group is when it closes; the second is running while the group is reset.
     for count in (4, 8):
-        consumer = PushConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST), listen)
+        config = ConsumerConfig(group="G", start_at=StartAt.FIRST)
+        consumer = PushConsumer(RealRuntime(), place.name_server, config, listen)
         consumer.subscribe("T")
         consumer.start()
         with consumer:
-            told = mqadmin(class_path, home, name_server, (*READ, *ASK)) if count > 4 else []
-            wait_until(partial(has, got, count))
-    asked = told[len(READ) :]
-    by_command = {f"{number} {' '.join(command)}": masked(asked[number]) for number, command in enumerate(ASK)}
-    return by_command, {" ".join(command): text for command, text in zip(READ, told, strict=False)}, len(got)
+            said = place.mqadmin((*READ, *ASK), first_id) if count > 4 else []
+            wait_until(partial(has, got, count), PATIENCE_S)
+            if count > 4:
+                # Once more all four by a reset, and one of them that the dashboard has consumed again.
+                dashboard = place.java("Dashboard.java", place.name_server, place.broker, "T", "G", first_id)
+                wait_until(partial(has, got, 13), PATIENCE_S)
+    said += place.mqadmin(END)
+    numbered = enumerate((*ASK, *END))
+    return Administered(
+        {f"{number} {' '.join(command)}": masked(said[len(READ) + number]) for number, command in numbered},
+        {" ".join(command): text for command, text in zip(READ, said, strict=False)},
+        [COMMITTED.sub("COMMITTED", line) for line in masked(dashboard) if line.startswith("##")],
+        len(got),
+    )
 
 
-def test_mqadmin_says_the_same_of_our_broker_as_of_javas(class_path: str, tmp_path: Path) -> None:
-    """Each command's masked output is equal, and the running group got its four messages again after the reset."""
+def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_path: Path) -> None:
+    """Each command prints the same, or works where it prints what is each broker's own; the group got all again."""
+    class_path = resolved(tmp_path)
     with running(class_path, tmp_path / "java", settings="defaultTopicQueueNums=8\n") as java:
-        theirs, _read, their_count = administered(class_path, tmp_path / "tools", "{}:{}".format(*java.name_server))
+        place = Place(class_path, tmp_path / "tools", "{}:{}".format(*java.name_server), "{}:{}".format(*java.address))
+        theirs = administered(place)
     config = BrokerConfig(broker_name="java-broker")
     with Broker.start(RealRuntime(), str(tmp_path / "ours"), policy=ROCKETMQ_4_9, config=config) as broker:
-        ours, read, our_count = administered(
-            class_path, tmp_path / "tools", "{}:{}".format(*broker.name_server_address)
-        )
-    assert (their_count, our_count) == (8, 8)
-    for command, text in read.items():
+        name_server = "{}:{}".format(*broker.name_server_address)
+        place = Place(class_path, tmp_path / "tools", name_server, "{}:{}".format(*broker.address))
+        ours = administered(place)
+    for command, text in ours.read.items():
         assert "Exception" not in text, (command, text)
         assert text.strip(), command
-    differing = {command: (theirs[command], ours[command]) for command in theirs if theirs[command] != ours[command]}
-    assert differing == {}
+    differing = {command: (said, ours.asked[command]) for command, said in theirs.asked.items()}
+    assert {command: pair for command, pair in differing.items() if pair[0] != pair[1]} == {}
+    assert theirs.dashboard == ours.dashboard
+    assert theirs.got_count == ours.got_count == 13
+    failed = {command for command, said in ours.asked.items() if any("Exception" in line for line in said)}
+    assert {command.split(" ", 1)[1] for command in failed} == FAILING
+    assert len(ours.dashboard) == DASHBOARD_COUNT
 
 
 def test_a_planted_difference_is_seen() -> None:

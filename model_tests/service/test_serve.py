@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 from model_tests.service.commands import StartCommand, commands
 
-from longpoll.options.broker_conf import read_broker_conf
+from longpoll.addresses import address_of
+from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll_broker.testing.brokers import Connect
 from longpoll_broker.testing.raw_client import send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.log_record import DELAY_LEVELS
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE
 
@@ -97,12 +100,55 @@ def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
     """And a value that cannot be is named with its line."""
     conf = tmp_path / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n! note\n\n")
-    broker, store, unknown = read_broker_conf(conf)
+    broker, store, place, unknown = read_broker_conf(conf)
     assert not broker.property_filter
+    assert place == BrokerPlace()
     assert (store.commit_log_file_size, store.flush_disk_sync, broker.long_polling, unknown) == (65536, True, False, [])
     conf.write_text("enablePropertyFilter=true\n")
     assert read_broker_conf(conf)[0].property_filter
-    for line in ("longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense"):
+    for line in (
+        "longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense", "listenPort=70000",
+        "listenPort=x", "messageDelayLevel=1s 2s",
+    ):  # fmt: skip
         conf.write_text("brokerName=a\n" + line)
         with pytest.raises(ConfigError, match="line 2"):
             read_broker_conf(conf)
+
+
+def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
+    serve: StartCommand, connect: Connect, tmp_path: Path
+) -> None:
+    """Port, advertised host and the store's directory; the log may be elsewhere, and is found there again."""
+    conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
+    conf.write_text(
+        f"listenPort=0\nbrokerIP1=10.1.2.3\nmessageDelayLevel={DELAY_LEVELS}\n"
+        f"storePathRootDir={root}\nstorePathCommitLog={log}\nstorePathIndex={root}/index\n"
+    )
+    for count in (1, 2):
+        process = serve("--name-server", "127.0.0.1:0", "--config", str(conf), "--json")
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["store"] == str(root)
+        client = connect(address_of(ready["broker"]))
+        assert send_message(client, "T") == count - 1
+        name_server = connect(address_of(ready["name-server"]))
+        route = json.loads(bytes(name_server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body))
+        assert route["brokerDatas"][0]["brokerAddrs"]["0"] == f"10.1.2.3:{address_of(ready['broker'])[1]}"
+        process.send_signal(signal.SIGTERM)
+        _out, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, "")
+        assert [file.name for file in log.iterdir()] == ["0" * 20]
+        assert (root / "commitlog").resolve() == log.resolve()
+
+
+def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:
+    """Where the log is in the store's directory already, and its key names another place."""
+    (tmp_path / "root" / "commitlog").mkdir(parents=True)
+    place = BrokerPlace(directory=tmp_path / "root", commitlog=tmp_path / "log")
+    with pytest.raises(ConfigError, match="is there already"):
+        place.link(tmp_path / "root")
+    assert BrokerPlace(commitlog=tmp_path / "a" / "commitlog").root == tmp_path / "a"
+    assert BrokerPlace(commitlog=tmp_path / "log").root is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be the store's index"):
+        BrokerPlace(index=tmp_path / "file").link(tmp_path / "other")

@@ -261,7 +261,7 @@ def test_each_limit_is_a_setting(tmp_path: Path) -> None:
     """Of `broker.conf`, by the name that the metric and the log say."""
     file = tmp_path / "broker.conf"
     file.write_text("".join(f"{limit.value} = 7\n" for limit in Reached))
-    config, _store, unknown = read_broker_conf(file)
+    config, _store, _place, unknown = read_broker_conf(file)
     assert unknown == []
     assert config == BrokerConfig(
         connection_count_max=7,

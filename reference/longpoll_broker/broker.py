@@ -103,7 +103,8 @@ class Broker(Stoppable):
             pull_queue=self.pulling.queue,
         )
         replicator = replicator_of(shared, ha_listener)
-        advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
+        listens_on = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
+        advertised = shared.config.advertised_host or listens_on
         self._own = OwnBroker(
             shared.config,
             shared.topics,

@@ -78,6 +78,8 @@ class BrokerConfig:
     broker_name: str = field(default="broker-a")
     cluster_name: str = field(default="DefaultCluster")
     broker_id: int = field(default=0)
+    advertised_host: str = field(default="")
+    """`brokerIP1`: the host that routes and registrations name; empty: the one that it listens on, or loopback."""
     role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = field(default="ASYNC_MASTER")
     """`brokerRole`: a slave copies its master's log and takes no messages; sends to a SYNC_MASTER wait for a slave."""
     master: str = field(default="")

@@ -68,6 +68,8 @@ DELAY_LEVELS_MS: Final = tuple(
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 """`messageDelayLevel`: how long level 1, 2, ... waits."""
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""The same as it stands in a `broker.conf`."""
 LEVEL: Final = re.compile("[0-9]{1,9}")
 """What counts as a level; longer numbers overflow in Java."""
 

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from longpoll.addresses import address_of
 from longpoll.guard import printable
-from longpoll.options.broker_conf import read_broker_conf
+from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
@@ -34,6 +34,8 @@ from longpoll_runtime.turns import short_turns
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 
+LISTEN = "127.0.0.1:10911"
+
 
 @click.command()
 @click.option(
@@ -41,7 +43,7 @@ from longpoll_spec.policy import preset, with_knobs
 )
 @policy_option("See `longpoll policies`.")
 @knob_option("Set one knob of the policy; repeatable.")
-@click.option("--listen", default="127.0.0.1:10911", show_default=True, help="Address of the broker; port 0 picks one.")
+@click.option("--listen", show_default=LISTEN, help="Address of the broker; port 0 picks one.")
 @click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
 @click.option("--ha", metavar="HOST:PORT", help="Slaves may connect there; whoever does is shown all of the log.")
 @click.option("--slave-of", metavar="HOST:PORT", help="Be a slave of the master that serves requests there.")
@@ -67,7 +69,7 @@ def serve(
     store_directory: Path | None,
     policy_name: str,
     knobs: tuple[str, ...],
-    listen: str,
+    listen: str | None,
     name_server: str,
     ha: str | None,
     slave_of: str | None,
@@ -102,9 +104,9 @@ def serve(
       longpoll serve --tls-certificate server.pem --tls-key server.key --tls-required --tls-client-authority ca.pem
     """
     policy = with_knobs(preset(policy_name), knobs)
-    broker_config, store_config = BrokerConfig(), StoreConfig()
+    broker_config, store_config, place = BrokerConfig(), StoreConfig(), BrokerPlace()
     if config_file is not None:
-        broker_config, store_config, unknown = read_broker_conf(config_file)
+        broker_config, store_config, place, unknown = read_broker_conf(config_file)
         if unknown:
             err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}")
     if acl_file is not None:
@@ -121,8 +123,10 @@ def serve(
     try:
         with ExitStack() as stack:
             stack.enter_context(logging_to(sys.stderr, log_format, log_level))
+            store_directory = store_directory or place.root
             if store_directory is None:
                 store_directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-")))
+            place.link(store_directory)
             directory = str(store_directory.absolute())
             try:
                 broker = Broker.start(
@@ -131,7 +135,7 @@ def serve(
                     policy=policy,
                     config=broker_config,
                     store_config=store_config,
-                    listen=address_of(listen),
+                    listen=address_of(listen or place.listen or LISTEN),
                     name_server=address_of(name_server),
                     ha=None if ha is None else address_of(ha),
                     record_directory=None if record is None else str(record.absolute()),

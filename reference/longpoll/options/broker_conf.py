@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from attrs import frozen
 
 from longpoll.addresses import address_of
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_protocol.log_record import DELAY_LEVELS
 from longpoll_spec.errors import ConfigError
 
 
@@ -45,6 +47,18 @@ def _hours(text: str) -> str:
     return text
 
 
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < PORT_END:
+        raise ValueError(f"{text} is no port: these are from 0 to {PORT_END - 1}")
+    return value
+
+
+def _host(text: str) -> str:
+    address_of(f"{text}:0")
+    return text
+
+
 def _role(text: str) -> str:
     if text not in {"ASYNC_MASTER", "SYNC_MASTER", "SLAVE"}:
         raise ValueError(f"{text!r} is none of ASYNC_MASTER, SYNC_MASTER and SLAVE")
@@ -63,12 +77,14 @@ def _addresses(text: str) -> str:
 
 
 HOURS_OF_DAY: Final = 24
+PORT_END: Final = 65_536
 Key = tuple[str, Callable[[str], Any]]
 BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerName": ("broker_name", str),
     "brokerClusterName": ("cluster_name", str),
     "brokerId": ("broker_id", _count),
     "brokerRole": ("role", _role),
+    "brokerIP1": ("advertised_host", _host),
     "slaveReadEnable": ("slave_read", _boolean),
     "namesrvAddr": ("name_servers", _addresses),
     "haMasterAddress": ("ha_master", _address),
@@ -135,14 +151,67 @@ STORE_KEYS: Final[dict[str, Key]] = {
 }
 
 
-def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, list[str]]:
-    """The settings in a file and the keys that are not ours; raises ConfigError."""
+PLACE_KEYS: Final[dict[str, Key]] = {
+    "listenPort": ("listen_port", _port),
+    "storePathRootDir": ("directory", Path),
+    "storePathCommitLog": ("commitlog", Path),
+    "storePathConsumeQueue": ("consumequeue", Path),
+    "storePathIndex": ("index", Path),
+}
+DELAYS: Final = "messageDelayLevel"
+"""Must be RocketMQ's own: a queue of the schedule is told by it what it delivers when."""
+
+
+KEYS: Final = BROKER_KEYS | STORE_KEYS | PLACE_KEYS
+
+
+@frozen
+class BrokerPlace:
+    """Where a broker's file has it listen and keep its store; None where it does not say."""
+
+    listen_port: int | None = None
+    directory: Path | None = None
+    commitlog: Path | None = None
+    consumequeue: Path | None = None
+    index: Path | None = None
+
+    @property
+    def root(self) -> Path | None:
+        """The store's directory: RocketMQ's example files name the log's alone, which is in it."""
+        if self.directory is None and self.commitlog is not None and self.commitlog.name == "commitlog":
+            return self.commitlog.parent
+        return self.directory
+
+    @property
+    def listen(self) -> str | None:
+        """HOST:PORT where it is to listen."""
+        return None if self.listen_port is None else f"127.0.0.1:{self.listen_port}"
+
+    def link(self, root: Path) -> None:
+        """Have parts of the store that are to be elsewhere be links in its directory; raises ConfigError."""
+        for name, wanted in (("commitlog", self.commitlog), ("consumequeue", self.consumequeue), ("index", self.index)):
+            there = root / name
+            if wanted is None or wanted.absolute() == there.absolute():
+                continue
+            try:
+                wanted.mkdir(parents=True, exist_ok=True)
+                root.mkdir(parents=True, exist_ok=True)
+                if not there.is_symlink() and not there.exists():
+                    there.symlink_to(wanted.absolute(), target_is_directory=True)
+                if there.resolve() == wanted.resolve():
+                    continue
+            except OSError as error:
+                raise ConfigError(f"{wanted} cannot be the store's {name}: {error}") from None
+            raise ConfigError(f"{there} is there already, and is not {wanted}: move it there, or leave its key out")
+
+
+def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace, list[str]]:
+    """The settings in a file, where it has the broker be, and the keys that are not ours; raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    broker: dict[str, Any] = {}
-    store: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     unknown: list[str] = []
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -152,12 +221,20 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, list[str]]:
         if not equals:
             # The line is not shown: it may be what is secret.
             raise ConfigError(f"{path}, line {number} is not KEY=VALUE; write it so, or put # before it")
-        if name not in BROKER_KEYS and name not in STORE_KEYS:
+        if name == DELAYS:
+            if value.split() != DELAY_LEVELS.split():
+                raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}: only {DELAY_LEVELS!r} is served")
+            continue
+        if name not in KEYS:
             unknown.append(name)
             continue
-        field, convert = BROKER_KEYS.get(name) or STORE_KEYS[name]
         try:
-            (broker if name in BROKER_KEYS else store)[field] = convert(value)
+            found[name] = KEYS[name][1](value)
         except ValueError as error:
             raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}: {error}") from None
-    return attrs.evolve(BrokerConfig(), **broker), attrs.evolve(StoreConfig(), **store), unknown
+    broker, store, place = (
+        {keys[name][0]: value for name, value in found.items() if name in keys}
+        for keys in (BROKER_KEYS, STORE_KEYS, PLACE_KEYS)
+    )
+    settings = attrs.evolve(BrokerConfig(), **broker), attrs.evolve(StoreConfig(), **store)
+    return *settings, BrokerPlace(**place), unknown

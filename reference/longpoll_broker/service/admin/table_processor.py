@@ -40,7 +40,7 @@ from longpoll_protocol.bodies import (
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetBrokerConfigResponseHeader
-from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.log_record import DELAY_LEVELS, SCHEDULE_TOPIC
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
 
@@ -93,6 +93,7 @@ _STORE_KEYS: Final = {
 }
 _FIXED: Final = {
     "filterServerNums": "0",
+    "messageDelayLevel": DELAY_LEVELS,
     "msgTraceTopicName": TRACE_TOPIC,
     "traceOn": "true",
     "traceTopicEnable": "false",
