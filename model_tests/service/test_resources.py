@@ -15,8 +15,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.access import ADMIN_CODES
 from longpoll_broker.service.access import resources
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect
-from longpoll_broker.testing.raw_client import RawClient, send_fields
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
@@ -33,11 +33,17 @@ accounts:
       - open=PUB|SUB
     groupPerms:
       - theirs=DENY
+  - accessKey: trusted
+    secretKey: 13572468
+    defaultTopicPerm: PUB|SUB
+    defaultGroupPerm: PUB|SUB
+    topicPerms:
+      - secret=DENY
   - accessKey: administrator
     secretKey: 87654321
     admin: true
 """
-SECRETS: Final = {"stranger": "12345678", "administrator": "87654321"}
+SECRETS: Final = {"stranger": "12345678", "trusted": "13572468", "administrator": "87654321"}
 PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01u\x02"
 FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
 
@@ -169,6 +175,25 @@ def test_nothing_is_sent_by_way_of_the_brokers_own_topics(topic: str, broker: Br
     assert refused(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x"), f"topic:{topic}")
     assert call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x", "administrator").code != 0
     assert broker.store.visible_end(topic, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties"),
+    [("SCHEDULE_TOPIC_XXXX", "DELAY\x0118\x02KEYS\x01k\x02"), ("RMQ_SYS_TRANS_HALF_TOPIC", PREPARED)],
+)
+def test_what_waits_is_not_read_where_it_waits(topic: str, properties: str, broker: Broker, connect: Connect) -> None:
+    """An account that may read every topic but one would read that one's messages among the others'."""
+    client = connect(broker.address)
+    prepared = "4" if topic.endswith("HALF_TOPIC") else "0"
+    place_of(client, "secret", properties, prepared)
+    queue_id = 0 if prepared == "4" else 17
+    wait_until(lambda: broker.store.visible_end(topic, queue_id) == 1)
+    pull = pull_fields(topic, 0, queue_id=queue_id)
+    for account, is_read in (("trusted", False), ("stranger", False), ("administrator", True)):
+        answer = call(client, RequestCode.PULL_MESSAGE, pull, account=account)
+        assert (answer.code == 0, refused(answer, f"topic:{topic}")) == (is_read, not is_read)
+    asked = {"topic": topic, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    assert refused(call(client, RequestCode.QUERY_MESSAGE, asked, account="trusted"), f"topic:{topic}")
 
 
 # -- every code --------------------------------------------------------------------------------------------------------

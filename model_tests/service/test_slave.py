@@ -105,11 +105,16 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
             (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, b""),
             (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"H"}'),
             (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "H"}, b""),
+            *(
+                (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, b'{"topicConfigList":[{"topicName":"V"}]}'),
+                (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, b'{"groupConfigList":[{"groupName":"I"}]}'),
+            )[: 0 if policy is ROCKETMQ_4_9 else 2],
         )
     ]
     changes = policy is ROCKETMQ_5
-    assert codes == [0 if changes else 1] * 4
+    assert codes == [0 if changes else 1] * len(codes)
     assert (broker.topics.get("U") is not None, broker.topics.get("T") is None) == (changes, changes)
+    assert (broker.topics.get("V") is not None) == changes
 
 
 def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(start_slave: StartSlave, connect: Connect) -> None:

@@ -20,7 +20,14 @@ from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.message import HANDLE_SIZE_MAX, BatchMessage, RecallHandle, encode_batch, read_handle
+from longpoll_protocol.message import (
+    HANDLE_SIZE_MAX,
+    PROPERTIES_SIZE_MAX,
+    BatchMessage,
+    RecallHandle,
+    encode_batch,
+    read_handle,
+)
 from longpoll_protocol.names import TIMER_TOPIC
 from longpoll_protocol.properties import encode_properties, read_properties
 from longpoll_runtime.real import RealRuntime
@@ -216,6 +223,9 @@ def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Con
         (RecallHandle("T", "other", soon, "K").encode(), "T", 604, "not available"),
         (RecallHandle("T", "broker-a", "5", "K").encode(), "T", 604, "timestamp invalid"),
         (RecallHandle("T", "broker-a", "x", "K").encode(), "T", 604, "timestamp invalid"),
+        (RecallHandle("T", "broker-a", soon, "").encode(), "T", 604, "handle is invalid"),
+        (RecallHandle("T", "broker-a", soon, "K\2REAL_TOPIC\1U").encode(), "T", 604, "handle is invalid"),
+        (RecallHandle("T", "broker-a", soon, "K\0").encode(), "T", 604, "handle is invalid"),
         (RecallHandle("none", "broker-a", soon, "K").encode(), "none", 17, "not exist"),
     ):
         answer = recall(client, handle, topic)
@@ -244,6 +254,22 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
 def test_any_text_is_read_without_an_exception(text: str) -> None:
     """As no handle, or as one."""
     assert read_handle(text) is None or text
+
+
+def test_properties_that_fit_while_it_waits_fit_when_it_goes(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """A message gets two properties more with its delivery: one without room for them is refused, not lost."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    sizes = range(PROPERTIES_SIZE_MAX - 350, PROPERTIES_SIZE_MAX - 100, 5)
+    sent = {str(size): send(client, key=str(size), TIMER_DELAY_SEC="1", long="x" * size).code for size in sizes}
+    assert set(sent.values()) == {0, 13}
+    taken = [key for key, code in sent.items() if code == 0]
+    are_read(broker, len(taken))
+    clock.now_ms += 5000
+    wait_until(lambda: broker.store.visible_end("T", 0) == len(taken))
 
 
 def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:

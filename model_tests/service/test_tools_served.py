@@ -14,6 +14,7 @@ import pytest
 from model_tests.service.test_administered import commit, joined, told
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.traits import CODES_OF_5
 from longpoll_broker.service.admin import connection_processor, list_processor, progress_processor
 from longpoll_broker.service.io.channel import Outbox
@@ -116,6 +117,15 @@ def test_a_list_that_is_too_long_is_refused(
     assert "over the limit of 1" in str(made.remark)
 
 
+def test_a_topic_of_a_list_has_a_filter_type_that_there_is(start_broker: StartBroker, connect: Connect) -> None:
+    """As one that 17 makes; nothing of the list is made."""
+    broker = start_broker()
+    body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "topicFilterType": "x" * 100_000}]}
+    made = connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
+    assert (made.code != 0, len(made.remark or "") < 200) == (True, True)
+    assert (broker.topics.get("A"), broker.topics.get("B")) == (None, None)
+
+
 def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect: Connect) -> None:
     """303: for each queue; one without messages has -1, and no group is behind what there is not."""
     broker = start_broker()
@@ -154,6 +164,10 @@ def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Con
     assert [broker.offsets.query(topic, "H", 0) for topic in ("T", "U")] == [7, 7]
     commit(client, "T", "G", 9)
     assert broker.offsets.query("T", "H", 0) == 7
+    fields = {"srcGroup": "G", "destGroup": "H" * 100_000, "topic": "T", "offline": "true"}
+    answer = client.call(RequestCode.CLONE_GROUP_OFFSET, fields)
+    assert (answer.code, "longer than" in str(answer.remark)) == (1, True)
+    assert max(map(len, broker.offsets.by_pair)) < 100
 
 
 @POLICIES
@@ -172,6 +186,28 @@ def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Conne
     assert ('"pullOffset":1' in body) == (policy is ROCKETMQ_5)
     ordered = told(client, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
     assert (ordered["totalDiff"], ordered["consumeStatsList"]) == (0, [{"G": []}])
+
+
+def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """317: each group's own way through 100,000 offsets kept every client waiting for minutes."""
+    client = connect(start_broker().address)
+    sent(client)
+    for group in ("G", "G@H"):
+        make_group(client, group)
+        commit(client, "T", group, 1)
+
+    def never(_offsets: Offsets, _group: str) -> list[str]:
+        raise AssertionError("the offsets are gone through for one group")
+
+    monkeypatch.setattr(Offsets, "topics_of", never)
+    answer = client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    assert answer.code == 0, answer.remark
+    body = bytes(answer.body)
+    assert (body.count(b'{"G":'), body.count(b'{"G@H":'), body.count(b'"offsetTable"')) == (1, 1, 2)
+    monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 1)
+    assert "2 groups, over the limit" in str(client.call(RequestCode.GET_BROKER_CONSUME_STATS, {}).remark)
 
 
 def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_broker.core.tables.addresses import Match
-from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
 
 
 class Right(enum.IntFlag):
@@ -68,7 +68,12 @@ class Account:
     rights: Mapping[str, Right]
 
     def right(self, resource: str) -> Right:
-        """What the account may do with a topic, or with a group's retry topic."""
+        """What the account may do with a topic, or with a group's retry topic.
+
+        What waits in the broker's own topics is of every topic there is, so no default counts for these.
+        """
+        if resource in NOT_FOR_SENDING:
+            return self.rights.get(resource, Right.DENY)
         default = self.default_group if resource.startswith(RETRY_PREFIX) else self.default_topic
         return self.rights.get(resource, default)
 

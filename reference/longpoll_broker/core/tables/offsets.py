@@ -8,7 +8,7 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -79,6 +79,19 @@ class Offsets:
         """The topics that a group has stored offsets of."""
         suffix = SEPARATOR + group
         return [pair.removesuffix(suffix) for pair in self.by_pair.copy() if pair.endswith(suffix)]
+
+    def topics_by_group(self, groups: Collection[str]) -> dict[str, list[str]]:
+        """What `topics_of` tells of each of these groups, the table being gone through once."""
+        found: dict[str, list[str]] = {group: [] for group in groups}
+        for pair in self.by_pair.copy():
+            # A group may have the mark in its name, and then its retry topic has it too.
+            at = pair.find(SEPARATOR)
+            while at >= 0:
+                topics = found.get(pair[at + 1 :])
+                if topics is not None:
+                    topics.append(pair[:at])
+                at = pair.find(SEPARATOR, at + 1)
+        return found
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have stored offsets of a topic."""

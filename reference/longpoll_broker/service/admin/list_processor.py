@@ -25,7 +25,7 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
-from longpoll_protocol.names import group_problem, name_problem
+from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 LIST_COUNT_MAX: Final = 10_000
 """Most topics or groups of one request."""
@@ -102,6 +102,8 @@ class ListProcessor(Serving):
         counts = (topic.read_queue_nums, topic.write_queue_nums)
         if problem is None and not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
             problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
+        if problem is None and topic.topic_filter_type not in FILTER_TYPES:
+            problem = f"topicFilterType {topic.topic_filter_type[:40]!r} is none of {', '.join(sorted(FILTER_TYPES))}"
         return problem
 
     def _group_problem(self, name: str) -> str | None:

@@ -8,7 +8,7 @@ Leaves out who the members of a group are (`connection_processor`). Source: `Adm
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -132,6 +132,9 @@ class ProgressProcessor(Serving):
         """314: a group begins where another one is; success also when there is nothing to copy."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         topic, group = header.topic, header.src_group
+        if len(header.dest_group) > self.groups.size_max:
+            told = f"the group's name is longer than {self.groups.size_max} characters"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
         # Java goes through every topic when none is named, and copies the offsets of no name each time.
         if topic is not None and (self._consumed(group, topic) or (header.offline and self.topics.get(topic))):
             self.offsets.clone(topic, group, header.dest_group)
@@ -143,9 +146,13 @@ class ProgressProcessor(Serving):
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
         found: list[dict[str, list[dict[str, Any]]]] = []
         count = total = 0
-        for group in sorted(self.groups.by_name.copy()):
+        topics_by_group = self.offsets.topics_by_group(self.groups.by_name.copy())
+        if len(topics_by_group) > TOLD_GROUP_COUNT_MAX:
+            limit = f"over the limit of {TOLD_GROUP_COUNT_MAX}: ask for one group (208)"
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {len(topics_by_group)} groups, {limit}")
+        for group, names in sorted(topics_by_group.items()):
             rows = []
-            for topic in self._consumed(group, None):
+            for topic in self._wanted(group, names):
                 if is_order and not topic.order:
                     continue
                 count += topic.write_queue_nums
@@ -201,7 +208,10 @@ class ProgressProcessor(Serving):
 
     def _consumed(self, group: str, topic: str | None) -> list[TopicConfig]:
         """The topics to tell of; of a group with live members only those that it wants."""
-        names = [topic] if topic is not None and topic.strip() else self.offsets.topics_of(group)
+        return self._wanted(group, [topic] if topic is not None and topic.strip() else self.offsets.topics_of(group))
+
+    def _wanted(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
+        """The topics of these names that are here; of a group with live members only those that it wants."""
         with self.lock:
             live = self.clients.group(group)
             wanted = set() if live is None else set(live.subscriptions)

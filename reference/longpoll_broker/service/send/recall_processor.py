@@ -43,6 +43,8 @@ RECALL_TAG: Final = "_RECALL_TAG_"
 _FIELDS: Final = {"MSG_REGION": "DefaultRegion"}
 _NOT_HERE: Final = "recall failed, broker service not available"
 _NO_HANDLE: Final = (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+_MARKS: Final = re.compile(r"[\0\1\2]")
+"""What a key must not contain: it would become further properties of what takes the message back."""
 _TIME: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -63,6 +65,8 @@ class RecallProcessor(Serving):
         """370: take a message back by its handle; success also when it is gone already, or recalled."""
         header = RecallMessageRequestHeader.decode(command.ext_fields)
         handle = read_handle(header.recall_handle)
+        if handle is not None and (not handle.key or _MARKS.search(handle.key)):
+            handle = None
         refusal = self._off() or self._refusal(header.topic, handle)
         if refusal is not None or handle is None:
             return answer(command, *(refusal or _NO_HANDLE), _FIELDS)

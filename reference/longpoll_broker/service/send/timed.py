@@ -19,11 +19,14 @@ from longpoll_broker.service.send.append import moved
 from longpoll_broker.service.send.inner_queues import SendRefusedError
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_protocol.names import TIMER_TOPIC
 from longpoll_protocol.properties import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
     TIMER_RECALLED_KEY,
     PropertiesForm,
@@ -39,6 +42,12 @@ ILLEGAL: Final = (
 )
 WISHES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """The properties by which a producer wishes for a time."""
+TIME_SIZE_MAX: Final = 15
+"""Most digits of a time that a message waits for."""
+WAITING_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - sum(
+    len(name) + TIME_SIZE_MAX + 2 for name in (TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS)
+)
+"""Most bytes of the properties of a message that waits: it gets two more with its delivery, which must fit."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
@@ -58,7 +67,8 @@ def timed(
 ) -> MessageToStore:
     """The message as it waits for its time; itself when it need not. `properties` get when it goes.
 
-    Raises SendRefusedError for a wish that is no number, or too far away, and where as many wait as may (`is_full`).
+    Raises SendRefusedError for a wish that is no number, or too far away, for properties that could not be delivered,
+    and where as many wait as may (`is_full`).
     """
     if not wishes_time(properties) or message.topic == TIMER_TOPIC:
         return message
@@ -73,7 +83,12 @@ def timed(
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many wait already")
     # The second before the one that it is to go with, or before.
     properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
-    return moved(message, properties, TIMER_TOPIC, 0, form)
+    waiting = moved(message, properties, TIMER_TOPIC, 0, form)
+    size = len(waiting.properties)
+    if size > WAITING_SIZE_MAX:
+        told = f"the message is illegal: the properties have {size} bytes, and of a message that waits at most"
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{told} {WAITING_SIZE_MAX} are allowed")
+    return waiting
 
 
 def _wished(properties: Mapping[str, str], now_ms: int) -> int:

@@ -22,7 +22,7 @@ from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.send.append import Appender, brought_back
-from longpoll_broker.service.send.timed import PRECISION_MS
+from longpoll_broker.service.send.timed import PRECISION_MS, TIME_SIZE_MAX
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = 100
 READ_COUNT: Final = 256
 """Messages that are read before those that are due have their turn."""
-_TIME_SIZE_MAX: Final = 15
 
 
 @define(slots=True, eq=False)
@@ -106,7 +105,7 @@ class TimerService(ServiceThread):
     def _due_ms(self, offset: int) -> int | None:
         record = self._record(offset)
         text = "" if record is None else _properties(record).get(TIMER_OUT_MS, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) <= _TIME_SIZE_MAX else None
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= TIME_SIZE_MAX else None
 
     def _record(self, offset: int) -> Record | None:
         unit = self.store.unit(TIMER_TOPIC, 0, offset)
@@ -126,6 +125,7 @@ class TimerService(ServiceThread):
                 # It may go well the next time; what went before it is told again by nobody.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
+                self._gone.update(offset for _due_ms, offset, _read_ms in taken[:number])
                 if isinstance(error, TopicLeavingError):
                     return False
                 raise
