@@ -18,12 +18,15 @@ from typing import Final
 
 from docs.site import clauses, commands, slides, start
 from docs.site.book import book
+from docs.site.chinese import CHINESE
 from docs.site.diagrams import drawn
 from docs.site.sections import API, FROM_OUTSIDE, SECTIONS, Section
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 OWN: Final = DOCS / "site"
+_BROKEN: Final = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef”])\n(?=[\u4e00-\u9fff“《A-Za-z\[]|`(?!``))")
+"""The end of a line between Chinese words; what begins a list, a heading or a block stays where it is."""
 _FENCED: Final = re.compile(r"^(```+)(\w*)[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 PICTURED: Final = DOCS / "findings.md"
 """The page on which each run is drawn below the commands that explain it."""
@@ -74,6 +77,8 @@ def _page(path: Path, place: str, known: dict[Path, str], target: Path) -> str:
     """A page of the tree as the site has it."""
     parts, at = [], 0
     text = path.read_text("utf-8")
+    if path.parent == CHINESE:
+        text = unbroken(text)
     for block in _FENCED.finditer(text):
         parts.append(linked(text[at : block.start()], path, place, known, target))
         parts.append(_block(block))
@@ -81,6 +86,15 @@ def _page(path: Path, place: str, known: dict[Path, str], target: Path) -> str:
             parts += [f"\n\n```{{raw}} html\n{start.picture(token)}\n```\n" for token in EXPLAINED.findall(block[0])]
         at = block.end()
     return "".join([*parts, linked(text[at:], path, place, known, target)])
+
+
+def unbroken(text: str) -> str:
+    """Chinese prose with each paragraph on one line: a browser shows the end of a line as a space, which none has."""
+    parts, at = [], 0
+    for block in _FENCED.finditer(text):
+        parts += [_BROKEN.sub("", text[at : block.start()]), block[0]]
+        at = block.end()
+    return "".join([*parts, _BROKEN.sub("", text[at:])])
 
 
 def _block(block: re.Match[str]) -> str:

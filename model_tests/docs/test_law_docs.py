@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -81,10 +82,14 @@ def _takes_long(command: str) -> bool:
     return bool(re.search(r"ablate| prove |check --policy rocketmq-4.9$", command))
 
 
+LONG: Final = (pytest.mark.long, pytest.mark.timeout(1800))
+"""A proof for any number takes minutes, and many times as long beside other work."""
+
+
 def _cases() -> list[ParameterSet]:
     """Each command once; what tries every knob or every number takes long."""
     return [
-        pytest.param(page, command, marks=pytest.mark.long if _takes_long(command) else ())
+        pytest.param(page, command, marks=LONG if _takes_long(command) else ())
         for page, command in dict.fromkeys(_commands())
     ]
 

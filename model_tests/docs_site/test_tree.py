@@ -39,6 +39,17 @@ def test_links_lead_into_the_site(tmp_path: Path) -> None:
     assert "class LongpollError" in (tmp_path / "files/spec/longpoll_spec/errors.py.txt").read_text()
 
 
+def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
+    """A paragraph is one line; headings, lists, details and blocks keep theirs."""
+    page = "# 课\n\n一句。\n“二”句，\n`a` 三句\nABC\n- 项\n1. 项\n<details>\n\n```text\n一\n二\n```\n四\n五\n"
+
+    said = tree.unbroken(page)
+    assert said == page.replace("句。\n“", "句。“").replace("，\n`", "，`").replace("句\nA", "句A").replace(
+        "四\n五", "四五"
+    )
+    assert tree.unbroken("one\ntwo\n") == "one\ntwo\n"
+
+
 def test_every_diagram_of_the_docs_is_drawn() -> None:
     """With each of its nodes and words."""
     blocks = [block for page in tree.places() for block in MERMAID.findall(page.read_text("utf-8"))]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from longpoll_spec.render.export.explorer.page import part
 
-RUN_S: Final = 300.0
+RUN_S: Final = 1500.0
 ASKS: Final = """
 const data = JSON.parse(require("fs").readFileSync(process.argv[2], "utf8"));
 const answers = JSON.parse(require("fs").readFileSync(process.argv[3], "utf8")).map((asked) => {

@@ -55,7 +55,7 @@ def _data(policy: str, bounds: str) -> str:
 
 
 def _case(entry: Entry) -> ParameterSet:
-    slow = [pytest.mark.long] if entry.distinct_states > QUICK_STATES else []
+    slow = [pytest.mark.long, pytest.mark.timeout(1800)] if entry.distinct_states > QUICK_STATES else []
     return pytest.param(entry, marks=slow, id=f"{entry.policy}-{entry.bounds}")
 
 
@@ -145,6 +145,27 @@ def test_a_run_that_the_law_does_not_take_is_refused(tmp_path: Path) -> None:
     (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token_of(model, [hold])}])
 
     assert found["error"] == f"step 1: {hold.label} cannot happen here"
+
+
+def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:
+    """A law for two knobs where both change a step, and none where one changes nothing beside the other."""
+    data = _of_policy("rocketmq-4.9")
+    names = [law["policy"] for law in json.loads(data)["laws"]]
+    two = [name for name in names if name.count("+") == 2]
+    chosen = two[:: len(two) // 4]
+    found = asked_of_node(tmp_path, data, [{"law": names.index(name), "limit": BY_HAND_STATES} for name in chosen])
+
+    assert len(two) > 90
+    for name, seen in zip(chosen, found, strict=True):
+        model = model_named(name, "tiny")
+        ours = explore(model, properties_of(model), engine="python", limit_states=BY_HAND_STATES)
+        assert (seen["states"], seen["transitions"], seen["runs"]) == (
+            ours.distinct_states,
+            ours.transitions,
+            _runs(ours),
+        ), name
+    assert "rocketmq-4.9+recheck_after_hold=after_insert+recheck=walk" in two
+    assert [name for name in two if "heap_entry" in name and "expiry" not in name] == []
 
 
 def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:

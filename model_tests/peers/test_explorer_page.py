@@ -14,7 +14,7 @@ from model_tests.judge.test_browser import MEASURE, SCREENS, WATCH_CANVAS
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.policy import preset
+from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.testing.explorer import explorer_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
@@ -86,9 +86,10 @@ def _choose(browser: Browser, which: str, value: str) -> None:
                 " box.dispatchEvent(new Event('change')) }")  # fmt: skip
 
 
-def test_the_page_is_small(page: Path) -> None:
-    """With all its laws and slips."""
-    assert page.stat().st_size < BYTES_MAX
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_is_small(name: str) -> None:
+    """With all its laws and slips, whatever its own policy."""
+    assert len(explorer_of(preset(name), partial(named, "tiny")).encode()) < BYTES_MAX
 
 
 def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
@@ -176,6 +177,39 @@ def test_a_knob_that_closes_the_window(opened: Browser) -> None:
     assert opened.run("document.querySelector('[data-property=lost_by_hold]')") is None
     assert opened.run("document.querySelectorAll('.found').length") > 0
     assert replay(_token(opened)).model.policy.recheck_after_hold == "after_insert"
+
+
+def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
+    """The second list has what changes something beside the first; the page says what, and the token has both."""
+    first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
+    _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
+    assert "new steps: recheck" in _text(opened, "#differs")
+    another = "[...document.getElementById('knob2').options].map((each) => each.text)"
+    assert "recheck=walk" in opened.run(another)
+    assert "heap_entry=until_answered" not in opened.run(another)
+    _choose(opened, "knob2", opened.run(first.format("recheck=walk").replace("'knob'", "'knob2'")))
+    policy = replay(_token(opened)).model.policy
+
+    assert (policy.recheck_after_hold, policy.recheck) == ("after_insert", "walk")
+    assert "walk_start" in _text(opened, "#differs")
+    token = _token(opened)
+    _reload(opened)
+    assert _token(opened) == token
+    assert opened.run("document.getElementById('knob2').selectedOptions[0].text") in {
+        "recheck=walk",
+        "recheck_after_hold=after_insert",
+    }
+    _choose(opened, "knob2", opened.run("document.getElementById('knob').value"))
+    assert replay(_token(opened)).model.policy.name.count("+") == 1
+    assert opened.complaints == []
+
+
+def test_a_knob_that_changes_nothing_is_said_to(opened: Browser) -> None:
+    """Under these bounds, where nobody commits; of the policy itself nothing is said."""
+    assert _text(opened, "#differs") == ""
+    _choose(opened, "knob", opened.run("[...document.getElementById('knob').options]"
+            ".find((each) => each.text === 'commit=monotone_max').value"))  # fmt: skip
+    assert _text(opened, "#differs") == "Under these bounds it changes no step."
 
 
 def test_a_slip_is_explored_at_once(opened: Browser) -> None:

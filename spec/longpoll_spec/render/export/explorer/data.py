@@ -211,7 +211,7 @@ def _property(item: Property, pool: Pool) -> dict[str, Any]:
         "sentence": pool.text(item.sentence),
         "term": pool.term(item.term),
         "here": pool.term(item.here),
-        "closing": [[label, pool.term(condition)] for label, condition in item.closing],
+        "closing": [[pool.text(label), pool.term(condition)] for label, condition in item.closing],
     }
 
 

@@ -229,7 +229,7 @@ const Law = (() => {
         }
         if (!this.value(item.here)) found.push([at, -1]);
         for (const [label, condition] of item.closing) {
-          const step = this.byLabel.get(label);
+          const step = this.byLabel.get(this.data.texts[label]);
           if (enabled.includes(step) && this.value(condition)) found.push([at, step]);
         }
       });

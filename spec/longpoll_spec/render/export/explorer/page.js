@@ -134,6 +134,40 @@ function read() {
   }
 }
 
+/* The settings of a law beside its policy's own, such as `take=in_place`. */
+const settingsOf = (each) => each.policy.split("+").slice(1);
+const lawWith = (settings) => data.laws.findIndex((each) => each.policy === [preset(), ...settings].join("+"));
+
+/* The knob that is otherwise, and of the others those that change some step beside it; and what they change. */
+function drawKnobs() {
+  const own = settingsOf(law()), knob = at("knob"), another = at("knob2");
+  const first = own.find((each) => String(lawWith([each])) === knob.value) ?? own[0];
+  const alone = lawWith(first === undefined ? [] : [first]);
+  // The page's own policy may have several settings, of which none has a law for itself here.
+  knob.value = String(alone < 0 ? now.law : alone);
+  another.replaceChildren();
+  put(another, "option", say("no other"), { value: knob.value });
+  data.laws.forEach((each, number) => {
+    const two = settingsOf(each);
+    if (each.policy.split("+")[0] !== preset() || two.length !== 2 || !two.includes(first)) return;
+    put(another, "option", two.find((setting) => setting !== first), { value: String(number) });
+  });
+  another.value = String(now.law);
+  another.disabled = another.options.length === 1;
+  at("differs").textContent = own.length ? differs(lawWith([])) : "";
+}
+
+/* What the law's steps say otherwise than those of another law, by the steps' names. */
+function differs(number) {
+  const texts = (each) => new Map(each.actions.map((entry) => [data.entries[entry].label, entry]));
+  const here = texts(data.laws[now.law]), there = texts(data.laws[number]);
+  const named = (labels) => [...new Set([...labels].map((label) => label.split("(")[0]))].join(", ") || say("none");
+  const other = [...here.keys()].filter((label) => there.has(label) && there.get(label) !== here.get(label));
+  const come = [...here.keys()].filter((label) => !there.has(label)), gone = [...there.keys()].filter((label) => !here.has(label));
+  if (!other.length && !come.length && !gone.length) return say("Under these bounds it changes no step.");
+  return say("Steps that say something else: {0}; new steps: {1}; steps that are gone: {2}.", named(other), named(come), named(gone));
+}
+
 /* What an address has broken: a slip's number, the changes by hand, or null. */
 function brokenOf(names, number) {
   if (!names.length) return null;
@@ -147,7 +181,7 @@ function brokenOf(names, number) {
 function draw() {
   if (at("policy").value !== preset() || !at("knob").options.length) settings();
   at("policy").value = preset();
-  at("knob").value = String(now.law);
+  drawKnobs();
   at("slip").value = now.slip === null || byHand() ? "" : String(now.slip);
   at("slip").disabled = at("text").disabled = now.law !== 0;
   const sizes = law().sizes.split(", ").map((size) => size.replace(/^(\D+) (\d+)$/, (_, word, count) => `${say(word)} ${count}`));
@@ -458,7 +492,8 @@ function settings() {
   at("knob").replaceChildren();
   data.laws.forEach((each, number) => {
     const [name, ...knobs] = each.policy.split("+");
-    if (name === here) put(at("knob"), "option", knobs.join(", ") || say("as the policy is"), { value: String(number) });
+    if (name !== here || (knobs.length > 1 && number)) return;
+    put(at("knob"), "option", knobs.join(", ") || say("as the policy is"), { value: String(number) });
   });
   at("slip").replaceChildren();
   put(at("slip"), "option", say("the law as it is"), { value: "" });
@@ -480,10 +515,12 @@ function begin() {
     at("knob").replaceChildren();
     draw();
   });
-  at("knob").addEventListener("change", () => {
-    open(Number(at("knob").value), null, []);
-    draw();
-  });
+  for (const name of ["knob", "knob2"]) {
+    at(name).addEventListener("change", () => {
+      open(Number(at(name).value), null, []);
+      draw();
+    });
+  }
   at("slip").addEventListener("change", () => {
     open(now.law, at("slip").value === "" ? null : Number(at("slip").value), []);
     draw();
