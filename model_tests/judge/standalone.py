@@ -38,7 +38,7 @@ OF_A_WORKER: Final = (
 )
 """What a worker of any PySpark cluster with Arrow has."""
 DEPLOY: Final = "org.apache.spark.deploy"
-WAIT_S: Final = 90
+WAIT_S: Final = 300
 BRIDGE: Final = "lpspark0"
 NETWORK: Final = "10.213.77"
 """The first three numbers of the addresses in namespaces."""

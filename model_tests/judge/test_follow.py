@@ -34,7 +34,7 @@ from longpoll_spec.history import META_FILE, Event
 if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 ENCODE = msgspec.json.Encoder().encode
 Grow = Callable[[bytes], None]
 
@@ -140,22 +140,28 @@ def test_planted_a_cut_at_the_end_of_the_file_is_noticed(
     assert "damage" in {gap["kind"] for gap in last.gaps}
 
 
-def test_a_part_that_must_be_whole_counts_once_it_stopped_growing(growing: tuple[Path, Grow]) -> None:
-    """Parquet has its table of contents at its end: until then it is neither read nor damage."""
+def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
+    """Parquet has its table of contents at its end: until that is there it is neither read nor damage, then it is read.
+
+    What tells of no end counts once it has stopped growing.
+    """
     directory, _grow = growing
     content = lines_of(faulty_events()[:100])
     table, _damages = read_range(str(_written(directory, content)), 0, len(content))
     pq.write_table(table, directory / "whole")
     parquet = (directory / "whole").read_bytes()
-    part = directory / "part-1.parquet"
+    part, packed = directory / "part-1.parquet", directory / "part-2.ndjson.zst"
     growth = Growth([directory])
     part.write_bytes(parquet[:500])
-    growing_still = [growth.look()]
+    packed.write_bytes(pa.compress(content, "zstd", asbytes=True))
+    torn = growth.look()
     part.write_bytes(parquet)
-    growing_still.append(growth.look())
+    packed.write_bytes(pa.compress(content + content, "zstd", asbytes=True))
+    whole = growth.look()
 
-    assert [(look.slices, look.damages) for look in growing_still] == [([], []), ([], [])]
-    assert [each.path for each in growth.look().slices] == [str(part)]
+    assert (torn.slices, torn.damages) == ([], [])
+    assert ([each.path for each in whole.slices], whole.damages) == ([str(part)], [])
+    assert [each.path for each in growth.look().slices] == [str(part), str(packed)]
 
 
 def _written(directory: Path, content: bytes) -> Path:

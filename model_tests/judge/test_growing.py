@@ -17,7 +17,7 @@ from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.source import Slice, find, read_slice
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import Limits, Steps, follow
-from longpoll_judge.run.growing import beside
+from longpoll_judge.run.growing import beside, recent
 from longpoll_judge.run.growing.queues import Growing
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta
@@ -248,7 +248,7 @@ def test_every_byte_is_read_once(reads: list[Slice], tmp_path: Path) -> None:
 
 def test_what_is_sent_is_judged_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of a send is told while the history grows, and the sum does not pass for the whole."""
-    monkeypatch.setattr(beside, "FRESH_NS", 0)
+    monkeypatch.setattr(recent, "FRESH_NS", 0)
     recording = simulated(4)
     FAULTS["sends_inverted"].apply(recording)
     directory = written(recording, tmp_path / "history")
@@ -262,4 +262,4 @@ def test_what_is_sent_is_judged_beside(tmp_path: Path, monkeypatch: pytest.Monke
     assert are_found(told, whole)
     assert "send.sequential" in {one.clause for one in told.values()}
     assert fewer.keys() <= told.keys()
-    assert growing.beside.count <= 200 + 1_200 / 6
+    assert growing.beside.recent.count <= 200 + 1_200 / 6

@@ -206,9 +206,17 @@ def run_until(
     return running.returncode, out, said
 
 
+ON_SPARK = pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.xdist_group("spark")])
+
+
 @pytest.mark.long
-def test_a_process_that_is_killed_tells_each_finding_once(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a long history, twice; each fault is in the file once, as the whole has it."""
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("engine", ["local", ON_SPARK])
+def test_a_process_that_is_killed_tells_each_finding_once(engine: str, tmp_path: Path) -> None:
+    """SIGKILL in the middle of a long history, twice; each fault is in the file once, as the whole has it.
+
+    On Spark workers read what is new and a stream brings it; what was judged is kept by the same file.
+    """
     made, history = tmp_path / "made", tmp_path / "history"
     history.mkdir()
     tile = simulated_tile(Load(events=120_000))
@@ -224,7 +232,7 @@ def test_a_process_that_is_killed_tells_each_finding_once(tmp_path: Path) -> Non
     counts = np.cumsum([write_place(made, (tile, wrong)[place.tile], place) for place in places]).tolist()
     parts = sorted(made.iterdir())
     found, kept = tmp_path / "found.ndjson", tmp_path / "kept"
-    command = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", "local", "--follow", "--json"]
+    command = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", engine, "--follow", "--json"]
     command += ["--findings", str(found), "--checkpoint", str(kept)]
     (killed, _out, _said), (again, _out, said), (ended, out, _said) = [
         run_until(command, parts[place : place + 2], history, kept, counts[place + 1]) for place in (0, 2, 4)

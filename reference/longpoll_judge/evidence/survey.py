@@ -104,6 +104,11 @@ class Survey(msgspec.Struct):
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events are left out of excerpts, by the clause that each is of."""
 
+    @property
+    def disorder_ns(self) -> int:
+        """The longest that any source told an event after one that came later."""
+        return max((seen.disorder_ns for seen in self.sources.values()), default=0)
+
 
 @frozen
 class SourceFacts:

@@ -1,12 +1,13 @@
 """A history that is still written: as much of it as is whole, so that the line that is being written is no damage.
 
-NDJSON grows line by line, and counts up to its last newline. A part of another kind is whole once it has stopped
-growing between two looks. Leaves out who looks, and when (`follow`), and Spark's stream (`stream`).
+NDJSON grows line by line, and counts up to its last newline. Parquet has its table of contents at its end, and is whole
+once that can be read; a part of another kind once it has stopped growing between two looks. Leaves out who looks, and
+when (`follow`), and Spark's stream (`stream`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from attrs import define, field
 
 from longpoll_judge.read import files
 from longpoll_judge.read.source import History, RowGroups, find, kind_of
-from longpoll_spec.history import NDJSON_SUFFIX, PART_FILES
+from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 BLOCK_BYTES: Final = 1 << 16
 """How much of a file's end is read at once in search of its last newline."""
@@ -71,8 +72,12 @@ class Growth:
         slices = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.slices
-            if (each.start < ends[each.path] if each.path in ends else each.path in settled)
+            if (each.start < ends[each.path] if each.path in ends else self._is_whole(each.path, settled))
         ]
         growing = self.sizes.keys() - ends.keys() - settled
         damages = [damage for damage in history.damages if damage.file not in growing]
         return attrs.evolve(history, slices=slices, damages=damages)
+
+    def _is_whole(self, part: str, settled: Collection[str]) -> bool:
+        """Whether a part that is not read by lines is there to its end; one whose contents are told is."""
+        return part in settled or kind_of(part) == PARQUET_SUFFIX

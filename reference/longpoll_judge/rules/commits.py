@@ -63,7 +63,12 @@ Flags = NDArray[np.bool_]
 
 def judge_commits(history: History, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
     """Judge what the groups of all histories were told of their offsets; how many questions, and fields they lack."""
-    asked, answers = _exchanges(history)
+    return judge_exchanges(exchanges(read_slice(part, COLUMNS)[0] for part in history.slices), context)
+
+
+def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
+    """The same of exchanges that are at hand."""
+    asked, answers = found
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
     asked = asked.filter(compute.invert(is_reset))
@@ -127,12 +132,15 @@ class _Reset:
         return all(own in {"", other} for own, other in pairs)
 
 
-def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
-    """The requests that commit or ask for an offset, in order, and the answers to all requests."""
+Exchanges = tuple[pa.Table, pa.Table]
+"""Requests that commit or ask for an offset, or put it elsewhere, in order; and the answers to all requests."""
+
+
+def exchanges(tables: Iterable[pa.Table]) -> Exchanges:
+    """The exchanges among some events."""
     asked, answers = [_NOTHING], [_NOTHING]
-    for part in history.slices:
-        table, _damages = read_slice(part, COLUMNS)
-        table = table.select(COLUMNS)
+    for whole in tables:
+        table = whole.select(COLUMNS)
         names = table["event"].cast(pa.string())
         codes = pa.array((*OFFSET_CODES, *RESETS), pa.int64())
         about = compute.or_(
@@ -146,6 +154,14 @@ def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
         {name: together[name].cast(pa.string()) if name == "source" else together[name] for name, _ in order}
     )
     return together.take(compute.sort_indices(plain, sort_keys=order)), pa.concat_tables(answers).unify_dictionaries()
+
+
+def answer_rows(found: Exchanges) -> Integers:
+    """By request the row of its answer; -1 for none."""
+    asked, answers = found
+    place = compute.index_in(_texts(asked, "source", "request"), value_set=_texts(answers, "source", "request"))
+    has_request = compute.not_equal(asked["request"].cast(pa.string()), "")
+    return np.where(has_request.to_numpy(), place.fill_null(-1).to_numpy(), -1).astype(np.int64)
 
 
 @frozen(eq=False)
@@ -423,10 +439,7 @@ def _offset(all_: _Exchanges, question: int) -> str:
 
 def _groups(asked: pa.Table, answers: pa.Table) -> Iterator[_Group]:
     """The exchanges of each group and queue in which the group asks for its offset, or commits one by itself."""
-    keys = _texts(asked, "source", "request")
-    found = compute.index_in(keys, value_set=_texts(answers, "source", "request"))
-    has_request = compute.not_equal(asked["request"].cast(pa.string()), "")
-    answer = np.where(has_request.to_numpy(), found.fill_null(-1).to_numpy(), -1).astype(np.int64)
+    answer = answer_rows((asked, answers))
     places = _texts(asked, "broker", "topic", "queue", "group").dictionary_encode()
     codes, names = coded(pa.table({"place": places}), "place")
     is_asked = np.zeros(len(names), dtype=np.bool_)

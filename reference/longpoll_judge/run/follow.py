@@ -4,9 +4,9 @@ A short history is judged anew each time, by the same code as one that is comple
 takes, and the next one begins after as long again at the earliest, so at most half of the time goes into judging. On
 Spark a stream tells of new events; without Spark the sizes of the parts do, and what is whole is read once.
 
-Without Spark a long history is judged by what is new in it (`growing`), to tell of findings. The last result is that of
-a judgement of the whole, so it is always the verdict on what there was. Leaves out what is whole (`growth`) and how
-results are shown (the command).
+A long history is judged by what is new in it (`growing`), to tell of findings; on Spark its workers read that, and a
+stream brings it. The last result is that of a judgement of the whole, so it is always the verdict on what there was.
+Leaves out what is whole (`growth`) and how results are shown (the command).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from attrs import define, evolve, field, frozen
@@ -25,7 +25,7 @@ from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.growth import Growth, sizes_of
 from longpoll_judge.read.source import History
-from longpoll_judge.read.tail import Tail
+from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.growing.kept import State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar
@@ -33,16 +33,23 @@ from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on,
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spill import open_spill
 
+if TYPE_CHECKING:
+    from longpoll_judge.run.spark.engine import SparkEngine
+
 PERIOD_S: Final = 0.5
 """How often there is a look for something new."""
-LONG_PERIOD_S: Final = 1.0
-"""The same of a long history: the more comes at once the less an event costs."""
+LONG_PERIOD_S: Final = 2.0
+"""The same of a long history at most: the more comes at once the less an event costs."""
+REST_SHARE: Final = 4
+"""A look at a long history begins this number of times later after the last one than that took, within these two."""
 KEEP_S: Final = 10.0
 """How often what was judged is put on disk at most, ..."""
 KEEP_SHARE: Final = 20
 """... and how many times longer it lasts until the next time than it took."""
 TELL_S: Final = 1.0
-"""How often it is told where a history stands that was there before."""
+"""How often it is told where a history stands while what is new has not been judged, ..."""
+TELL_SHARE: Final = 4
+"""... and how many times longer it lasts until the next time than it took."""
 WHOLE_EVENTS: Final = 200_000
 """A history with fewer events is judged anew each time."""
 
@@ -82,7 +89,7 @@ def follow(
     """Judge until it `stops`, and `tell` of each judgement; the last one is returned, for which there is a `look`.
 
     What the last one rests on is noted in `progress`, which others may ask. A file `kept` takes, now and then, what was
-    judged of a long history without Spark, and the next call goes on from there.
+    judged of a long history, and the next call goes on from there, on either engine.
 
     `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
 
@@ -101,25 +108,39 @@ def follow(
         return msgspec.structs.replace(result, engine=engine)
 
     has_law = bool(growth.look().laws)
-    steps = Steps.begun(limits, kept if engine == "local" and not has_law else None)
-    if steps.ends:
-        _follow_growing(growth, steps, tell, stops, progress)
-        with open_engine(engine, master, conf) as running:
-            return judged(running, look)
-    with _open(engine, master, conf) as running, _new_events(engine, running, growth) as is_new:
-        result = judged(running)
-        tell(result)
-        is_long = False
-        while not is_long and not stops(max(PERIOD_S, result.seconds)):
-            if is_new():
-                result = judged(running)
-                tell(result)
-            is_long = engine == "local" and result.events >= WHOLE_EVENTS and not has_law
-        if not is_long:
-            return judged(running, look) if look is not None or growth.has_grown() else result
-    _follow_growing(growth, steps, tell, stops, progress)
+    steps = Steps.begun(limits, None if has_law else kept, engine)
     with open_engine(engine, master, conf) as running:
+        if not steps.ends:
+            with _reading_once(running) as short, _new_events(running, growth) as is_new:
+                result = judged(short)
+                tell(result)
+                is_long = False
+                while not is_long and not stops(max(PERIOD_S, result.seconds)):
+                    if is_new():
+                        result = judged(short)
+                        tell(result)
+                    is_long = result.events >= WHOLE_EVENTS and not has_law
+                if not is_long:
+                    return judged(short, look) if look is not None or growth.has_grown() else result
+        with _arriving(running, growth, steps.ends) as arriving:
+            _follow_growing(arriving, steps, tell, stops, progress)
         return judged(running, look)
+
+
+class Arriving(Protocol):
+    """What is new in a history that is written, each byte once."""
+
+    growth: Growth
+    ends: dict[str, int]
+    """By part, how far it was handed on."""
+
+    def look(self) -> tuple[History, Sequence[Any]]:
+        """What there is now, and what of it is new, in terms of its own."""
+        ...
+
+    def read(self, new: Any, /) -> Iterator[Read]:
+        """The events of what is new, and what could not be read of it, in order and some of them together."""
+        ...
 
 
 @frozen
@@ -135,22 +156,24 @@ class Limits:
 
 
 def _follow_growing(
-    growth: Growth,
+    arriving: Arriving,
     steps: Steps,
     tell: Callable[[Result], None],
     stops: Callable[[float], bool],
     progress: Progress | None,
 ) -> None:
     """Judge what is new until it `stops`."""
-    tail = Tail(growth, threads=os.cpu_count() or 1, ends=steps.ends)
     while True:
-        begun_s = told_s = time.monotonic()
-        history, new = tail.look()
-        for tables, damages in tail.read(new):
+        begun_s = time.monotonic()
+        tell_next_s = begun_s + TELL_S
+        history, new = arriving.look()
+        for tables, damages in arriving.read(new):
             steps.growing.add(tables, damages, history)
-            if time.monotonic() - told_s >= TELL_S:
+            telling_s = time.monotonic()
+            if telling_s >= tell_next_s:
                 tell(steps.result(history))
                 told_s = time.monotonic()
+                tell_next_s = told_s + max(TELL_S, TELL_SHARE * (told_s - telling_s))
                 if stops(0.0):
                     steps.keep(is_last=True)
                     return
@@ -158,9 +181,11 @@ def _follow_growing(
         if new:
             tell(steps.result(history))
             steps.keep()
-        if progress is not None:
-            progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
-        if stops(max(LONG_PERIOD_S - (time.monotonic() - begun_s), 0.0)):
+        if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.slices):
+            progress.sizes, progress.looked_s = dict(arriving.growth.sizes), begun_s
+        took_s = time.monotonic() - begun_s
+        period_s = min(max(PERIOD_S, REST_SHARE * took_s), LONG_PERIOD_S)
+        if stops(max(period_s - took_s, 0.0)):
             steps.keep(is_last=True)
             return
 
@@ -176,6 +201,8 @@ class Steps:
     limits: Limits
     kept: Path | None = None
     """Where what was judged is kept; None for nowhere."""
+    engine: EngineName = "local"
+    """Who reads, as results say it."""
     ends: dict[str, int] = field(factory=dict)
     """By part, how far it was read."""
     keep_next_s: float = 0.0
@@ -185,14 +212,14 @@ class Steps:
     """By name and sentence, findings whose evidence is a history by itself."""
 
     @classmethod
-    def begun(cls, limits: Limits, kept: Path | None) -> Steps:
+    def begun(cls, limits: Limits, kept: Path | None, engine: EngineName = "local") -> Steps:
         """From where a file of what was judged leaves off, or from the beginning; raises `CheckpointError`."""
         growing = Growing(limits.wake_ms, limits.late_ms)
         found = read_state(kept, growing) if kept is not None else None
         if found is None:
-            return cls(growing, limits, kept)
+            return cls(growing, limits, kept, engine)
         shown = {(finding.id, finding.why): finding for finding in found.shown}
-        return cls(found.growing, limits, kept, ends=found.ends, shown=shown)
+        return cls(found.growing, limits, kept, engine, ends=found.ends, shown=shown)
 
     def keep(self, *, is_last: bool = False) -> None:
         """Put on disk what was judged, if it is time; raises OSError."""
@@ -208,14 +235,14 @@ class Steps:
         so_far = self.growing.so_far(history)
         survey = self.growing.survey
         gaps = so_far.gaps + self._gaps(so_far, history)
-        found = self.growing.beside.found.values()
+        found = self.growing.beside.findings()
         result = added_up(so_far.rows, gaps, survey, history, found)
         result = msgspec.structs.replace(
             result,
             findings=self._with_evidence(result, history),
             events=survey.event_count,
             seconds=round(time.monotonic() - self.begun_s, 3),
-            engine="local",
+            engine=self.engine,
             thresholds=self.limits.named(),
         )
         self.begun_s = time.monotonic()
@@ -248,25 +275,47 @@ class Steps:
 
 
 @contextmanager
-def _open(engine: EngineName, master: str | None, conf: Mapping[str, str] | None) -> Iterator[Engine]:
+def _reading_once(running: Engine) -> Iterator[Engine]:
     """The engine; without Spark one that reads what is whole once, as text takes longer to read than to judge."""
-    with open_engine(engine, master, conf) as running:
-        if not isinstance(running, LocalEngine):
-            yield running
-            return
-        with open_spill() as kept:
-            yield evolve(running, kept=kept)
+    if not isinstance(running, LocalEngine):
+        yield running
+        return
+    with open_spill() as kept:
+        yield evolve(running, kept=kept)
 
 
 @contextmanager
-def _new_events(engine: EngineName, running: Engine, growth: Growth) -> Iterator[Callable[[], bool]]:
+def _new_events(running: Engine, growth: Growth) -> Iterator[Callable[[], bool]]:
     """A question that is answered yes when there is something new."""
-    if engine == "local":
+    streaming = _streaming(running)
+    if streaming is None:
         yield growth.has_grown
         return
-    from longpoll_judge.run.spark.engine import SparkEngine  # noqa: PLC0415 - the same
     from longpoll_judge.run.spark.news import new_events  # noqa: PLC0415 - Spark takes a second to import
 
-    assert isinstance(running, SparkEngine), "the engine that was asked for"
-    with new_events(running, growth.paths) as is_new:
+    with new_events(streaming, growth.paths) as is_new:
         yield is_new
+
+
+@contextmanager
+def _arriving(running: Engine, growth: Growth, ends: dict[str, int]) -> Iterator[Arriving]:
+    """What is new from where each part ends that was judged; on Spark its stream brings it."""
+    streaming = _streaming(running)
+    if streaming is None:
+        yield Tail(growth, threads=os.cpu_count() or 1, ends=ends)
+        return
+    from longpoll_judge.run.spark.news import arriving_slices  # noqa: PLC0415 - Spark takes a second to import
+
+    with arriving_slices(streaming, growth, ends) as arriving:
+        yield arriving
+
+
+def _streaming(running: Engine) -> SparkEngine | None:
+    """The engine if its stream tells of what is new: what a server of Spark Connect calls back, it calls elsewhere."""
+    if isinstance(running, LocalEngine):
+        return None
+    from longpoll_judge.run.spark.cluster import is_remote  # noqa: PLC0415 - Spark takes a second to import
+    from longpoll_judge.run.spark.engine import SparkEngine  # noqa: PLC0415 - the same
+
+    assert isinstance(running, SparkEngine), "there are two engines"
+    return None if is_remote(running.session) else running

@@ -28,7 +28,9 @@ from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
 from longpoll_judge.read.source import kind_of
 from longpoll_judge.run.growing.beside import Beside
+from longpoll_judge.run.growing.offsets import Offsets
 from longpoll_judge.run.growing.queues import Growing, Piece
+from longpoll_judge.run.growing.recent import Recent
 from longpoll_judge.run.growing.spans import Log
 from longpoll_judge.run.overview import LogSpan
 from longpoll_judge.run.tally import Tally
@@ -37,7 +39,7 @@ from longpoll_spec.history import NDJSON_SUFFIX
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
-VERSION: Final = 1
+VERSION: Final = 2
 """Is raised with every change of what is kept, or of what the judge makes of it."""
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4
@@ -55,13 +57,27 @@ class _Piece(msgspec.Struct):
 
 
 @with_table
-class _Beside(msgspec.Struct):
+class _Recent(msgspec.Struct):
     pieces: list[tuple[bytes, int]]
     gone_ns: int
     count: int
     fresh: int
     judged_ns: int
+
+
+@with_table
+class _Offsets(msgspec.Struct):
+    recent: _Recent
+    lasting: bytes
     found: list[Finding]
+    is_over: bool
+
+
+@with_table
+class _Beside(msgspec.Struct):
+    recent: _Recent
+    found: list[Finding]
+    offsets: _Offsets
 
 
 @with_table
@@ -143,7 +159,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
 
 
 def _kept(state: State) -> _Kept:
-    growing, beside = state.growing, state.growing.beside
+    growing, beside, offsets = state.growing, state.growing.beside, state.growing.beside.offsets
     tally = growing.tally.rows()
     return _Kept(
         wake_ms=growing.wake_ms,
@@ -151,12 +167,14 @@ def _kept(state: State) -> _Kept:
         ends={part: (end, _sum_before(part, end)) for part, end in state.ends.items()},
         shown=state.shown,
         beside=_Beside(
-            pieces=[(encode(table), last_ns) for table, last_ns in beside.pieces],
-            gone_ns=beside.gone_ns,
-            count=beside.count,
-            fresh=beside.fresh,
-            judged_ns=beside.judged_ns,
+            recent=_kept_recent(beside.recent),
             found=list(beside.found.values()),
+            offsets=_Offsets(
+                recent=_kept_recent(offsets.recent),
+                lasting=encode(offsets.lasting),
+                found=list(offsets.found.values()),
+                is_over=offsets.is_over,
+            ),
         ),
         window=[_Piece(list(one.spans.values()), encode(one.log), one.last_ns) for one in growing.window],
         rare=encode(growing.rare),
@@ -177,18 +195,20 @@ def _kept(state: State) -> _Kept:
 def _state(kept: _Kept) -> State:
     tally = Tally()
     tally.add(as_table(kept.tally))
-    beside = Beside(
-        pieces=deque((decode(content), last_ns) for content, last_ns in kept.beside.pieces),
-        gone_ns=kept.beside.gone_ns,
-        count=kept.beside.count,
-        fresh=kept.beside.fresh,
-        judged_ns=kept.beside.judged_ns,
-        found={finding.id: finding for finding in kept.beside.found},
+    offsets = Offsets(
+        recent=_recent(kept.beside.offsets.recent),
+        lasting=decode(kept.beside.offsets.lasting),
+        found={finding.id: finding for finding in kept.beside.offsets.found},
+        is_over=kept.beside.offsets.is_over,
     )
     growing = Growing(
         wake_ms=kept.wake_ms,
         late_ms=kept.late_ms,
-        beside=beside,
+        beside=Beside(
+            recent=_recent(kept.beside.recent),
+            found={finding.id: finding for finding in kept.beside.found},
+            offsets=offsets,
+        ),
         window=deque(Piece(_by_log(one.spans), decode(one.log), one.last_ns) for one in kept.window),
         rare=decode(kept.rare),
         before=_by_log(kept.before),
@@ -204,6 +224,16 @@ def _state(kept: _Kept) -> State:
         settled_ns=kept.settled_ns,
     )
     return State(growing, {part: end for part, (end, _sum) in kept.ends.items()}, kept.shown)
+
+
+def _kept_recent(recent: Recent) -> _Recent:
+    pieces = [(encode(table), last_ns) for table, last_ns in recent.pieces]
+    return _Recent(pieces, recent.gone_ns, recent.count, recent.fresh, recent.judged_ns)
+
+
+def _recent(kept: _Recent) -> Recent:
+    pieces = deque((decode(content), last_ns) for content, last_ns in kept.pieces)
+    return Recent(pieces, kept.gone_ns, kept.count, kept.fresh, kept.judged_ns)
 
 
 def _by_log(spans: list[LogSpan]) -> dict[Log, LogSpan]:

@@ -135,7 +135,7 @@ class Growing:
         self._settle(history)
         context, _gaps = self._context(history)
         self._look_at_logs(context)
-        self.beside.add(table, context, self.survey)
+        self.beside.add(table, context, self.survey, self.settled_ns)
         self._forget()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:

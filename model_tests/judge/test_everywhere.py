@@ -1,0 +1,177 @@
+"""Two hundred histories are judged alike wherever the judge runs: their verdicts, and findings to the last event."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from model_tests.judge.second.corpus import calm, troubled
+from model_tests.judge.second.faults import apply, operations
+from model_tests.judge.second.observer import observe, write
+from model_tests.judge.standalone import connect_server, may_make_namespaces, standalone
+from model_tests.judge.test_growing import written
+from model_tests.judge.test_kept import generated
+
+from longpoll_judge.contract.result import Result
+from longpoll_judge.run import follow as following
+from longpoll_judge.run.follow import follow
+from longpoll_judge.run.job import judge
+from longpoll_judge.run.spark import cluster
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
+
+COUNT = int(os.environ.get("LONGPOLL_HISTORIES", "200"))
+OF_THE_SECOND = 3
+"""One of this number of histories is made by the second judge's generator."""
+EVENTS = 120
+ASKING = """
+import sys, msgspec
+from pathlib import Path
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import judge_on
+from longpoll_judge.run.spark.engine import open_engine
+
+conf = dict(word.split("=", 1) for word in sys.argv[3:])
+with open_engine(sys.argv[2], conf) as engine:
+    for directory in sorted(Path(sys.argv[1]).iterdir()):
+        result = judge_on(engine, find([directory]), wake_ms=100, late_ms=50, say=lambda _stage: None)
+        print(msgspec.json.encode([directory.name, result]).decode(), flush=True)
+"""
+"""Judges every history in a directory on one Spark, and prints each result."""
+Results = dict[str, Any]
+
+
+def made(number: int, directory: Path) -> None:
+    """A history: one with something planted, if its number is odd."""
+    if number % OF_THE_SECOND:
+        written(generated(number), directory)
+        return
+    history = observe(*(calm if number % 4 else troubled)(number, EVENTS))
+    if number % 2:
+        dice = random.Random(number)
+        place = dice.randrange(len(history.events))
+        events = apply(list(history.events), place, dice.choice(list(operations(history.events[place]))), dice)
+        history = history.with_events(events)
+    write(history, directory)
+
+
+def said(result: Result) -> Any:
+    """All of a result but what differs from run to run."""
+    return msgspec.to_builtins(msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine=""))
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The histories, each a directory."""
+    directory = tmp_path_factory.mktemp("everywhere")
+    for number in range(COUNT):
+        made(number, directory / f"{number:03}")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def here(histories: Path) -> Results:
+    """What the engine without Spark says of each, by its name."""
+    return {each.name: said(judge([each], engine="local")) for each in sorted(histories.iterdir())}
+
+
+def differing(here: Results, there: Results) -> list[str]:
+    """Which histories are not judged alike."""
+    assert there.keys() == here.keys()
+    return [name for name, result in here.items() if there[name] != result]
+
+
+def judged_on(histories: Path, master: str, *conf: str, disturb: Callable[[], None] = lambda: None) -> Results:
+    """What Spark says of each, in a process of its own; something may happen to it meanwhile."""
+    environment = {name: value for name, value in os.environ.items() if name != cluster.REMOTE}
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKING, str(histories), master, *conf],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as asking:  # fmt: skip
+        disturb()
+        told, complained = asking.communicate(timeout=3_000)
+    assert asking.returncode == 0, complained
+    lines = (msgspec.json.decode(line, type=tuple[str, Result]) for line in told.splitlines())
+    return {name: said(result) for name, result in lines}
+
+
+def test_the_histories_are_of_every_kind(here: Results) -> None:
+    """Many are valid and many invalid, by many clauses; what is planted into one changes what is said of it."""
+    verdicts = Counter(result["verdict"] for result in here.values())
+    clauses = {finding["clause"] for result in here.values() for finding in result["findings"]}
+    first = next(iter(here))
+
+    assert min(verdicts["valid"], verdicts["invalid"]) > len(here) // 5, verdicts
+    assert len(clauses) > len(here) // 10
+    assert differing(here, here | {first: here[first] | {"requests": -1}}) == [first]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_on_spark(histories: Path, here: Results) -> None:
+    """On two cores of this machine."""
+    assert differing(here, judged_on(histories, "local[2]")) == []
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_on_a_cluster_one_of_whose_two_workers_is_killed(histories: Path, here: Results, tmp_path: Path) -> None:
+    """The workers have none of our packages, and each a network of its own where that can be made."""
+    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
+        conf = [f"{name}={value}" for name, value in found.conf().items()]
+        there = judged_on(histories, found.master, *conf, disturb=lambda: found.kill_worker_at_work(seen=0))
+
+    assert differing(here, there) == []
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_on_spark_connect(histories: Path, here: Results, tmp_path: Path) -> None:
+    """A server whose workers have none of our packages."""
+    with connect_server(tmp_path) as url:
+        assert differing(here, judged_on(histories, url)) == []
+
+
+def test_followed_and_started_again(
+    histories: Path, here: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended in its middle, and begun again from its checkpoint: the last word is the same.
+
+    A last line without an end is still being written for who follows: there the word is that on the lines before it.
+    """
+    monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
+    there, expected = {}, dict(here)
+    for each in sorted(histories.iterdir()):
+        (part,) = each.glob("part-*")
+        content = part.read_bytes()
+        waits: Iterator[bool] = iter(())
+        try:
+            for cut in (len(content) // 2, len(content)):
+                part.write_bytes(content[:cut])
+                waits = iter([False, False])
+                last = follow(
+                    [each],
+                    engine="local",
+                    master=None,
+                    wake_ms=100,
+                    late_ms=50,
+                    tell=lambda _result: None,
+                    stops=lambda _seconds, waits=waits: next(waits, True),  # type: ignore[misc]
+                    kept=tmp_path / each.name,
+                )
+            if not content.endswith(b"\n"):
+                part.write_bytes(content[: content.rfind(b"\n") + 1])
+                expected[each.name] = said(judge([each], engine="local"))
+        finally:
+            part.write_bytes(content)
+        there[each.name] = said(last)
+
+    assert differing(expected, there) == []
