@@ -18,7 +18,7 @@ import msgspec
 
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.fast.send_answer import encode_send_head
-from longpoll_protocol.fast.send_request import SendConnection
+from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode_reply_head
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
 from longpoll_protocol.frames.frame import Serialisation
@@ -79,7 +79,7 @@ def decoding(command: Command) -> Callable[[], None]:
 
 def reading_a_burst(command: Command) -> Callable[[], None]:
     """Receive a chunk of sends and take the first, then those behind it, as a broker does."""
-    connection = SendConnection()
+    connection = TypedConnection()
     return _receiving(connection, command, connection.next_sends)
 
 

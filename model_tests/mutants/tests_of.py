@@ -176,6 +176,7 @@ KNOWN: Final = (
             "store/test_recovery.py",
             "store/test_store_times.py",
             "store/test_store_reads.py",
+            "store/test_copying.py",
             *KEPT_TIDY,
         ),
     ),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.service.io.totals import Reached
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.frame import Serialisation, frame_head
@@ -183,6 +184,8 @@ def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker:
             deaf.send(PULL, pull_fields("T", 0))
     except ConnectionError:
         pass
+    # Only then: waiting for the end is reading.
+    wait_until(lambda: broker.totals.reached[Reached.OUTPUT_BYTES] == 1)
     assert deaf.wait_closed()
     assert still_serves(broker, connect)
 

@@ -252,3 +252,14 @@ def test_further_queues_list_a_record_first() -> None:
     known.listed.append(0)
     bench.inner[0] = [(other, 5), (known, 6)]
     assert bench.cursor.dispatch(1) == [Arrival("T", 7, 6, 3, 4, 0, SIZE), arrival_of(0)]
+
+
+def test_a_log_may_begin_later() -> None:
+    """A copy begins where its master's log does: nothing before that is looked for."""
+    bench = Bench()
+    bench.cursor.begin_at(3 * SIZE)
+    assert bench.cursor.cursor == 3 * SIZE
+    bench.end = bench.flushed_end = 5 * SIZE
+    bench.cursor.handing = False
+    assert bench.dispatched() == [3, 4]
+    assert bench.notes.count("read 0") == 0

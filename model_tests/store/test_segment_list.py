@@ -373,3 +373,38 @@ def test_old_files_go_one_after_the_other(tmp_path: pathlib.Path, disk: Disk) ->
     segments.remove()
     assert disk.removed == names(0, 10, 20)
     assert disk.directories == [f"{tmp_path}/log"] * 2
+
+
+def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """Its last one alone, unless a flush was there before: a log whose middle file a power cut takes is damaged."""
+    segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
+    made = [segments.append(start) for start in (20, 30, 40)]
+    first, second = names(20, 30)
+    assert disk.synced == [(first, 0, 1), (second, 0, 1)]
+    assert disk.directories == [str(tmp_path / "log")] * 2
+    assert [segment.is_durable for segment in made] == [True, True, False]
+
+    segments.flush(40, 50)
+    disk.synced.clear()
+    segments.append(50)
+    assert disk.synced == []
+    segments.close()
+
+
+def test_names_of_removed_files_are_gone_before_the_next_one_goes(
+    tmp_path: pathlib.Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest first, also on the disk: what a failure or a power cut leaves has no gap. The last may come back."""
+    segments = filled(tmp_path / "log", 20, 30, 40)
+    disk.directories.clear()
+    remove = RealFiles.remove
+    seen: list[int] = []
+
+    def removing(files: RealFiles, path: str) -> None:
+        seen.append(len(disk.directories))
+        remove(files, path)
+
+    monkeypatch.setattr(RealFiles, "remove", removing)
+    segments.remove(2)
+    assert (seen, disk.directories) == ([0, 1], [str(tmp_path / "log")])
+    segments.close()

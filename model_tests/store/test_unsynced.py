@@ -98,9 +98,12 @@ def bodies_after_a_failed_removal() -> tuple[list[list[bytes]], ...]:
     return while_left, made_again
 
 
-def test_a_topic_gets_nothing_of_a_deleted_one_whose_files_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue's file that cannot be removed is no later topic's; one that takes it over, planted, is seen."""
+def test_a_topic_gets_nothing_of_a_deleted_one_whose_files_stayed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue's file that cannot be removed is told, and no later topic's; one that takes it over is seen."""
     while_left, made_again = bodies_after_a_failed_removal()
+    assert "the files of the deleted topic T cannot be removed" in caplog.text
     assert while_left == [[], []]
     assert {tuple(bodies) for bodies in made_again} == {(b"new0",)}
     monkeypatch.setattr(QueueTable, "remove_left", lambda *_: None)

@@ -14,7 +14,8 @@ from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
 from longpoll_protocol.fast import send_request
-from longpoll_protocol.fast.send_request import SendCommand, SendConnection
+from longpoll_protocol.fast.send_request import SendCommand
+from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
 from longpoll_protocol.frames.frame import HEAD, FrameReader
@@ -32,7 +33,7 @@ VALUES = (
 
 def received(header: bytes, *, reads_sends: bool) -> Command | str:
     """A frame with this JSON header as a connection reads it, or the text of its error."""
-    connection = SendConnection() if reads_sends else Connection()
+    connection = TypedConnection() if reads_sends else Connection()
     connection.receive_data(HEAD.pack(4 + len(header) + 4, len(header)) + header + b"body")
     try:
         command = connection.next_event()
@@ -96,7 +97,7 @@ def test_only_a_send_is_read_so() -> None:
 @given(st.lists(commands(), max_size=4))
 def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
     """Every other command, in either encoding."""
-    connection = SendConnection()
+    connection = TypedConnection()
     connection.receive_data(b"".join(b"".join(encode(command)) for command in wanted))
     found = [connection.next_event() for _ in wanted]
 
@@ -162,7 +163,7 @@ FRAMES = st.one_of(
 
 def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
     """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
-    connection = SendConnection(500)
+    connection = TypedConnection(500)
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -194,7 +195,7 @@ def send_burst(count: int) -> bytes:
 
 def test_a_burst_is_read_in_one_go() -> None:
     """All whole frames behind the first; the one that is cut follows with its rest."""
-    connection = SendConnection()
+    connection = TypedConnection()
     burst = send_burst(5)
     connection.receive_data(burst[:-3])
 

@@ -18,6 +18,7 @@ from longpoll_broker.assembly.pulling import Pulling
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.errors import BrokerError
+from longpoll_broker.fast.pull_bursts import PullBursts
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.access.access_processor import AccessProcessor
@@ -35,7 +36,9 @@ from longpoll_broker.service.io.processors import (
 from longpoll_broker.service.io.request_counts import RequestCounts
 from longpoll_broker.service.io.rpc_hooks import RpcHook, with_hooks
 from longpoll_broker.service.pull.pull_processor import PULLS
-from longpoll_protocol.fast.send_request import SendCommand, SendConnection
+from longpoll_protocol.fast.pull_request import PullCommand
+from longpoll_protocol.fast.send_request import SendCommand
+from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_runtime.faults import FAULTS
@@ -56,18 +59,20 @@ class BrokerHandler:
     access: AccessControl | None
     hooks: Sequence[RpcHook]
     request_counts: RequestCounts = field(init=False)
-    reads_sends: bool = field(init=False)
-    """Whether a send's fields are read with its header: signatures and hooks are about fields as they came, and 5.x
-    looks for some before it reads any."""
+    reads_fields: bool = field(init=False)
+    """Whether fields of sends and pulls are read with their headers: signatures and hooks are about fields as they
+    came, and 5.x looks for some before it reads any."""
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
     """Has a processor serve a request, and queues its answer."""
     send_bursts: SendBursts | None = field(init=False)
     """Who serves sends that lie side by side, where nothing more belongs to each."""
+    pull_bursts: PullBursts | None = field(init=False)
+    """The same of pulls."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
-        self.reads_sends = (
+        self.reads_fields = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )
         rooms = [self.sending.processors, self.pulling.processors, self.administering.processors]
@@ -76,12 +81,14 @@ class BrokerHandler:
         processors = shared.recording.of_offsets(together(rooms))
         self._serve = partial(serve, with_hooks(processors, self.hooks))
         serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
-        self.send_bursts = SendBursts(self.sending.send, self._serve) if self.reads_sends and serves_bursts else None
+        self.send_bursts = SendBursts(self.sending.send, self._serve) if self.reads_fields and serves_bursts else None
+        serves_bursts = self.pulling.pool is None and not shared.standing.is_slave
+        self.pull_bursts = PullBursts(self._serve) if self.reads_fields and serves_bursts else None
 
     def opened(self, channel: Channel) -> None:
         """Note a new connection."""
-        if self.reads_sends:
-            channel.connection = SendConnection(self.shared.config.frame_size_max)
+        if self.reads_fields:
+            channel.connection = TypedConnection(self.shared.config.frame_size_max)
         else:
             channel.connection.wait_for(self.shared.traits.first_size)
         self.shared.recording.opened(channel)
@@ -111,8 +118,8 @@ class BrokerHandler:
         self.administering.calls.closed(channel, outbox)
         outbox.flush()
 
-    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | None:
-        """Serve one request, or refuse it; who serves the sends that came right behind it, if anybody may."""
+    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | PullBursts | None:
+        """Serve one request, or refuse it; who serves those like it that came right behind it, if anybody may."""
         if self.shared.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = self._refusal(channel, command)
@@ -123,7 +130,9 @@ class BrokerHandler:
         pool = self.pulling.pool
         if pool is None or command.code not in PULLS:
             self._serve(channel, command, outbox)
-            return self.send_bursts if type(command) is SendCommand else None
+            if type(command) is SendCommand:
+                return self.send_bursts
+            return self.pull_bursts if type(command) is PullCommand else None
         if not pool.offer(
             partial(self._serve, channel, command),
             lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.hold import Pull
+from longpoll_broker.fast.pull_bursts import QuickPullProcessor
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.service.admin.role_processor import RoleProcessor
@@ -89,14 +90,13 @@ def pulling_of(shared: Shared) -> Pulling:
         queue_held_count_max=config.queue_held_count_max,
         events=shared.recording.pulls,
     )
+    processor = QuickPullProcessor if shared.is_fast else PullProcessor
     scan_period_ms = config.scan_period_ms if config.long_polling else SHORT_SCAN_MS
     return Pulling(
         runner,
         pool,
         hold_service,
-        PullProcessor(
-            runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls
-        ),
+        processor(runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls),
         RoleProcessor(
             shared.standing,
             shared.traits,

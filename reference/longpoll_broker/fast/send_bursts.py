@@ -19,7 +19,8 @@ from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head
-from longpoll_protocol.fast.send_request import SendCommand, SendConnection
+from longpoll_protocol.fast.send_request import SendCommand
+from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
@@ -43,7 +44,7 @@ class SendBursts:
         if channel.gives_way:
             return 0
         connection = channel.connection
-        assert isinstance(connection, SendConnection)
+        assert isinstance(connection, TypedConnection)
         following = connection.next_sends()
         served = 0
         while served < len(following) and not channel.gives_way:

@@ -22,7 +22,7 @@ _RESPONSE = CommandFlag.RESPONSE.value
 
 @define(slots=True, eq=False)
 class PatchedSendProcessor(SendProcessor):
-    """`SendProcessor` for connections that read sends (`SendConnection`); it serves any other as well."""
+    """`SendProcessor` for connections that read sends (`TypedConnection`); it serves any other as well."""
 
     _is_patched: bool = field(init=False)
     """Whether an answer is given at once, with nothing in it but the message's place."""

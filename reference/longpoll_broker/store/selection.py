@@ -5,6 +5,10 @@ Leaves out the extended consume queue and the slave's rule for uncorrected offse
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import accumulate
+from operator import add, gt
+from struct import Struct
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
@@ -16,6 +20,12 @@ from longpoll_protocol.log_record import lookup_in
 
 SCAN_BYTES_MIN: Final = 16_000
 """Bytes of units that one read looks at, at least: 800 units. More only when more messages were asked for."""
+
+
+@lru_cache(maxsize=64)
+def _places(count: int) -> Struct:
+    """Physical offset and size of each of `count` units."""
+    return Struct(">" + "qi8x" * count)
 
 
 def memory_of(config: StoreConfig) -> int:
@@ -133,25 +143,27 @@ class _Scan:
         segment = self._log.segments.find(first)
         if count < 1 or segment is None or first < memory_start:
             return 0
-        runs = []
-        size_bytes, start, end = 0, first, first
-        for physical_offset, size, _tags_code in UNIT.iter_unpack(units[: count * UNIT_SIZE]):
-            if physical_offset != end:
-                runs.append((start, end))
-                start = physical_offset
-            if physical_offset < end or size <= 0:
+        numbers = _places(count).unpack_from(units)
+        starts, sizes = numbers[::2], numbers[1::2]
+        # Far quicker than unit by unit: where each record starts if the one before it ends there, as it mostly does.
+        joined = tuple(accumulate(sizes, initial=first))
+        runs, end = [(first, joined[-1])], joined[-1]
+        if joined[:-1] != starts:
+            ends = list(map(add, starts, sizes))
+            if any(map(gt, ends, starts[1:])):
                 return 0
-            end = physical_offset + size
-            size_bytes += size
-        if end > min(segment.stop, self.log_end) or size_bytes > config.transfer_bytes_max_in_memory:
+            breaks = [at for at in range(1, count) if starts[at] != ends[at - 1]]
+            runs = [(starts[at], ends[to - 1]) for at, to in zip([0, *breaks], [*breaks, count], strict=True)]
+            end = ends[-1]
+        size_bytes = joined[-1] - first
+        if min(sizes) <= 0 or end > min(segment.stop, self.log_end) or size_bytes > config.transfer_bytes_max_in_memory:
             return 0
-        runs.append((start, end))
         view, base = segment.view, segment.start
         self.records = [view[start - base : end - base] for start, end in runs]
         self.offsets = list(range(offset, offset + count))
         self.size_bytes = size_bytes
         # The last unit that was looked at: the one that was one too many, if there is one.
-        self.physical_last = UNIT.unpack_from(units, min(count, unit_count - 1) * UNIT_SIZE)[0]
+        self.physical_last = starts[-1] if count == unit_count else UNIT.unpack_from(units, count * UNIT_SIZE)[0]
         self.status = GetStatus.FOUND
         return count
 

@@ -12,9 +12,8 @@ from typing import Final
 
 import msgspec
 
-from longpoll_protocol.frames.command import Command, decode_frame
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.frame import Frame, Serialisation
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.frames.json_header import HeaderNumbers
 from longpoll_protocol.headers.send import SendMessageRequestHeaderV2
 from longpoll_spec.tables import with_table
@@ -53,26 +52,3 @@ def read_send(header: bytes, body: memoryview) -> SendCommand | None:
         read.code, read.opaque, read.flag, None, body, read.remark, read.language, read.version, _JSON,
         header=read.extFields,
     )  # fmt: skip
-
-
-class SendConnection(Connection):
-    """A connection whose 310s may come as `SendCommand`s, several at once where they lie side by side."""
-
-    __slots__ = ()
-
-    def _decode(self, frame: Frame) -> Command:
-        """Read the header of a frame, a send's with its fields; raises RemoteProtocolError."""
-        if frame.serialisation is not _JSON or bytes(frame.header[: len(START)]) != START:
-            return decode_frame(frame)
-        return read_send(bytes(frame.header), frame.body) or decode_frame(frame)
-
-    def next_sends(self) -> list[SendCommand]:
-        """The sends that come next and lie whole in what was received last; often none.
-
-        Raises nothing: `next_event` meets whatever ends the burst.
-        """
-        return self._frames.next_alike(START, read_send)
-
-    def keep_sends(self, count: int) -> None:
-        """Have the sends that `next_sends` has just returned come again, but for the first `count`."""
-        self._frames.keep_alike(count)

@@ -169,11 +169,13 @@ class FrameReader:
                 return None
             self._chunk, self._start = memoryview(self._waiting.popleft()), 0
 
-    def next_alike(self, start: bytes, read: Callable[[bytes, memoryview], T | None]) -> list[T]:
+    def next_alike(
+        self, start: bytes, read: Callable[[bytes, memoryview], T | None], count_max: int | None = None
+    ) -> list[T]:
         """Cut and read frames that lie whole and side by side in the chunk, in JSON, their headers beginning alike.
 
-        `read` gets a header and its body. Nothing is raised: the first frame that is otherwise, or for which `read`
-        returns None, stays the next one.
+        At most `count_max` of them. `read` gets a header and its body. Nothing is raised: the first frame that is
+        otherwise, or for which `read` returns None, stays the next one.
         """
         found: list[T] = []
         self._alike_start = self._start
@@ -195,6 +197,8 @@ class FrameReader:
                 break
             found.append(command)
             at = stop
+            if len(found) == count_max:
+                break
         self._start = at
         return found
 

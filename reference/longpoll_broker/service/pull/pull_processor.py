@@ -14,6 +14,7 @@ from typing import Final
 from attrs import define
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.filter.filters import Filter
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import (
     FLAG_COMMIT_OFFSET,
@@ -66,18 +67,18 @@ class PullProcessor:
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """Serve a pull request: the reply, or None when it is held."""
         pull = self._decode(channel, command)
-        wanted = check(pull, self.desk)
+        wanted = self.check(pull)
         commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET) and self._takes_commits
         self.events.received(pull, channel.received_ns, wanted, max(pull.commit_offset, -1) if commits else -1)
         if isinstance(wanted, Refused):
             decision: Decision = wanted
         else:
             self.runtime.step("pull_read")
-            decision = self.runner.look(pull, wanted)
+            decision = self.look(pull, wanted)
             commits = commits and not isinstance(decision, Refused)
             if commits and self.policy.commit != "after_hold":
                 self._commit(pull)
-            is_held = isinstance(decision, Miss) and self._may_be_held(pull)
+            is_held = isinstance(decision, Miss) and self.may_be_held(pull)
             if is_held:
                 pull.filter = wanted
                 self.hold_service.hold(pull, outbox)
@@ -91,7 +92,19 @@ class PullProcessor:
         self.runner.count(pull, decision, channel.received_ns)
         return self.runner.answers.encode(pull, decision, "immediate", KINDS[pull.serialize], outbox)
 
-    def _may_be_held(self, pull: Pull) -> bool:
+    def header_of(self, command: Command) -> PullMessageRequestHeader:
+        """The request's header; raises HeaderError."""
+        return PullMessageRequestHeader.decode(command.ext_fields)
+
+    def check(self, pull: Pull) -> Filter | Refused:
+        """Every check before the read: the filter to read with, or the refusal."""
+        return check(pull, self.desk)
+
+    def look(self, pull: Pull, wanted: Filter) -> Decision:
+        """Read for a pull; of a miss that is held nobody looks at what was read."""
+        return self.runner.look(pull, wanted)
+
+    def may_be_held(self, pull: Pull) -> bool:
         """Whether a pull that missed waits; who asks without waiting for an answer may be forgotten instead."""
         is_dropped = bool(pull.flag & ONE_WAY) and self.desk.traits.drops_one_way_pull
         return bool(pull.sys_flag & FLAG_SUSPEND) and not is_dropped
@@ -106,7 +119,7 @@ class PullProcessor:
         self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset, forward_only=forward_only)
 
     def _decode(self, channel: Channel, command: Command) -> Pull:
-        header = PullMessageRequestHeader.decode(command.ext_fields)
+        header = self.header_of(command)
         channel.request_count += 1
         timeout_ms = self._granted_ms(header.suspend_timeout_millis or 0)
         return Pull(

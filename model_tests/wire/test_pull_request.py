@@ -1,0 +1,139 @@
+"""A pull read in one pass against the common way."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from model_tests.wire.test_send_request import OTHERS, VALUES, frame_of, send_burst
+
+from longpoll_broker.testing.raw_client import pull_fields
+from longpoll_broker.testing.wire_strategies import commands
+from longpoll_protocol.errors import HeaderError, RemoteProtocolError
+from longpoll_protocol.fast import pull_request
+from longpoll_protocol.fast.pull_request import PullCommand
+from longpoll_protocol.fast.typed_connection import TypedConnection
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import NEED_DATA, Connection
+from longpoll_protocol.headers import PullMessageRequestHeader
+
+NAMES = sorted(PullMessageRequestHeader.__struct_encode_fields__)
+
+
+def told(command: Command) -> object:
+    """Everything that a command says, however it was read."""
+    fields: object = command.ext_fields
+    if isinstance(command, PullCommand):
+        fields = command.header
+    elif command.code == 11:
+        try:
+            fields = PullMessageRequestHeader.decode(command.ext_fields)
+        except HeaderError as error:
+            fields = str(error)
+    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
+    return (*rest, command.version, command.serialisation, fields)
+
+
+def read_all(connection: Connection, chunks: list[bytes], *, ahead: bool = False) -> list[object]:
+    """What a connection reads of these bytes, and its error; `ahead` asks for further pulls behind each."""
+    found: list[object] = []
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        try:
+            while isinstance(command := connection.next_event(), Command):
+                found.append(told(command))
+                while ahead and isinstance(connection, TypedConnection) and (pull := connection.next_pull()):
+                    found.append(told(pull))
+        except RemoteProtocolError as error:
+            return [*found, str(error)]
+    return [*found, connection._frames.is_between_frames]
+
+
+def read_both(header: bytes) -> list[list[object]]:
+    """A frame with this JSON header, read in one pass and the common way."""
+    content = frame_of(header, b"body")
+    return [read_all(connection, [content]) for connection in (TypedConnection(), Connection())]
+
+
+@given(st.dictionaries(st.sampled_from([*NAMES, "other"]), VALUES), st.dictionaries(OTHERS, VALUES))
+@example({}, {})
+def test_both_ways_read_the_same(changed: dict[str, object], others: dict[str, object]) -> None:
+    """Whatever stands in the header and its fields, also nothing that can be read."""
+    quick, plain = read_both(msgspec.json.encode({"code": 11, **others, "extFields": pull_fields("T", 3) | changed}))
+
+    assert quick == plain
+
+
+@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
+@example(b"\x80", 123, 0)
+def test_damage_is_read_the_same(content: bytes, start: int, size: int) -> None:
+    """A header with a piece replaced, or without its fields."""
+    whole = msgspec.json.encode({"code": 11, "extFields": pull_fields("T", 3)})
+    quick, plain = read_both(whole[:start] + content + whole[start + size :] or b"0")
+
+    assert quick == plain
+
+
+def test_only_a_pull_is_read_so() -> None:
+    """A plain one has its fields with their types; what lacks one that it needs, or has another code, does not."""
+    whole = pull_fields("T", 3, timeout_ms=5)
+    headers = [
+        msgspec.json.encode({"code": code, "extFields": fields})
+        for code, fields in [(11, whole), (11, whole | {"suspendTimeoutMillis": None}), (11, {}), (110, whole)]
+    ]
+    connection = TypedConnection()
+    connection.receive_data(b"".join(frame_of(header, b"") for header in headers))
+    found = [connection.next_event() for _ in headers]
+
+    assert [type(command) for command in found] == [PullCommand, Command, Command, Command]
+    pull = found[0]
+    assert isinstance(pull, PullCommand)
+    assert (pull.header.topic, pull.header.queue_offset, pull.ext_fields) == ("T", 3, None)
+
+
+def pull_frame(offset: int) -> bytes:
+    """One pull."""
+    return frame_of(msgspec.json.encode({"code": 11, "extFields": pull_fields("T", offset)}), b"")
+
+
+FRAMES = st.one_of(
+    st.integers(0, 9).map(pull_frame),
+    commands().map(lambda command: b"".join(encode(command))),
+    st.sampled_from([send_burst(2), frame_of(b'{"code":11,"extFields":{}}', b""), frame_of(b'{"code":11,', b"}")]),
+)
+
+
+@given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
+def test_pulls_asked_for_ahead_are_the_next_ones(frames: list[bytes], cuts: list[int]) -> None:
+    """Whatever stands between pulls, wherever the bytes are cut, and whatever cannot be read."""
+    content = b"".join(frames)
+    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
+
+    assert read_all(TypedConnection(), chunks) == read_all(TypedConnection(), chunks, ahead=True)
+
+
+def test_one_pull_is_read_at_a_time() -> None:
+    """The first is no reason to read the others: whoever serves them may give way."""
+    connection = TypedConnection()
+    connection.receive_data(pull_frame(1) + pull_frame(2)[:-1])
+
+    assert connection.next_pull() is not None
+    assert connection.next_pull() is None
+    assert connection.next_event() is NEED_DATA
+
+
+def test_planted_fields_that_nobody_checks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a look at what `sysFlag` calls for, a pull that lacks its timeout is taken."""
+    header = msgspec.json.encode(
+        {"code": 11, "extFields": pull_fields("T", 3, timeout_ms=5) | {"suspendTimeoutMillis": None}}
+    )
+    quick, plain = read_both(header)
+    assert quick == plain
+
+    monkeypatch.setattr(PullMessageRequestHeader, "check", lambda _header: None)
+    command = pull_request.read_pull(header, memoryview(b""))
+    assert command is not None
