@@ -66,6 +66,34 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: pathlib.Path, mon
     mapped.close()
 
 
+def test_what_is_clear_is_not_cleared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros and a hole stay as they are; one byte in the same page, or far behind it, and everything is cleared."""
+
+    class Counting:
+        calls = 0
+
+        def fallocate(self, *arguments: int) -> int:
+            self.calls += 1
+            done: int = libc.fallocate(*arguments)
+            return done
+
+    libc, counting = ctypes.CDLL(None, use_errno=True), Counting()
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    mapped = RealFiles().map(str(tmp_path / "file"), 1 << 20, writable=True, create=True)
+    mapped.view[:5000] = b"x" * 5000
+    monkeypatch.setattr("longpoll_runtime.files._LIBC", counting)
+    mapped.clear_from(5000)
+    mapped.clear_from(8192)
+    assert counting.calls == 0
+    for place in (5000, 8191, 8192, (1 << 20) - 1):
+        mapped.view[place] = 1
+        mapped.clear_from(5000)
+        assert bytes(mapped.view) == b"x" * 5000 + bytes((1 << 20) - 5000)
+    assert counting.calls == 4
+    monkeypatch.undo()
+    mapped.close()
+
+
 def test_a_slice_outlives_the_closing(tmp_path: pathlib.Path) -> None:
     """A slice that is still in use when the file is closed stays readable; closing does not fail."""
     mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
