@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from model_tests.wire.test_send_request import OTHERS, VALUES, frame_of, send_burst
+from model_tests.wire.test_send_request import OTHERS, VALUES, events_of, frame_of, send_burst
 
 from longpoll_broker.testing.raw_client import pull_fields
 from longpoll_broker.testing.wire_strategies import commands
-from longpoll_protocol.errors import HeaderError, RemoteProtocolError
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.fast import pull_request
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
@@ -39,17 +40,13 @@ def told(command: Command) -> object:
 
 def read_all(connection: Connection, chunks: list[bytes], *, ahead: bool = False) -> list[object]:
     """What a connection reads of these bytes, and its error; `ahead` asks for further pulls behind each."""
-    found: list[object] = []
-    for chunk in chunks:
-        connection.receive_data(chunk)
-        try:
-            while isinstance(command := connection.next_event(), Command):
-                found.append(told(command))
-                while ahead and isinstance(connection, TypedConnection) and (pull := connection.next_pull()):
-                    found.append(told(pull))
-        except RemoteProtocolError as error:
-            return [*found, str(error)]
-    return [*found, connection._frames.is_between_frames]
+
+    def behind(_command: Command) -> Iterator[Command]:
+        if ahead and isinstance(connection, TypedConnection):
+            while (pull := connection.next_pull()) is not None:
+                yield pull
+
+    return events_of(connection, chunks, told, behind)
 
 
 def read_both(header: bytes) -> list[list[object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -161,20 +162,33 @@ FRAMES = st.one_of(
 )  # fmt: skip
 
 
-def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
-    """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
-    connection = TypedConnection(500)
+def events_of(
+    connection: Connection,
+    chunks: list[bytes],
+    say: Callable[[Command], object],
+    ahead: Callable[[Command], Iterable[Command]],
+) -> list[object]:
+    """What a connection reads of these bytes, and its error; `ahead` gives what it reads behind each request."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
         try:
             while isinstance(command := connection.next_event(), Command):
-                found.append(told(command))
-                if in_bursts and isinstance(command, SendCommand):
-                    found += [told(each) for each in connection.next_sends()]
+                found.append(say(command))
+                found += [say(each) for each in ahead(command)]
         except RemoteProtocolError as error:
             return [*found, str(error)]
     return [*found, connection._frames.is_between_frames]
+
+
+def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
+    """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
+    connection = TypedConnection(500)
+
+    def ahead(command: Command) -> list[SendCommand]:
+        return connection.next_sends() if in_bursts and isinstance(command, SendCommand) else []
+
+    return events_of(connection, chunks, told, ahead)
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
