@@ -217,8 +217,8 @@ LOCKS: Final = (
         "stands in it cannot be read.",
         MESSAGE_STORE,
         "        with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
-        "            count = self._count_expired(needed_from)\n",
-        "        if True:\n            count = self._count_expired(needed_from)\n",
+        "            count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
+        "        if True:\n            count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
         units=("store/test_store_door.py", "store/test_retention.py"),
     ),
     _lock(
