@@ -243,7 +243,7 @@ def test_the_page_is_that_of_the_figures_and_each_survivor_is_a_mutant_with_a_re
     rows = kept.figures()
     accepted = kept.survivors()
 
-    assert kept.PAGE.read_text("utf-8") == kept.page_of(rows), "run the command with --write"
+    assert kept.PAGE.read_text("utf-8") == kept.page_of(rows), "run the command with --page"
     assert len({each.id for each in accepted}) == len(accepted)
     assert all(len(each.reason) > 12 for each in accepted)
     for row in rows:
@@ -254,6 +254,16 @@ def test_the_page_is_that_of_the_figures_and_each_survivor_is_a_mutant_with_a_re
         assert row.mutants == row.killed + row.explained + row.open
     assert {each.id.partition(":")[0] for each in accepted} <= {row.module for row in rows}
     assert kept.too_many(row for row in rows if not row.open) == ""
+
+
+def test_a_module_that_has_changed_since_is_named() -> None:
+    """Its row is of an older text; one that has as many mutants as then is not named."""
+    rows = [kept.figures_of(name, [], []) for name in ("longpoll_broker.core.hold", "longpoll_broker.core.deadlines")]
+    now = [len(kept.module_of(row.module).mutants) for row in rows]
+    rows[1] = msgspec.structs.replace(rows[1], mutants=now[1])
+
+    assert kept.changed_since(rows) == {rows[0].module: now[0]}
+    assert f"`{rows[0].module}` ({now[0]} mutants now)" in kept.page_of(rows)
 
 
 def test_planted_a_list_of_survivors_that_is_wrong_is_seen() -> None:

@@ -80,9 +80,13 @@ def _show(figures: Iterable[kept.Figures], alive: Sequence[Result], wrong: Seque
 @click.option("--seed", type=click.IntRange(0), default=0, metavar="S", show_default=True, help="Which chance.")
 @click.option("--anew", is_flag=True, help="Try also those whose result is kept and still holds.")
 @click.option("--write", is_flag=True, help="Put the figures into code_figures.json and docs/mutants.md.")
+@click.option("--page", is_flag=True, help="Try nothing: write docs/mutants.md anew from the figures and today's code.")
 @json_option
-def main(glob: str, sample: int | None, seed: int, *, anew: bool, write: bool, as_json: bool) -> None:
+def main(glob: str, sample: int | None, seed: int, *, anew: bool, write: bool, page: bool, as_json: bool) -> None:
     """Try mutants of the modules that matter; 0 if every survivor has a reason, 1 if not, 3 if it cannot be known."""
+    if page:
+        kept.write([])
+        return
     if write and sample:
         fail("--write wants every mutant of a module: leave out --sample")
     plan = chosen(glob, sample, seed)

@@ -162,9 +162,19 @@ def page_of(rows: Sequence[Figures]) -> str:
         "{} mutants of {} modules: {} killed, {} explained, {} open.".format(total[0], len(rows), *total[1:]),
         "",
     ]
+    changed = changed_since(rows)
+    if changed:
+        told = ", ".join(f"`{name}` ({now} mutants now)" for name, now in changed.items())
+        lines += [f"Changed since it was run, so that a row above says nothing of what came: {told}.", ""]
     if without:
         lines += ["Not yet run: " + ", ".join(f"`{name}`" for name in without) + ".", ""]
     return "\n".join(lines)
+
+
+def changed_since(rows: Iterable[Figures]) -> dict[str, int]:
+    """Modules that have another number of mutants by now than when theirs were tried, and how many."""
+    now = {row.module: len(module_of(row.module).mutants) for row in rows}
+    return {row.module: now[row.module] for row in rows if now[row.module] != row.mutants}
 
 
 def write(new: Iterable[Figures]) -> None:
