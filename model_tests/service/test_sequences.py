@@ -154,7 +154,7 @@ def test_every_code_is_asked_at_every_kind_of_number() -> None:
     """What is served is what is drawn: no code is forgotten, and every class of a header has its fields set."""
     script = Script(1)
     asked: dict[int, set[str]] = {}
-    for _request in range(1_500):
+    for _request in range(4_000):
         for command in (script.for_broker(), script.for_name_server()):
             asked.setdefault(command.code, set()).update(command.ext_fields or {})
     # What is served is read from the services' text: a move of theirs must not leave it unseen.
