@@ -65,6 +65,18 @@ def seen(address: Address, directory: Path, *names: str, policy: Policy = STRICT
     return {result.vector.id: result.outcome for result in see(loaded, names or SEEN)}
 
 
+def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcomes:
+    """The outcomes of a load; of another one where a busy machine has let it say nothing of what is wanted, up to 3."""
+    outcomes: Outcomes = {}
+    for number in range(3):
+        place = directory / f"{directory.name}-{number}"
+        place.mkdir()
+        outcomes = seen(address, place, *wanted)
+        if not any(outcomes[name] == "UNTESTED" != wanted[name] for name in wanted):
+            break
+    return outcomes
+
+
 def late(every: int) -> Fault:
     """Of the pulls that were held some are answered seconds later."""
 
@@ -85,9 +97,9 @@ def twice(asked: Asked, _command: dict[str, Any], frame: bytes) -> Told | None:
 
 def test_a_good_broker_passes(good: Broker, tmp_path: Path) -> None:
     """All that the load asks, and the race."""
-    outcomes = seen(good.address, tmp_path)
+    wanted: Outcomes = dict.fromkeys(SEEN, "PASS")
 
-    assert outcomes == dict.fromkeys(SEEN, "PASS")
+    assert seen_in_time(good.address, tmp_path, wanted) == wanted
 
 
 @pytest.mark.parametrize(
@@ -168,14 +180,15 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
 def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: Broker, tmp_path: Path) -> None:
     """Whatever else the load shows passes."""
     fault, request_, expected = OF_COMMITS[name]
+    wanted: Outcomes = {**dict.fromkeys(OF_LOAD, "PASS"), **expected}
     relay = Relay(good.address, fault, request_ or (lambda _command: None))
     try:
-        outcomes = seen(relay.address, tmp_path, *OF_LOAD)
+        outcomes = seen_in_time(relay.address, tmp_path, wanted)
     finally:
         relay.close()
 
     assert relay.spoiled
-    assert outcomes == {**dict.fromkeys(OF_LOAD, "PASS"), **expected}
+    assert outcomes == wanted
 
 
 def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> None:
