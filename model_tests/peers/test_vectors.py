@@ -20,8 +20,11 @@ from model_tests.peers.real_clients import ClientUnavailableError
 from model_tests.peers.vectors.runners import HERE, RUNNERS, Outcome, Place, at_once, play, play_until_steady
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_client import Admin
 from longpoll_conform.shipped.archive import write
 from longpoll_conform.vectors import recorded
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 from longpoll_spec.testing.cases import quick_if
 
@@ -36,6 +39,8 @@ PROFILES: Final[Mapping[str, frozenset[str]]] = {
 }
 """What our broker has by the settings of each profile."""
 LINES_MAX: Final = 500
+REGISTERED_S: Final = 120.0
+"""A Java broker whose first registration is lost tells its name server again after 30 s."""
 Commands = Mapping[str, list[str]]
 
 
@@ -114,6 +119,8 @@ def test_the_java_broker_passes(
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}
     with running(class_path, home, settings="enablePropertyFilter=true") as broker:
+        with Admin(RealRuntime(), "{}:{}".format(*broker.name_server)) as admin:
+            wait_until(lambda: bool(admin.masters()), REGISTERED_S)
         place = Place(broker.address, broker.name_server, "java-broker", "DefaultCluster", PROFILES["sql"])
         outcomes = {
             name: play_until_steady(command, vectors[version], place, whole) for name, command in commands.items()
