@@ -319,6 +319,13 @@ FAULTS: Final = (
         f"{TESTS}/store/test_unsynced.py::test_a_deletion_that_failed_takes_no_effect_later",
     ),
     Fault(
+        "a topic made anew goes with the old one in a copy",
+        f"{STORE}/copying.py",
+        "if begun is not None and begun < last:",
+        "if begun is not None:",
+        f"{TESTS}/store/test_copying.py::test_also_when_all_of_it_comes_in_one_piece",
+    ),
+    Fault(
         "a file that could not be removed is forgotten",
         f"{STORE}/segment.py",
         "            self._files.remove(segment.path)\n            self.segments = self.segments[1:]\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pathlib
 import random
 from collections.abc import Iterator
@@ -208,6 +209,81 @@ def test_a_topic_made_anew_is_so_in_the_copy(pair: Pair) -> None:
     pair.crash_copy()
     pair.check_equal()
     assert pair.copy.visible_end("T", 0) == 1
+
+
+def test_what_came_to_a_topic_made_anew_stays_when_its_other_queues_are_told_later(pair: Pair) -> None:
+    """Queue 2 of the new topic had no messages before, so it tells nothing; then queue 0 does, and 1 last."""
+    put_and_dispatch(pair.source, [message(body=b"old"), message(queue_id=1, body=b"old"), message("U")])
+    pair.copy_rest()
+    pair.source.delete_topic("T")
+    put_and_dispatch(pair.source, [message(queue_id=2, body=b"new"), message("U")])
+    pair.copy_rest()
+    put_and_dispatch(pair.source, [message(body=b"new")])
+    pair.copy_rest()
+    for _ in range(2):
+        # Queue 1 of the old one is still there: its message might be the new topic's.
+        assert pair.copy.queues() == [("T", 0), ("T", 1), ("T", 2), ("U", 0)]
+        for queue in pair.source.queues():
+            assert read_all(pair.copy, *queue) == read_all(pair.source, *queue)
+        pair.crash_copy()
+    put_and_dispatch(pair.source, [message(queue_id=1, body=b"new"), message(queue_id=2, body=b"more")])
+    pair.copy_rest()
+    pair.check_equal()
+    pair.crash_copy()
+    pair.check_equal()
+    assert pair.copy.visible_end("T", 2) == 2
+
+
+def test_also_when_all_of_it_comes_in_one_piece(pair: Pair) -> None:
+    """What tells of the new topic comes before anything of it is visible, some of the old one not either."""
+    put_and_dispatch(pair.source, [message(queue_id=1, body=b"old"), message(body=b"old")])
+    pair.source.delete_topic("T")
+    put_and_dispatch(pair.source, [message(queue_id=2, body=b"new"), message(body=b"new"), message(queue_id=2)])
+    pair.copy_rest()
+    pair.check_equal()
+    pair.crash_copy()
+    pair.check_equal()
+    assert read_all(pair.copy, "T", 2) == read_all(pair.source, "T", 2)
+
+
+def test_a_topic_made_anew_again_and_again(pair: Pair) -> None:
+    """Whatever queues its messages go to, none of the last topic's is missed, and no queue that has one shows older."""
+    chosen = random.Random(21)
+    for _ in range(40):
+        for _ in range(chosen.randrange(4)):
+            put_and_dispatch(pair.source, [message(queue_id=chosen.randrange(3), body=chosen.randbytes(9))])
+            if chosen.random() < 0.3:
+                pair.copy_rest()
+            if chosen.random() < 0.1:
+                pair.crash_copy()
+        pair.copy_rest()
+        for queue in pair.source.queues():
+            assert read_all(pair.copy, *queue) == read_all(pair.source, *queue)
+        pair.source.delete_topic("T")
+
+
+def test_the_files_of_a_queue_made_anew_that_cannot_be_removed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy goes on when they can: nothing of the old queue is shown as the new one's."""
+    put_and_dispatch(pair.source, [message(body=b"old"), message(body=b"old"), message("U")])
+    pair.copy_rest()
+    pair.source.delete_topic("T")
+    put_and_dispatch(pair.source, [message(queue_id=2, body=b"new"), message(body=b"new")])
+    remove = RealFiles.remove
+
+    def refusing(files: RealFiles, path: str) -> None:
+        if "/copy/consumequeue/T/0/" in path:
+            raise OSError(errno.EIO, "a disk that fails", path)
+        remove(files, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "remove", refusing)
+        for _ in range(2):
+            with pytest.raises(OSError, match="a disk that fails"):
+                pair.copy_rest()
+    pair.copy_rest()
+    pair.check_equal()
+    pair.crash_copy()
+    pair.check_equal()
 
 
 def test_messages_that_no_queue_lists_are_copied(pair: Pair) -> None:

@@ -190,8 +190,8 @@ LOCKS: Final = (
         "A topic leaves while somebody appends to it: the record is in the log, and its queue is known to nobody who "
         "would list it, or is made anew beside the deletion.",
         MESSAGE_STORE,
-        "        with self._dispatch_lock, self._append_lock:\n            self._table.leave(topic)\n",
-        "        self._table.leave(topic)\n",
+        "        with self._dispatch_lock, self._append_lock:\n            self._table.leave(topic, queue_ids)\n",
+        "        self._table.leave(topic, queue_ids)\n",
         units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
     ),
     _lock(

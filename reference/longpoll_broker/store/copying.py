@@ -10,6 +10,7 @@ Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends whatever co
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from attrs import define, field
 
@@ -17,6 +18,7 @@ from longpoll_broker.store.dispatch import Dispatcher, InnerOf, arrival_of
 from longpoll_broker.store.limits import check_place
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.log.copies import CopyRefusedError, next_piece
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
@@ -33,8 +35,8 @@ class Copying:
     append_lock: Lock
     inner_of: InnerOf
     """The further queues that list a record."""
-    delete_topic: Callable[[str], None]
-    """Forgets a topic's queues and files; takes locks of its own, `append_lock` among them."""
+    delete_topic: Callable[[str, AbstractSet[int] | None], None]
+    """Forgets queues of a topic and their files; takes locks of its own, `append_lock` among them."""
     body_size_max: int
     store_ms: int = field(default=0, init=False)
     """The greatest store time of a record that was copied."""
@@ -44,8 +46,8 @@ class Copying:
 
         The rest is part of a record or a blank, and to come again with what follows it. A log without files begins
         where it is told to. A record with queue offset 0, of a queue that has messages, says that its topic was
-        deleted there and made again, and so it is here. Raises CopyRefusedError and OSError; what stands before the
-        piece that it is about has been appended.
+        deleted there and made again, and so it is here, as far as that tells (`_outlived`). Raises CopyRefusedError
+        and OSError; what stands before the piece that it is about has been appended.
         """
         self._begin(physical_offset)
         taken = 0
@@ -95,7 +97,35 @@ class Copying:
                 f"{record.topic} queue {record.queue_id}, and number {queue.offset_next} comes next here: the two logs "
                 "differ before it"
             )
-        self.delete_topic(record.topic)
+        self.delete_topic(record.topic, self._outlived(queue))
+
+    def _outlived(self, queue: ConsumeQueue) -> set[int]:
+        """Which queues of its topic are of the topic that was deleted: this one, and who began before its last message.
+
+        The deletion came after that message. One that began later may be the new topic's: its messages stay, and were
+        they the old one's its next message, with queue offset 0, tells it.
+        """
+        first: dict[int, int] = {}
+        last = queue.physical_end
+        at = self.dispatcher.cursor
+        # What is not visible yet is in the log alone; the dispatcher may be at it meanwhile, and both say the same.
+        while at < self.log.end:
+            found = self.log.read(at)
+            if isinstance(found, int):
+                at = found
+                continue
+            assert isinstance(found, Record)
+            if found.topic == queue.topic and found.in_queue:
+                first.setdefault(found.queue_id, at)
+                last = at if found.queue_id == queue.queue_id else last
+            at += found.size
+        outlived = {queue.queue_id}
+        for other in list(self.table.topics[queue.topic].queues.values()):
+            unit = other.first_unit()
+            begun = first.get(other.queue_id) if unit is None else unit[0]
+            if begun is not None and begun < last:
+                outlived.add(other.queue_id)
+        return outlived
 
     def _append(self, record: Record, content: memoryview) -> None:
         """Write a record that was checked, and hand it over; the caller holds the append lock. Raises OSError."""

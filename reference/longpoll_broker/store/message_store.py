@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from typing import Final
 
@@ -26,7 +27,7 @@ from longpoll_broker.store.index.index import Index
 from longpoll_broker.store.index.indexer import Indexer
 from longpoll_broker.store.limits import check_config, check_place, is_storable, storable
 from longpoll_broker.store.log.commit_log import CommitLog, size_of
-from longpoll_broker.store.log.deletions import Deletions
+from longpoll_broker.store.log.deletions import Deletions, queue_name, topic_of
 from longpoll_broker.store.log.retention import count_expired
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
@@ -149,15 +150,24 @@ class MessageStore:
 
     def _finish_deletions(self) -> None:
         """Remove the queues of a deletion that a crash interrupted: those that list a record from before it."""
-        for topic in self._deletions.ends:
+        for topic in {topic_of(name) for name in self._deletions.ends}:
             known = self._table.topics.get(topic)
-            units = [queue.first_unit() for queue in known.queues.values()] if known is not None else []
-            if any(unit is not None and self._deletions.covers(topic, unit[0]) for unit in units):
-                try:
-                    self._table.remove_files(self._table.forget(topic))
-                except OSError:
-                    # The others are whole; who wants to use this name is refused until they go.
-                    _lines.exception("the files of the deleted topic %s cannot be removed", topic)
+            queues = known.queues if known is not None else {}
+            units = {queue_id: queue.first_unit() for queue_id, queue in queues.items()}
+            covered = {
+                queue_id
+                for queue_id, unit in units.items()
+                if unit is not None and self._deletions.covers(topic, queue_id, unit[0])
+            }
+            if not covered:
+                continue
+            try:
+                # One without a unit is nobody's.
+                nobodys = {queue_id for queue_id, unit in units.items() if unit is None}
+                self._table.remove_files(self._table.forget(topic, covered | nobodys))
+            except OSError:
+                # The others are whole; who wants to use this name is refused until they go.
+                _lines.exception("the files of the deleted topic %s cannot be removed", topic)
 
     # ------------------------------------------------------------------ append
 
@@ -270,7 +280,7 @@ class MessageStore:
         return [
             (self._listing(topic, queue_id), offset)
             for topic, queue_id, offset in inner_places(record, light=self._config.light_queues)
-            if not self._deletions.covers(topic, record.physical_offset)
+            if not self._deletions.covers(topic, queue_id, record.physical_offset)
         ]
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
@@ -279,7 +289,7 @@ class MessageStore:
         Without the append lock: who appended the record made its queues first. Only the one thread that opens a store
         finds records of a table that does not know their queues.
         """
-        if not record.in_queue or self._deletions.covers(record.topic, record.physical_offset):
+        if not record.in_queue or self._deletions.covers(record.topic, record.queue_id, record.physical_offset):
             return None
         return self._listing(record.topic, record.queue_id)
 
@@ -289,23 +299,23 @@ class MessageStore:
         queue = leaving.queues.get(queue_id) if leaving is not None else None
         return queue if queue is not None else self._table.make(topic, queue_id)
 
-    def delete_topic(self, topic: str) -> None:
-        """Forget a topic's queues and remove their files (`cleanUnusedTopic`); a later one of its name begins at 0.
+    def delete_topic(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
+        """Forget a topic, or these of its queues, and remove their files (`cleanUnusedTopic`); a new one begins at 0.
 
         Its records stay in the log, and no queue lists those that are not visible yet. Slices handed out stay valid.
         Nothing happens for an unknown topic. No crash brings the queues back once this has returned. Raises OSError:
         where files cannot be removed the topic is gone all the same, and none of its name is made before they are.
         """
-        self.begin_deletion(topic)
+        self.begin_deletion(topic, queue_ids)
         self.finish_deletion(topic)
 
-    def begin_deletion(self, topic: str) -> None:
+    def begin_deletion(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
         """The part of `delete_topic` that does not wait for the disk: nobody finds the topic any more.
 
         Until `finish_deletion`, which has to follow, what is put into a topic of its name raises TopicLeavingError.
         """
         with self._dispatch_lock, self._append_lock:
-            self._table.leave(topic)
+            self._table.leave(topic, queue_ids)
 
     def finish_deletion(self, topic: str) -> None:
         """The rest of it; raises OSError as it does. Where not even the deletion can be noted the topic is back."""
@@ -317,8 +327,11 @@ class MessageStore:
                 return
             # Neither appending nor dispatching waits for the disk meanwhile: no record of the topic is added any more.
             refused: OSError | None = None
+            names = [topic]
+            if topic in table.topics:
+                names = [queue_name(topic, queue_id) for queue_id in table.leaving[topic].queues]
             try:
-                self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint), table.left)
+                self._deletions.add(names, self._log.end, safe_start(self._log, self._checkpoint), table.left)
             except OSError as error:
                 refused = error
             with self._dispatch_lock, self._append_lock:

@@ -81,6 +81,8 @@ class QueueTable:
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
         if queue is None:
+            # Of a topic that is known as well: single queues of it may have been removed.
+            self.remove_left(topic)
             name, config = f"{topic}/{queue_id}", self._config
             extended = None
             if config.extended_queues:
@@ -97,20 +99,29 @@ class QueueTable:
         topics = (*self.topics.copy().values(), *self.leaving.copy().values())
         return [queue for topic in topics for queue in list(topic.queues.values())]
 
-    def leave(self, topic: str) -> None:
-        """Have nobody find a topic or make it again while it is being deleted; nothing for one that is not there."""
-        known = self.topics.pop(topic, None)
-        if known is not None:
-            self.leaving[topic] = known
+    def leave(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
+        """Have nobody find a topic or make it again while it is being deleted; nothing for one that is not there.
+
+        With `queue_ids` only these of its queues leave, unless there are no others.
+        """
+        if topic in self.topics:
+            leaving = Topic(topic)
+            leaving.queues = {queue.queue_id: queue for queue in self.forget(topic, queue_ids)}
+            self.leaving[topic] = leaving
 
     def stay(self, topic: str) -> None:
         """Take that back: a topic that was leaving is as it was."""
-        self.topics[topic] = self.leaving.pop(topic)
+        leaving = self.leaving.pop(topic)
+        self.topics.setdefault(topic, leaving).queues.update(leaving.queues)
 
-    def forget(self, topic: str) -> list[ConsumeQueue]:
-        """Take a topic out; its queues, whose files are still there."""
-        known = self.topics.pop(topic, None)
-        return list(known.queues.values()) if known is not None else []
+    def forget(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> list[ConsumeQueue]:
+        """Take a topic out, or only these of its queues; those that there were, whose files are still there."""
+        known = self.topics.get(topic)
+        if known is None:
+            return []
+        if queue_ids is None or known.queues.keys() <= queue_ids:
+            return list(self.topics.pop(topic).queues.values())
+        return [known.queues.pop(queue_id) for queue_id in known.queues.keys() & queue_ids]
 
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
         """Remove the files of queues for good: no power cut brings their names back.
@@ -125,7 +136,8 @@ class QueueTable:
             except OSError as error:
                 failed = failed or error
                 left.setdefault(queue.topic, []).append(queue)
-        self._left.update(left)
+        for topic, remaining in left.items():
+            self._left[topic] = [*self._left.get(topic, ()), *remaining]
         if failed is not None:
             raise failed
 
