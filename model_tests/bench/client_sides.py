@@ -89,6 +89,16 @@ class Timer:
         return Row(count, failed, time.perf_counter() - self.wall, time.process_time() - self.cpu)
 
 
+def numbered(number: int) -> bytes:
+    """A body that says which message it is."""
+    return number.to_bytes(8, "big") + BODY[8:]
+
+
+def number_of(message: ReceivedMessage) -> int:
+    """Which message it is: one may come twice, or late from a topic's earlier use, and is then not the one awaited."""
+    return int.from_bytes(message.body[:8], "big")
+
+
 def latency_row(took_s: Sequence[float]) -> Row:
     """The middle and the slow ones."""
     found = sorted(took_s)
@@ -157,11 +167,18 @@ async def awaited(producer: AsyncProducer, topic: str, count: int, in_flight: in
 
 async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
     """From before a send until its listener has the message; the next one goes then."""
-    delivered: asyncio.Queue[float] = asyncio.Queue()
+    delivered: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
-    async def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        delivered.put_nowait(time.perf_counter())
+    async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        at = time.perf_counter()
+        for message in messages:
+            delivered.put_nowait((number_of(message), at))
         return ConsumeStatus.SUCCESS
+
+    async def arrival(number: int) -> float:
+        while (came := await asyncio.wait_for(delivered.get(), PATIENCE_S))[0] != number:
+            pass
+        return came[1]
 
     def told(_outcome: object) -> None:
         """Delivery says more."""
@@ -171,12 +188,12 @@ async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
     consumer.subscribe(plan.to_time)
     took_s = []
     async with consumer:
-        await producer.send(plan.to_time, BODY)
-        await asyncio.wait_for(delivered.get(), PATIENCE_S)
-        for _number in range(2 * plan.timed):
+        await producer.send(plan.to_time, numbered(0))
+        await arrival(0)
+        for number in range(1, 2 * plan.timed + 1):
             begun = time.perf_counter()
-            producer.send_async(plan.to_time, BODY, told)
-            took_s.append(await asyncio.wait_for(delivered.get(), PATIENCE_S) - begun)
+            producer.send_async(plan.to_time, numbered(number), told)
+            took_s.append(await arrival(number) - begun)
     return took_s[plan.timed :]
 
 
@@ -260,11 +277,18 @@ def thread_sends(producer: Producer, topic: str, count: int) -> int:
 
 def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
     """As `loop_latencies`."""
-    delivered: queue.SimpleQueue[float] = queue.SimpleQueue()
+    delivered: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
 
-    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        delivered.put(time.perf_counter())
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        at = time.perf_counter()
+        for message in messages:
+            delivered.put((number_of(message), at))
         return ConsumeStatus.SUCCESS
+
+    def arrival(number: int) -> float:
+        while (came := delivered.get(timeout=PATIENCE_S))[0] != number:
+            pass
+        return came[1]
 
     def told(_outcome: object) -> None:
         """Delivery says more."""
@@ -274,12 +298,12 @@ def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
     with PushConsumer(RealRuntime(), plan.name_server, config, listen) as consumer:
         consumer.subscribe(plan.to_time)
         consumer.start()
-        producer.send(plan.to_time, BODY)
-        delivered.get(timeout=PATIENCE_S)
-        for _number in range(2 * plan.timed):
+        producer.send(plan.to_time, numbered(0))
+        arrival(0)
+        for number in range(1, 2 * plan.timed + 1):
             begun = time.perf_counter()
-            producer.send_async(plan.to_time, BODY, told)
-            took_s.append(delivered.get(timeout=PATIENCE_S) - begun)
+            producer.send_async(plan.to_time, numbered(number), told)
+            took_s.append(arrival(number) - begun)
     return took_s[plan.timed :]
 
 

@@ -1,9 +1,11 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
+import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.SynchronousQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -74,31 +76,35 @@ public class ClientBench {
         return made;
     }
 
+    /** When the message with this number came; one may come twice, or late, and is then not the one awaited. */
+    private static long arrival(LinkedBlockingQueue<long[]> delivered, long number) throws InterruptedException {
+        long[] came = delivered.take();
+        while (came[0] != number) {
+            came = delivered.take();
+        }
+        return came[1];
+    }
+
     private static void latencies(DefaultMQProducer producer, String nameServer, String topic, int count, String group)
         throws Exception {
-        SynchronousQueue<Long> delivered = new SynchronousQueue<>();
+        LinkedBlockingQueue<long[]> delivered = new LinkedBlockingQueue<>();
         DefaultMQPushConsumer consumer = consumer(nameServer, group, topic, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
             (messages, context) -> {
                 long now = System.nanoTime();
-                try {
-                    delivered.put(now);
-                } catch (InterruptedException end) {
-                    Thread.currentThread().interrupt();
-                }
+                messages.forEach(message -> delivered.add(new long[] {ByteBuffer.wrap(message.getBody()).getLong(), now}));
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         // Until the group has its queues a message may be stored before where it begins.
         do {
             producer.send(new Message(topic, BODY));
-        } while (delivered.poll(200, java.util.concurrent.TimeUnit.MILLISECONDS) == null);
-        while (delivered.poll(500, java.util.concurrent.TimeUnit.MILLISECONDS) != null) {
-            continue;
-        }
+        } while (delivered.poll(200, TimeUnit.MILLISECONDS) == null);
         double[] tookMs = new double[count];
         for (int round = 0; round < 4; round++) {
             for (int number = 0; number < count; number++) {
+                long identity = (long) round * count + number + 1;
+                byte[] body = ByteBuffer.allocate(BODY.length).putLong(identity).array();
                 long begun = System.nanoTime();
-                producer.send(new Message(topic, BODY), new SendCallback() {
+                producer.send(new Message(topic, body), new SendCallback() {
                     @Override
                     public void onSuccess(SendResult result) {}
 
@@ -107,7 +113,7 @@ public class ClientBench {
                         FAILED.incrementAndGet();
                     }
                 });
-                tookMs[number] = (delivered.take() - begun) / 1e6;
+                tookMs[number] = (arrival(delivered, identity) - begun) / 1e6;
             }
         }
         consumer.shutdown();
