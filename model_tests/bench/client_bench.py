@@ -15,7 +15,8 @@ counts.
 
 Exit code 1 when a message failed. Without Java only our broker and clients are measured.
 
-A latency is that of the message that was sent: each has a number in its body, and one that comes twice or late is passed over.
+A latency is that of the message that was sent: each has a number in its body, and one that comes twice, or late, is
+passed over.
 
 Leaves out what brokers make of more clients (`broker_bench`).
 """

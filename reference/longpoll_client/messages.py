@@ -8,6 +8,7 @@ Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -47,7 +48,7 @@ _ODD_FLAGS: Final = int(MessageSysFlag.COMPRESSED) | SYS_FLAG_BORN_HOST_V6 | SYS
 
 
 @with_table
-class ReceivedMessage(msgspec.Struct, frozen=True):
+class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     """One message that was pulled."""
 
     topic: str
@@ -186,6 +187,15 @@ def as_shown(message: ReceivedMessage, retry_topic: str, again_count: int) -> Re
     """A message as a listener gets it that had it `again_count` times already without the broker knowing."""
     shown = as_first_sent(message, retry_topic)
     return replace(shown, reconsume_times=shown.reconsume_times + again_count) if again_count else shown
+
+
+def all_as_shown(
+    messages: Sequence[ReceivedMessage], topic: str, retry_topic: str, again_count: int
+) -> list[ReceivedMessage]:
+    """Messages pulled from a queue of `topic`, each `as_shown`."""
+    if topic != retry_topic and not again_count:
+        return list(messages)
+    return [as_shown(message, retry_topic, again_count) for message in messages]
 
 
 def _message(record: Record) -> ReceivedMessage:

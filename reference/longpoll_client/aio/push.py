@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-from attrs import define, frozen
+import msgspec
+from attrs import define
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
@@ -24,11 +25,12 @@ from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ANSWERS, Answer, ConsumeStatus, Later, place_of
 from longpoll_client.credentials import Credentials
-from longpoll_client.messages import ReceivedMessage, as_shown
+from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
+from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +38,8 @@ AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answe
 """Is awaited by up to `thread_count` tasks at once."""
 
 
-@frozen
-class _Lot:
+@with_table
+class _Lot(msgspec.Struct, frozen=True, eq=False):
     """Messages that a listener is to be given."""
 
     puller: Puller
@@ -73,6 +75,12 @@ class _Lots:
         """Have one task take it."""
         self.ready.append(lot)
         self._wake()
+
+    def put_all(self, lots: Sequence[_Lot]) -> None:
+        """Have each taken by a task."""
+        self.ready += lots
+        for _lot in lots[: len(self._idle)]:
+            self._wake()
 
     async def take(self) -> _Lot | None:
         """The next one, as soon as there is one."""
@@ -118,6 +126,7 @@ class AsyncPushConsumer(AsyncConsumer):
     ) -> None:
         """Raises ConfigError."""
         self._runtime = runtime
+        self._now_ns = runtime.monotonic_ns
         self._config = config
         self._listener = listener
         self._lots = _Lots()
@@ -135,6 +144,7 @@ class AsyncPushConsumer(AsyncConsumer):
             on_share=on_share,
             credentials=credentials,
         )
+        self._statistics = self._member.statistics
         self._is_orderly = is_orderly
         self._in_order = InOrder(runtime, config, self._look, self._member)
 
@@ -182,9 +192,8 @@ class AsyncPushConsumer(AsyncConsumer):
 
     def _deliver(self, batch: Batch) -> None:
         """Share a pull's messages out in small lots."""
-        size = self._config.consume_count_max
-        for at in range(0, len(batch.messages), size):
-            self._lots.put(_Lot(batch.puller, batch.messages[at : at + size], 0))
+        size, puller, messages = self._config.consume_count_max, batch.puller, batch.messages
+        self._lots.put_all([_Lot(puller, messages[at : at + size], 0) for at in range(0, len(messages), size)])
 
     def _deliver_in_order(self, batch: Batch) -> None:
         self._in_order.deliver(batch)
@@ -229,39 +238,38 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _work(self) -> None:
         lots, lifecycle = self._lots, self._member.lifecycle
+        give = self._give_in_order if self._is_orderly else self._consume
         with self._calling() as giving:
             while (lot := lots.ready.popleft() if lots.ready else await lots.take()) is not None:
                 if lifecycle.is_closed:
                     return
                 try:
-                    await self._give(giving, lot)
+                    await give(giving, lot)
                 except FAULTS:
                     log.exception("a listener's task of group %s failed at its lot", self._config.group)
 
-    async def _give(self, giving: _Giving, lot: _Lot) -> None:
-        if self._is_orderly:
-            await self._in_order.consume(lot.puller, partial(self._is_consumed, giving))
-        elif lot.puller.is_open or not (lot.puller.is_dropped or lot.puller.defer(partial(self._lots.put, lot))):
-            await self._consume(giving, lot)
+    async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
+        await self._in_order.consume(lot.puller, partial(self._is_consumed, giving))
 
     async def _is_consumed(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> bool:
         answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, messages)
         return answer is ConsumeStatus.SUCCESS
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
-        puller, now_ns = lot.puller, self._runtime.monotonic_ns
-        began_ns = now_ns()
-        retry_topic, again_count = self._member.retry_topic, lot.again_count
-        shown = [
-            message if message.topic != retry_topic and not again_count else as_shown(message, retry_topic, again_count)
-            for message in lot.messages
-        ]
-        answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, shown)
+        puller, messages, again_count = lot.puller, lot.messages, lot.again_count
+        if not puller.is_open and (puller.is_dropped or puller.defer(partial(self._lots.put, lot))):
+            return
+        shown = all_as_shown(messages, puller.queue.topic, self._member.retry_topic, again_count)
+        began_ns = self._now_ns()
+        if self._config.hooks:
+            answer, _error = await self._watched(giving, shown)
+        else:
+            answer, _error = await self._answer(giving, shown)
         is_consumed = answer is ConsumeStatus.SUCCESS
-        took_ms = (now_ns() - began_ns) / 1e6
-        self._member.statistics.given(puller.queue.topic, len(lot.messages), took_ms, is_consumed=is_consumed)
+        took_ms = (self._now_ns() - began_ns) / 1e6
+        self._statistics.given(puller.queue.topic, len(messages), took_ms, is_consumed=is_consumed)
         if is_consumed:
-            puller.done(lot.messages)
+            puller.done(messages)
         elif not puller.is_dropped:
             await self._put_off(lot, answer.delay_level if isinstance(answer, Later) else 0)
 
@@ -306,7 +314,7 @@ class AsyncPushConsumer(AsyncConsumer):
         """What the listener answers, or raises; one that raises, hangs, or answers what is none has put them off."""
         first = messages[0]  # The listener may do with the list what it likes.
         group = self._config.group
-        giving.began_ns = self._runtime.monotonic_ns()
+        giving.began_ns = self._now_ns()
         try:
             answer: Answer = await self._listener(messages)
         except asyncio.CancelledError:

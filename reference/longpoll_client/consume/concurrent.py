@@ -17,7 +17,7 @@ from attrs import define
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, ask_listener
-from longpoll_client.messages import ReceivedMessage, as_shown
+from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
@@ -55,9 +55,10 @@ class ConcurrentListening(Listening):
 
     def deliver(self, batch: Batch) -> None:
         """Share a pull's messages out in small lots."""
-        size = self._config.consume_count_max
-        for at in range(0, len(batch.messages), size):
-            self._submit(batch.puller, batch.messages[at : at + size], 0)
+        size, puller, messages = self._config.consume_count_max, batch.puller, batch.messages
+        self._workers.submit_all(
+            [partial(self._consume, puller, messages[at : at + size], 0) for at in range(0, len(messages), size)]
+        )
 
     def _submit(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         self._workers.submit(partial(self._consume, puller, messages, again_count))
@@ -68,11 +69,7 @@ class ConcurrentListening(Listening):
             puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
         ):
             return
-        retry_topic = self._member.retry_topic
-        shown = [
-            message if message.topic != retry_topic and not again_count else as_shown(message, retry_topic, again_count)
-            for message in messages
-        ]
+        shown = all_as_shown(messages, puller.queue.topic, self._member.retry_topic, again_count)
         given = _Given(puller, messages, self._runtime.monotonic_ns())
         with self._lock:
             self._given.add(given)

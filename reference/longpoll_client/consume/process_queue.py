@@ -62,10 +62,15 @@ class ProcessQueue:
 
     def put(self, messages: Iterable[ReceivedMessage], offset_next: int) -> None:
         """Add what a pull brought and stand at the next offset."""
+        waiting, size = self._open, self.size
+        last = next(reversed(waiting), -1)
         for message in messages:
-            assert not self._open or message.queue_offset > next(reversed(self._open)), message.queue_offset
-            self._open[message.queue_offset] = message
-            self.size += len(message.body)
+            offset = message.queue_offset
+            assert offset > last, offset
+            waiting[offset] = message
+            size += len(message.body)
+            last = offset
+        self.size = size
         self.offset_next = offset_next
 
     def move(self, offset_next: int) -> None:

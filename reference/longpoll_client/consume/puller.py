@@ -348,7 +348,7 @@ class Puller:
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else self._retry_s() if is_gone else RETRY_S, turn)
             return
         self._source.suggested(header.suggest_which_broker_id)
-        wanted = tuple(message for message in found if tags is None or message.tags in tags)
+        wanted = tuple(found if tags is None else [message for message in found if message.tags in tags])
         if broken is not None and not found:
             self._unreadable(str(broken), answer, header.next_begin_offset, turn)
             return

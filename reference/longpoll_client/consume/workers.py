@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -17,7 +18,7 @@ from attrs import field, frozen
 
 from longpoll_client.consume.delivery import DELIVERY_CAPACITY
 from longpoll_client.messages import ReceivedMessage
-from longpoll_runtime import Queue, Runtime, Thread
+from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import KeepGoing
 
 log = logging.getLogger(__name__)
@@ -104,13 +105,22 @@ class DirectListener:
 
 
 class Workers:
-    """A number of threads that run tasks in turn."""
+    """A number of threads that run tasks in turn.
+
+    One idle thread at a time is woken, and wakes the next when it has taken its task and there are more: where tasks
+    are quick few threads do them all, for waking one costs more than such a task.
+
+    Invariant, under `_changed`: while there are tasks and idle threads, one of these is being woken (`_is_waking`).
+    """
 
     def __init__(self, runtime: Runtime, group: str, count: int) -> None:
         self._runtime = runtime
         self._group = group
         self._count = count
-        self._tasks: Queue[Callable[[], None]] = runtime.queue(DELIVERY_CAPACITY)
+        self._changed = runtime.condition()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._idle_count = 0
+        self._is_waking = False
         self._stopping = runtime.event()
         self._threads: list[Thread] = []
         self._stopper: Thread | None = None
@@ -126,8 +136,32 @@ class Workers:
 
     def submit(self, task: Callable[[], None]) -> None:
         """Have a thread run it; nothing happens once the workers stop."""
-        is_taken = self._tasks.offer(task)
-        assert is_taken, "flow control let more than the capacity through"
+        self.submit_all((task,))
+
+    def submit_all(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Have each run by a thread, in this order; nothing happens once the workers stop."""
+        with self._changed:
+            assert len(self._tasks) + len(tasks) <= DELIVERY_CAPACITY, "flow control let more than the capacity through"
+            self._tasks += tasks
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake a thread if there is something for it to do, and none is being woken already."""
+        if self._tasks and self._idle_count and not self._is_waking:
+            self._is_waking = True
+            self._changed.notify()
+
+    def _take(self) -> Callable[[], None]:
+        """The next task, as soon as there is one."""
+        with self._changed:
+            while not self._tasks:
+                self._idle_count += 1
+                self._changed.wait()
+                self._idle_count -= 1
+                self._is_waking = False
+            task = self._tasks.popleft()
+            self._wake()
+            return task
 
     def stop(self, timeout_s: float, then: Callable[[], None]) -> None:
         """Let running tasks end, for `timeout_s` at most, drop those that wait, and call `then`.
@@ -135,8 +169,7 @@ class Workers:
         Called by a task, this returns at once, and the rest is done on its thread when the task has ended.
         """
         self._stopping.set()
-        for _thread in self._threads:
-            self.submit(_nothing)
+        self.submit_all([_nothing] * len(self._threads))
         self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
         self._then = lambda: self._end(timeout_s, then)
         if self._stopper is None:
@@ -160,8 +193,8 @@ class Workers:
     def _run(self) -> None:
         failed = f"a listener's thread of group {self._group} failed at its task"
         while not self._stopping.is_set():
-            task = self._tasks.take()
-            if task is not None and not self._stopping.is_set():
+            task = self._take()
+            if not self._stopping.is_set():
                 with KeepGoing(log, failed):
                     task()
         if self._stopper is not None and self._stopper.is_current():
