@@ -326,6 +326,20 @@ FAULTS: Final = (
         f"{TESTS}/store/test_copying.py::test_also_when_all_of_it_comes_in_one_piece",
     ),
     Fault(
+        "what a slave's log lacks counts as delivered",
+        f"{SERVICE}/following/table_copies.py",
+        "while end is not None and self.log_end() < end:",
+        "while end is not None and self.log_end() < 0:",
+        f"{TESTS}/service/test_timer_copies.py::test_what_is_delivered_counts_when_it_is_here",
+    ),
+    Fault(
+        "a slave delivers again what its master delivered",
+        f"{SERVICE}/following/table_copies.py",
+        "        self.timers.copy(",
+        "        self.timers.copy if self.runtime else (",
+        f"{TESTS}/service/test_timer_copies.py::test_a_master_of_rocketmq_says_less",
+    ),
+    Fault(
         "a file that could not be removed is forgotten",
         f"{STORE}/segment.py",
         "            self._files.remove(segment.path)\n            self.segments = self.segments[1:]\n",

@@ -498,7 +498,14 @@ def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int
     slave.topics.put(TopicConfig("T"))
     before = slave.topics.by_name.copy()
     copies = TableCopies(
-        slave.runtime, Master(None, None), slave.topics, slave.groups, slave.offsets, slave.shared.delays
+        slave.runtime,
+        Master(None, None),
+        slave.topics,
+        slave.groups,
+        slave.offsets,
+        slave.shared.delays,
+        None,
+        lambda: 0,
     )
     answers: dict[int, bytes] = {
         RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:4}}}',

@@ -1,4 +1,4 @@
-"""Bodies that are JSON objects: heartbeats, routes, lists of consumers.
+"""Bodies that are JSON objects, such as heartbeats, routes and lists of consumers, and the one of 60, which is not.
 
 Every class reads what Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names (Java) or
 ordinals (C++), and integer map keys without quotes (fastjson). What we write has quoted keys and enum names, which all
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import enum
 import re
+import struct
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import msgspec
+from attrs import frozen
 from msgspec import UNSET, Meta, UnsetType, field
 
 from longpoll_protocol.errors import HeaderError
@@ -409,3 +411,39 @@ def _enum_name(kind: type[enum.Enum], value: Any) -> Any:
     if isinstance(ordinal, int) and 0 <= ordinal < len(members):
         return members[ordinal].value
     return value
+
+
+_OLD: Final = struct.Struct(">4q")
+_WHOLE: Final = struct.Struct(">7q")
+
+
+@frozen
+class TimerCheckpoint:
+    """The reply to 60: how far the timer of a 5.x broker has come. It is no JSON (`TimerCheckpoint.java` 5.5).
+
+    Offset  Size  What (big-endian, signed)
+    0       8     the second whose messages are delivered next, ms: those of the seconds before it were
+    8       8     how far the file `timerlog` is flushed; ours has none
+    16      8     the queue offset up to which the teller has read the queue of messages that wait
+    24      8     the same of its master
+    32      24    version: state, ms, counter; not there in 5.0
+    """
+
+    next_ms: int
+    """The second whose messages are delivered next."""
+    read_offset: int
+    """The queue offset up to which the master has read what waits."""
+
+    def encode(self) -> bytes:
+        """As a broker of 5.x tells it."""
+        return _WHOLE.pack(self.next_ms, 0, self.read_offset, self.read_offset, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> TimerCheckpoint:
+        """Read a body; raises HeaderError when it is too short, or says what cannot be."""
+        if len(body) < _OLD.size:
+            raise HeaderError("TimerCheckpoint", "body", f"has {len(body)} bytes, not {_OLD.size} or more")
+        next_ms, _flushed, _own, read_offset = _OLD.unpack_from(body)
+        if next_ms < 0 or read_offset < 0:
+            raise HeaderError("TimerCheckpoint", "body", f"says the second {next_ms} and the offset {read_offset}")
+        return cls(next_ms, read_offset)

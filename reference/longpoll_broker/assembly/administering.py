@@ -111,6 +111,7 @@ def administering_of(
             shared.groups,
             shared.offsets,
             shared.delays,
+            shared.timers,
             shared.store,
             shared.statistics,
             shared.request_counts,

@@ -95,7 +95,17 @@ def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | Non
         config.ha_heartbeat_ms,
         config.ha_idle_ms_max,
     )
-    tables = TableCopies(runtime, master, shared.topics, shared.groups, shared.offsets, shared.delays)
+    timers = shared.timers if shared.traits.serves_timers else None
+    tables = TableCopies(
+        runtime,
+        master,
+        shared.topics,
+        shared.groups,
+        shared.offsets,
+        shared.delays,
+        timers,
+        log_end=lambda: shared.store.log_end,
+    )
     return master, follower, tables
 
 

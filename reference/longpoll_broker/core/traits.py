@@ -33,6 +33,8 @@ CODES_OF_5: Final = frozenset(
     }
 )
 """Requests of administrators that 4.9.7 answers 3."""
+TIMER_CODES: Final = frozenset({RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT})
+"""Requests about messages that wait for a time, which only 5.x has."""
 PROXY_HEADER_SIZE_MIN: Final = 12
 """What Netty's `HAProxyMessageDecoder` needs to tell whether a connection begins with a proxy's header."""
 
@@ -143,7 +145,7 @@ class Traits:
     """28 says that the broker serves."""
     tells_pull_offsets: bool = False
     """How far a group is is told with what it was given, which ours counts as what it has consumed."""
-    unknown_codes: frozenset[int] = frozenset({RequestCode.RECALL_MESSAGE})
+    unknown_codes: frozenset[int] = TIMER_CODES
     """Requests of other versions, which this one does not know."""
     heartbeat_fields: bool = False
     """A heartbeat is answered with what the broker supports."""
@@ -178,7 +180,7 @@ TRAITS_4_9: Final = Traits(
     knows_copied_topics=False,
     begins_with_last_file=True,
     name_server_is_silent=True,
-    unknown_codes=CODES_OF_5 | {RequestCode.RECALL_MESSAGE},
+    unknown_codes=CODES_OF_5 | TIMER_CODES,
     routes_outlive_topics=True,
     null_bodies=frozenset({b"null"}),
     answers_undecided=False,

@@ -164,6 +164,15 @@ class GetSubscriptionGroupConfigRequestHeader(Header):
     group: str
 
 
+class DeliveredResponseHeader(Header):
+    """The reply to 45 and 60. Ours alone: RocketMQ's has no fields, and what it tells may be ahead of a slave's log."""
+
+    log_end: Int64 | None = None
+    """The physical offset before which everything stands that was delivered by then."""
+    first_offset: Int64 | None = None
+    """Of 60: the queue offset of the first message that waits, or is not read yet."""
+
+
 class GetBrokerConfigResponseHeader(Header):
     """The reply to 26; the body has a setting a line, `key=value`."""
 

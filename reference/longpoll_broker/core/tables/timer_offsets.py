@@ -18,14 +18,25 @@ PENDING_COUNT_MAX: Final = 1_000_000
 class TimerOffsets:
     """One thread writes. `changed` as in `core.tables.topics`."""
 
-    first: int = 0
-    """The queue offset of the first message that is not delivered, or is not read."""
-    read: int = 0
-    """The first that had not been read by then."""
-    delivered_ms: int = -1
-    """The last second of which messages were delivered, and of those read by then none before it waits."""
+    progress: tuple[int, int, int] = (0, 0, -1)
+    """`first`, `read` and `delivered_ms`, which others read together."""
     pending_count: int = field(default=0, init=False)
     changed: bool = field(default=False, init=False)
+
+    @property
+    def first(self) -> int:
+        """The queue offset of the first message that is not delivered, or is not read."""
+        return self.progress[0]
+
+    @property
+    def read(self) -> int:
+        """The first that had not been read by then."""
+        return self.progress[1]
+
+    @property
+    def delivered_ms(self) -> int:
+        """The last second of which messages were delivered, and of those read by then none before it waits."""
+        return self.progress[2]
 
     @property
     def is_full(self) -> bool:
@@ -34,15 +45,20 @@ class TimerOffsets:
 
     def put(self, first: int, read: int, delivered_ms: int, pending_count: int) -> None:
         """Note how far the timer has come."""
-        self.first, self.read, self.delivered_ms, self.pending_count = first, read, delivered_ms, pending_count
+        self.progress, self.pending_count = (first, read, delivered_ms), pending_count
         self.changed = True
+
+    def copy(self, first: int | None, read: int, delivered_ms: int) -> None:
+        """Have these, as a slave has its master's; without `first` its own stays, and more is read again."""
+        told = (min(self.first, read) if first is None else first, read, delivered_ms)
+        if self.progress != told:
+            self.put(*told, 0)
 
     def table(self) -> dict[str, int]:
         """As it is kept."""
-        return {"first": self.first, "read": self.read, "deliveredMs": self.delivered_ms}
+        first, read, delivered_ms = self.progress
+        return {"first": first, "read": read, "deliveredMs": delivered_ms}
 
     def take(self, table: dict[str, int]) -> None:
         """Take over what was kept."""
-        self.first = table.get("first", 0)
-        self.read = table.get("read", 0)
-        self.delivered_ms = table.get("deliveredMs", -1)
+        self.progress = (table.get("first", 0), table.get("read", 0), table.get("deliveredMs", -1))

@@ -1,4 +1,4 @@
-"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 201.
+"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 60, 201.
 
 Of the settings only those that may change while the broker runs can be changed (25); any other is refused with its
 name, where RocketMQ takes whatever it is sent and says that all is well. Slaves copy the tables by these.
@@ -21,11 +21,13 @@ from longpoll_broker.core.tables.access import TRACE_TOPIC
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.io.request_counts import RequestCounts
+from longpoll_broker.service.send.timed import PRECISION_MS
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import (
@@ -34,12 +36,13 @@ from longpoll_protocol.bodies import (
     GroupTable,
     KVTable,
     OffsetTable,
+    TimerCheckpoint,
     TopicTable,
     read_settings,
 )
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetBrokerConfigResponseHeader
+from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
 from longpoll_protocol.log_record import DELAY_LEVELS, SCHEDULE_TOPIC
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
@@ -118,6 +121,7 @@ class TableProcessor(Serving):
     groups: Groups
     offsets: Offsets
     delays: DelayOffsets
+    timers: TimerOffsets
     store: MessageStore
     statistics: Statistics
     request_counts: RequestCounts
@@ -174,7 +178,18 @@ class TableProcessor(Serving):
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """45: how far each delay level is."""
-        return _table(command, DelayTable(offset_table=self.delays.by_level.copy()).encode())
+        body = DelayTable(offset_table=self.delays.by_level.copy()).encode()
+        # Asked after it was: what was delivered by then stands before the log's end.
+        fields = DeliveredResponseHeader(log_end=self.store.log_end).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, body)
+
+    @serves(RequestCode.GET_TIMER_CHECK_POINT)
+    def timer_progress(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """60: how far the timer is."""
+        first, read, delivered_ms = self.timers.progress
+        body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
+        fields = DeliveredResponseHeader(log_end=self.store.log_end, first_offset=first).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, body)
 
     @serves(RequestCode.GET_BROKER_CONFIG)
     def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -89,6 +89,9 @@ class TimerService(ServiceThread):
         """Note when messages are due; whether there may be more."""
         store, state = self.store, self.offsets
         end = store.visible_end(TIMER_TOPIC, 0)
+        if self._read is None and state.read > end:
+            # A log that lost its end, or a slave's that did not get it: what comes there now was not read.
+            state.put(min(state.first, end), end, state.delivered_ms, 0)
         start = min(max(state.first if self._read is None else self._read, store.visible_start(TIMER_TOPIC, 0)), end)
         stop = min(start + READ_COUNT, end)
         for offset in range(start, stop):
