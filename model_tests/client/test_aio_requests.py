@@ -10,8 +10,15 @@ from model_tests.client.test_aio_consumer import RUNTIME, config, name_server, r
 from msgspec.structs import replace
 
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_client import AsyncProducer, AsyncPushConsumer, ConsumeStatus, Producer, ReceivedMessage
-from longpoll_client.errors import ConnectionLostError, LifecycleError, ReplyTimeoutError
+from longpoll_client import (
+    AsyncProducer,
+    AsyncPushConsumer,
+    ConsumeStatus,
+    OutgoingMessage,
+    Producer,
+    ReceivedMessage,
+)
+from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_spec.errors import ConfigError
 
 __all__ = ["name_server"]
@@ -64,6 +71,52 @@ def test_each_request_gets_its_own_reply_or_an_error(name_server: str) -> None:
                 await replier.reply(replace(asked[0], properties={}), b"x")
             with pytest.raises(ConfigError, match="not allowed"):
                 await replier.request("%no such", b"x")
+
+    with new_topic(name_server, 2) as topic:
+        run(story)
+
+
+def test_a_request_that_nobody_awaits_is_called_back_once(name_server: str) -> None:
+    """With the reply, with an error in time, and with one by the close; what raises, or is refused, harms no other."""
+
+    async def story() -> None:
+        replier = AsyncProducer(RUNTIME, name_server, "repliers")
+        silent = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            if messages[0].body == SILENT:
+                silent.set()
+            else:
+                await replier.reply(messages[0], messages[0].body[::-1])
+            return ConsumeStatus.SUCCESS
+
+        def failing(_outcome: ReceivedMessage | ClientError) -> None:
+            raise ValueError("a callback's own")
+
+        service = AsyncPushConsumer(RUNTIME, name_server, config(), listen)
+        service.subscribe(topic)
+        asking = AsyncProducer(RUNTIME, name_server, "askers")
+        told: asyncio.Queue[ReceivedMessage | ClientError] = asyncio.Queue()
+        async with replier, service:
+            asking.request_async(topic, OutgoingMessage(b"x"), failing, timeout_s=10.0)
+            for number in range(10, 20):
+                asking.request_async(topic, OutgoingMessage(b"%d" % number), told.put_nowait, timeout_s=10.0)
+            outcomes = [await told.get() for _number in range(10)]
+            replies = {outcome.body for outcome in outcomes if isinstance(outcome, ReceivedMessage)}
+            assert replies == {(b"%d" % number)[::-1] for number in range(10, 20)}
+            asking.request_async(topic, OutgoingMessage(SILENT), told.put_nowait, timeout_s=0.1)
+            assert isinstance(await told.get(), ReplyTimeoutError)
+            for wrong in ({"KEYS": "set by the client"}, {"": "no name"}):
+                with pytest.raises(ConfigError):
+                    asking.request_async(topic, OutgoingMessage(b"x", properties=wrong), told.put_nowait)
+            silent.clear()
+            asking.request_async(topic, OutgoingMessage(SILENT), told.put_nowait, timeout_s=10.0)
+            await silent.wait()
+            await asking.close()
+            assert isinstance(told.get_nowait(), ConnectionLostError)
+            with pytest.raises(LifecycleError):
+                asking.request_async(topic, OutgoingMessage(b"x"), told.put_nowait)
+            assert told.empty()
 
     with new_topic(name_server, 2) as topic:
         run(story)

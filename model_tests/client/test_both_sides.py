@@ -10,7 +10,7 @@ import pytest
 import longpoll_client as client
 
 ONLY = {
-    "Producer": {"request_async"},
+    "Producer": set[str](),
     "AsyncProducer": set[str](),
     "PullConsumer": {"deliver", "is_busy"},
     "AsyncPullConsumer": set[str](),
@@ -19,7 +19,7 @@ ONLY = {
     "TransactionProducer": set[str](),
     "AsyncTransactionProducer": set[str](),
 }
-"""A request with a callback is awaited on an event loop; the others are for the package's own use."""
+"""For the package's own use."""
 
 
 def calls_of(kind: type) -> dict[str, set[str]]:

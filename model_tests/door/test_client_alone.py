@@ -21,8 +21,11 @@ IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}}
 """What each of its dependencies is imported as."""
 SIZE_MAX_MB: Final = 3
 TOLD: Final = """
+import asyncio
 import sys
-from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_client import (
+    AsyncProducer, AsyncPushConsumer, ConsumerConfig, ConsumeStatus, Producer, PullConsumer, StartAt,
+)
 from longpoll_runtime.real import RealRuntime
 with Producer(RealRuntime(), sys.argv[1]) as producer:
     sent = [producer.send("Alone", b"%d" % number).msg_id for number in range(20)]
@@ -34,6 +37,26 @@ with PullConsumer(RealRuntime(), sys.argv[1], config) as consumer:
     while len(got) < 20:
         got += [message.msg_id for message in consumer.poll(timeout_s=30.0)]
 assert sorted(got) == sorted(sent), (got, sent)
+
+
+async def on_a_loop():
+    heard, all_heard = [], asyncio.Event()
+
+    async def listen(messages):
+        heard.extend(message.msg_id for message in messages)
+        if len(heard) >= 40:
+            all_heard.set()
+        return ConsumeStatus.SUCCESS
+
+    consumer = AsyncPushConsumer(RealRuntime(), sys.argv[1], ConsumerConfig("loop", start_at=StartAt.FIRST), listen)
+    consumer.subscribe("Alone")
+    async with AsyncProducer(RealRuntime(), sys.argv[1]) as producer, consumer:
+        more = await asyncio.gather(*(producer.send("Alone", b"%d" % number) for number in range(20)))
+        await asyncio.wait_for(all_heard.wait(), 30.0)
+    assert sorted(heard) == sorted([*sent, *(result.msg_id for result in more)]), heard
+
+
+asyncio.run(on_a_loop())
 print("alone")
 """
 

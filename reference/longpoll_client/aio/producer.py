@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
 from types import MappingProxyType, TracebackType
@@ -30,11 +30,12 @@ from longpoll_client.produce.outgoing import (
     Packing,
     Parcel,
     batch_parcel,
+    check_message,
     prepared_parcel,
     single_parcel,
 )
 from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.requests import reply_to
+from longpoll_client.produce.requests import OnReply, reply_to
 from longpoll_client.produce.sending import Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
@@ -70,7 +71,7 @@ class AsyncProducer:
     A send that is cancelled is not tried again; its message may be stored all the same.
 
     Invariant: of the `send_async` that have not ended `_on_way` were written and wait for their answers, and `_sending`
-    has the tasks of the others.
+    has the tasks of the others and of each `request_async`.
     """
 
     def __init__(
@@ -199,17 +200,58 @@ class AsyncProducer:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
+        message = OutgoingMessage(body, tags, keys, properties or {})
+        return await self._replied(self._asking(), topic, message, select, timeout_s)
+
+    def request_async(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        on_reply: OnReply,
+        *,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """As `request`, without waiting: `on_reply` gets the reply, or the ClientError instead, once, on the loop.
+
+        It must not wait. Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on
+        their way: then `on_reply` is not called.
+        """
+        requests = self._asking()
+        self._check_room()
+        check_message(topic, message.body, message.properties)
+        message.property_text("")
+        replied = partial(self._replied, requests, topic, message, select, timeout_s)
+        self._keep(self._reply_later(replied, on_reply))
+
+    def _asking(self) -> AsyncRequests:
+        """What waits for replies; raises LifecycleError, and ConfigError where nothing does."""
         self._instance.check()
         if self._requests is None:
             raise ConfigError("a producer with the connections of another client cannot wait for replies")
+        return self._requests
+
+    async def _replied(
+        self, requests: AsyncRequests, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
+    ) -> ReceivedMessage:
         await self._instance.publish_route(topic, timeout_s)
         (correlation_id,) = self._ids.new(1)
-        message = OutgoingMessage(body, tags, keys, properties or {})
 
         async def send(marks: Mapping[str, str]) -> None:
             await self._send(self._single(topic, message, marks), select, timeout_s)
 
-        return await self._requests.ask(correlation_id, wait_ns(timeout_s) / 1e9, send)
+        return await requests.ask(correlation_id, wait_ns(timeout_s) / 1e9, send)
+
+    async def _reply_later(self, replied: Callable[[], Awaitable[ReceivedMessage]], on_reply: OnReply) -> None:
+        outcome: ReceivedMessage | ClientError
+        try:
+            outcome = await replied()
+        except ClientError as error:
+            outcome = error
+        except FAULTS as error:
+            outcome = ClientError(f"the request came to no end: {error!r}")
+        with KeepGoing(log, "the callback of a reply failed"):
+            on_reply(outcome)
 
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """As `Producer.reply`, with its errors."""
@@ -242,12 +284,16 @@ class AsyncProducer:
         is not called.
         """
         self._instance.check()
-        if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
-            raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are on their way already")
+        self._check_room()
         parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
         sending = self._begin(parcel, selector(topic, queue_id, select), timeout_s)
         if not self._sent_at_once(sending, told):
             self._send_later(sending, told)
+
+    def _check_room(self) -> None:
+        """Raise LocalProtocolError when too much is on its way that nobody awaits."""
+        if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
+            raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are on their way already")
 
     def _single(
         self,
@@ -356,7 +402,11 @@ class AsyncProducer:
         _tell(told, found[0])
 
     def _send_later(self, sending: _Sending, told: Told) -> None:
-        task = asyncio.create_task(self._tell_later(sending, told))
+        self._keep(self._tell_later(sending, told))
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        """Have it done by a task that the close waits for."""
+        task = asyncio.create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
