@@ -47,14 +47,69 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
+CHOOSE: Final = """
+const choose = (which, test) => {
+  const box = typeof which === "string" ? document.querySelector(which) : which;
+  box.value = [...box.options].find(test).value;
+  box.dispatchEvent(new Event("change"));
+};
+const texted = (words) => (each) => each.text === words;
+const place = (named) => document.querySelector(`[data-place="${named}"]`);
+"""
+SEARCHED: Final = """
+new Promise((done) => { const look = () => document.querySelector("#progress").innerText.match(/depth|深度/)
+  ? done() : setTimeout(look, 20); look() })
+"""
+USED: Final = {
+    "a run": """
+      for (let step = 0; step < 9; step += 1) document.querySelector("#enabled button").click();
+      document.querySelector("#back").click()
+    """,
+    "a line struck out, and what its search has found": """
+      choose("#text", texted("hold"));
+      place("phase").querySelector("button").click()
+    """,
+    "a part of a guard turned round beside another line": """
+      choose("#text", texted("notify_end"));
+      choose(place("phase").querySelector("select"), (each) => each.value.includes("takes the other case"));
+      choose("#text", texted("hold"));
+      choose(place("what its guard says of phase").querySelector("select"),
+             (each) => each.value.includes("turns round"))
+    """,
+    "a slip": 'choose("#slip", (each) => each.value !== "")',
+    "two knobs, which close the place of a change by hand": """
+      choose("#knob", texted("recheck_after_hold=after_insert"));
+      choose("#knob2", texted("recheck=walk"));
+      document.querySelector("#search").click()
+    """,
+    "an address that names no run": """
+      history.replaceState(null, "", "#lp1.none");
+      dispatchEvent(new Event("hashchange"))
+    """,
+}
+"""What a reader does with the explorer -> how; each leaves another page to look at."""
+SEARCHES: Final = {name for name in USED if name not in {"a run", "an address that names no run"}}
+
+
+def used(browser: Browser, site: Path, name: str, *, language: str, width: int, dark: bool) -> None:
+    """The explorer, after a reader has done this, and when its search has ended."""
+    browser.call("Page.navigate", url="about:blank")  # else the last reader's run stays in the address
+    show(browser, f"{EXPLORER}?lang={language}", site, width=width, dark=dark)
+    browser.run(f"void (() => {{ {CHOOSE} {USED[name]} }})()")
+    if name in SEARCHES:
+        browser.run(SEARCHED)
+
+
 def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) -> None:
     """Load the page of an address, which may ask for a language."""
     page, _, asked = address.partition("?")
     browser.show(site / page, width=width, dark=dark)
     if asked:
+        language = asked.removeprefix("lang=")
         browser.call("Page.navigate", url=f"{(site / page).as_uri()}?{asked}")
-        browser.run("new Promise(done => { const look = () => document.documentElement?.lang.startsWith('zh')"
-                    " ? done() : requestAnimationFrame(look); look() })")  # fmt: skip
+        browser.run("new Promise(done => { const look = () => location.search && document.readyState === 'complete'"
+                    f" && document.documentElement.lang.startsWith('{language}') ? done() : setTimeout(look, 20);"
+                    " look() })")  # fmt: skip
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1_400, True), (390, False), (390, True)])
@@ -65,6 +120,39 @@ def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str
         show(browser, address, site, width=width, dark=dark)
         found[address] = violations(browser, axe)
     assert {address: wrong for address, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("language", "width", "dark"), [("en", 1_400, False), ("en", 390, True), ("zh", 1_400, True), ("zh", 390, False)]
+)
+def test_the_explorer_in_use(browser: Browser, site: Path, axe: str, *, language: str, width: int, dark: bool) -> None:
+    """With a run, with what is broken by hand, with two knobs, with what a search has found, with an error."""
+    found = {}
+    for name in USED:
+        used(browser, site, name, language=language, width=width, dark=dark)
+        found[name] = violations(browser, axe)
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("document.querySelectorAll('#places select').forEach((each) => { each.ariaLabel = '' })", "select-name"),
+        ("const box = document.querySelector('#places button'); box.textContent = box.ariaLabel = ''", "button-name"),
+        ("document.querySelectorAll('#places del').forEach((each) => { each.style.color = '#aaa' })", "color-contrast"),
+        ("document.querySelector('#places').ariaChecked = 'yes'", "aria-allowed-attr"),
+    ],
+)
+def test_a_planted_fault_of_what_is_broken_by_hand_is_found(
+    browser: Browser, site: Path, axe: str, fault: str, rule: str
+) -> None:
+    """In the places that a reader changes, each of which is made by script."""
+    name = "a line struck out, and what its search has found"
+    used(browser, site, name, language="en", width=1_400, dark=False)
+    assert "hold forgets to write phase" in browser.run("document.querySelector('#changes').innerText")
+    browser.run(f"{{ {fault} }}")
+
+    assert rule in {each.partition(":")[0] for each in violations(browser, axe)}
 
 
 def test_every_page(browser: Browser, site: Path, axe: str) -> None:
