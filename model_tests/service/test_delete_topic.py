@@ -79,6 +79,25 @@ def test_a_pull_held_behind_the_deletion_is_told_too(
     assert len(broker.hold_service) == 0
 
 
+@pytest.mark.parametrize(("policy", "code"), [(STRICT, 17), (STRICT_CLONE, 17), (ROCKETMQ_4_9, 21), (ROCKETMQ_5, 21)])
+def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
+    policy: Policy, code: int, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of an offset to go on at, as a broker of RocketMQ does."""
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+
+    def step(action: str) -> None:
+        if action == "pull_read":
+            broker.topics.remove("T")
+            broker.store.begin_deletion("T")
+
+    monkeypatch.setattr(broker.runtime, "step", step)
+    assert client.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == code
+
+
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

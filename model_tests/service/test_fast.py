@@ -14,12 +14,15 @@ from model_tests.service.sockless import Peer
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.fast import pull_heads, send_heads
 from longpoll_broker.fast.pull_bursts import QuickPullProcessor
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import InlineExecutor
+from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.service.send.send_processor import SendProcessor
@@ -184,6 +187,32 @@ def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, mon
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"queueOffset": "1"}))
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"sysFlag": "4"}))
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"maxMsgNums": "-1"}))
+
+
+def test_pulls_side_by_side_are_held_together(
+    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All behind the first, but for those that are something else; within the limits of the whole and of a queue."""
+    config = evolve(CONFIG, held_count_max=9, queue_held_count_max=3)
+    quick, plain = (
+        Twin(start_broker(directory=str(tmp_path / str(fast)), config=config, runtime=StillRuntime(), is_fast=fast))
+        for fast in (True, False)
+    )
+    together: list[int] = []
+    hold_together = HoldService.hold_together
+
+    def noted(service: HoldService, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        together.append(len(pulls))
+        hold_together(service, pulls, outbox)
+
+    monkeypatch.setattr(HoldService, "hold_together", noted)
+    for twin in (quick, plain):
+        twin.broker.topics.put(TopicConfig("T", 4, 4))
+    queues = [{"queueId": str(number % 4)} for number in range(8)]
+    told = [(0, pulls(*queues, {"queueOffset": "7"}, *queues)), (1, pulls({}, {"sysFlag": "4"}, {"subscription": "a"}))]
+
+    assert quick.told(told) == plain.told(told)
+    assert together == [7, 8]
 
 
 @pytest.mark.parametrize(

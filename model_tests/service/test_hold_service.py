@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import attrs
 import pytest
@@ -695,3 +696,102 @@ def test_shards_after_the_last_turn_are_not_locked(monkeypatch: pytest.MonkeyPat
         bench.service._runtime.step = steps.append  # type: ignore[method-assign,assignment]
         bench.service.run(bench.outbox)
         assert steps == ["expire"] * (hold_service.shard_of("T", queue_id) + 1)
+
+
+# -- held side by side -----------------------------------------------------------------------------------------------
+
+
+def side_by_side(count: int = 6) -> list[Pull]:
+    """Pulls of four queues, in some shards."""
+    pulls = [Pull("c", number, "G", "T", number % 4, 0, 32, 2, deadline_ms=1000 - number) for number in range(count)]
+    for pull in pulls:
+        pull.filter = tag_filter("*", None)
+    return pulls
+
+
+def held_and_told(bench: Bench, *, together: bool, count: int = 6) -> tuple[object, ...]:
+    """What becomes of pulls that are held one by one or together, and when the clock wakes then."""
+    pulls = side_by_side(count)
+    if together:
+        assert bench.service.holds_together
+        bench.service.hold_together(pulls, bench.outbox)
+    else:
+        for pull in pulls:
+            bench.service.hold(pull, bench.outbox)
+    bench.service.assert_tidy()
+    told = [[(pull.opaque, cause) for pull, cause in each] for each in (bench.ran, bench.refused)]
+    return [pull.phase for pull in pulls], told, len(bench.service), bench.service.wait_s()
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+@pytest.mark.parametrize("held_count_max", [100, 6, 5, 1, 0])
+@pytest.mark.parametrize("before", [0, 2])
+def test_pulls_held_together_fare_as_if_held_one_by_one(limit: int | None, held_count_max: int, before: int) -> None:
+    """With room for all, for some and for none, of the whole and of a queue, and with a message for one queue."""
+    benches = [Bench(STRICT, held_count_max=held_count_max, queue_held_count_max=limit) for _way in range(2)]
+    for bench in benches:
+        for _number in range(before):
+            bench.hold(offset=1)
+        bench.make_visible()
+
+    assert held_and_told(benches[0], together=True) == held_and_told(benches[1], together=False)
+
+
+def test_pulls_held_together_after_the_stop_are_answered_so() -> None:
+    """The stop came before, or between the look for it and the insert."""
+    before, between = Bench(STRICT), Bench(STRICT)
+    before.service.stop(before.outbox)
+    between.service._runtime.step = (  # type: ignore[method-assign]
+        lambda action: (
+            between.service.stop(between.outbox) if action == "hold" and not between.service._stopping else None
+        )
+    )
+
+    for bench in (before, between):
+        phases, told, count, _wait_s = held_and_told(bench, together=True)
+        assert phases == [QUEUED] * 6
+        assert told == [[], [(number, "stopped") for number in range(6)]]
+        assert count == 0
+
+
+def test_a_message_between_the_look_and_the_insert_wakes_those_held_together() -> None:
+    """Each of them, and in order: only a look after the insert can see it."""
+    bench = Bench(STRICT)
+    bench.service._runtime.step = lambda action: bench.make_visible() if action == "hold" else None  # type: ignore[method-assign]
+
+    phases, told, count, _wait_s = held_and_told(bench, together=True)
+    assert phases == [QUEUED, HELD, HELD, HELD, QUEUED, HELD]
+    assert (told, count) == ([[(0, "woken"), (4, "woken")], []], 4)
+
+
+def test_the_clock_is_woken_for_the_earliest_of_those_held_together() -> None:
+    """It sleeps without end, and then until the deadline that it knows; a later one wakes nobody."""
+    bench = Bench(STRICT)
+    woken: list[float] = []
+    bench.service.run_clock_on(Outbox(), lambda: woken.append(bench.service._clock_sleeps_until_ms))
+    assert bench.service.wait_s() is None
+    bench.service.hold_together(side_by_side(), bench.outbox)
+    assert woken
+
+    assert bench.service.wait_s() == pytest.approx(0.995)
+    woken.clear()
+    bench.service.hold_together(side_by_side(2), bench.outbox)
+    assert not woken
+
+
+KNOBS: list[dict[str, Any]] = [
+    {"recheck_after_hold": "none"},
+    {"recheck_after_hold": "before_lock"},
+    {"hold_limit": "at_read"},
+    {"bucket_removal": "if_empty_unsafe"},
+    {"expiry": "scan"},
+]
+"""Each puts something between the insert and the look, or leaves the look out."""
+
+
+def test_pulls_are_held_together_where_nothing_else_belongs_to_a_hold() -> None:
+    """Under our own policies as they are, and under no knob that makes a hold another thing."""
+    others = [ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, *(attrs.evolve(STRICT, **knob) for knob in KNOBS)]
+
+    assert all(Bench(policy).service.holds_together for policy in (STRICT, STRICT_CLONE))
+    assert not any(Bench(policy).service.holds_together for policy in others)

@@ -62,6 +62,8 @@ HELD_MAX: Final = 4
 """How many pulls may be held under a policy that looks in the lock; as many as are held before, and one."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
 """How many of one queue may be held: as many as one has before, or any number."""
+BURST_SHARE: Final = 0.5
+"""In how many stages pulls that came side by side are held together."""
 STALE_MS: Final = 90
 SOON_MS: Final = 80
 DUE_MS: Final = 100
@@ -138,6 +140,8 @@ class Stage:
     filters: random.Random | None = field(default=None, init=False)
     """Draws the pulls' filters; None where all want everything."""
     uptime_ms: int = field(default=0, init=False)
+    bursts: bool = field(default=False, init=False)
+    """Whether three pulls are held together where else one is."""
     before: dict[Pull, int] = field(factory=dict, init=False)
     """The pulls that were held one after the other before the actors began, numbered."""
     told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
@@ -159,6 +163,7 @@ class Stage:
         apart = random.Random(self.seed ^ 0xF117E4)
         self.filters = apart if apart.random() < FILTER_SHARE else None
         self.uptime_ms = self.now_ms = apart.choice(UPTIMES_MS)
+        self.bursts = random.Random(self.seed ^ 0xB0257).random() < BURST_SHARE
         self.service = self.module.HoldService(
             self,
             self.policy,
@@ -237,9 +242,13 @@ class Stage:
         self.pulls.append(made)
         return made
 
-    def hold(self, pull: Pull) -> None:
-        """A pull's thread."""
-        self.service.hold(pull, Outbox())
+    def hold(self, *pulls: Pull) -> None:
+        """A pull's thread, or that of some that came side by side."""
+        if len(pulls) > 1 and self.service.holds_together:
+            self.service.hold_together(pulls, Outbox())
+            return
+        for pull in pulls:
+            self.service.hold(pull, Outbox())
 
     def arrive(self, key: Key) -> None:
         """A producer's thread: a message is appended and becomes visible, and its bucket is walked."""
@@ -274,12 +283,15 @@ class Stage:
         first, second, other = self.keys
         service = self.service
         pulls = {
-            "hold a": (first, "c", SOON_MS),
-            "hold b": (second, "c", LATE_MS),
-            "hold c": (other, "d", LATE_MS),
-            "hold d": (first, "e", LATE_MS),
-            "hold e": (other, "e", LATER_MS),
+            "hold a": [(first, "c", SOON_MS)],
+            "hold b": [(second, "c", LATE_MS)],
+            "hold c": [(other, "d", LATE_MS)],
+            "hold d": [(first, "e", LATE_MS)],
+            "hold e": [(other, "e", LATER_MS)],
         }
+        if self.bursts:
+            pulls["hold b"] += [((TOPIC, 1), "c", SOON_MS), (first, "c", LATER_MS)]
+            pulls["hold e"] += [(other, "e", SOON_MS)]
         others: dict[str, Callable[[], None]] = {
             "arrive a": partial(self.arrive, first),
             "arrive b": partial(self.arrive, second),
@@ -298,7 +310,10 @@ class Stage:
             names = [name for name in names if name.startswith(("hold", "close"))]
             others["stop"] = self.stop
             names.append("stop")
-        return {name: partial(self.hold, self.pull(*pulls[name])) if name in pulls else others[name] for name in names}
+        return {
+            name: partial(self.hold, *(self.pull(*each) for each in pulls[name])) if name in pulls else others[name]
+            for name in names
+        }
 
     # -- one run -----------------------------------------------------------------------------------------------------
 

@@ -43,8 +43,10 @@ def read_all(connection: Connection, chunks: list[bytes], *, ahead: bool = False
 
     def behind(_command: Command) -> Iterator[Command]:
         if ahead and isinstance(connection, TypedConnection):
-            while (pull := connection.next_pull()) is not None:
-                yield pull
+            while pulls := connection.next_pulls(2):
+                # The second comes again: by itself, or as the next event.
+                connection.keep(1)
+                yield pulls[0]
 
     return events_of(connection, chunks, told, behind)
 
@@ -113,13 +115,18 @@ def test_pulls_asked_for_ahead_are_the_next_ones(frames: list[bytes], cuts: list
     assert read_all(TypedConnection(), chunks) == read_all(TypedConnection(), chunks, ahead=True)
 
 
-def test_one_pull_is_read_at_a_time() -> None:
-    """The first is no reason to read the others: whoever serves them may give way."""
+def test_pulls_that_are_not_served_come_again() -> None:
+    """Whoever serves them may give way: so many as are asked for, whole ones alone, and those not kept once more."""
     connection = TypedConnection()
-    connection.receive_data(pull_frame(1) + pull_frame(2)[:-1])
+    connection.receive_data(b"".join(map(pull_frame, range(4))) + pull_frame(5)[:-1])
 
-    assert connection.next_pull() is not None
-    assert connection.next_pull() is None
+    assert [pull.header.queue_offset for pull in connection.next_pulls(2)] == [0, 1]
+    assert [pull.header.queue_offset for pull in connection.next_pulls(9)] == [2, 3]
+    connection.keep(1)
+    again = connection.next_event()
+    assert isinstance(again, PullCommand)
+    assert again.header.queue_offset == 3
+    assert connection.next_pulls(9) == []
     assert connection.next_event() is NEED_DATA
 
 

@@ -18,7 +18,7 @@ from longpoll_broker.assembly.pulling import Pulling
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.errors import BrokerError
-from longpoll_broker.fast.pull_bursts import PullBursts
+from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.access.access_processor import AccessProcessor
@@ -83,7 +83,9 @@ class BrokerHandler:
         serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
         self.send_bursts = SendBursts(self.sending.send, self._serve) if self.reads_fields and serves_bursts else None
         serves_bursts = self.pulling.pool is None and not shared.standing.is_slave
-        self.pull_bursts = PullBursts(self._serve) if self.reads_fields and serves_bursts else None
+        processor = self.pulling.pull_processor
+        holder = processor if isinstance(processor, QuickPullProcessor) else None
+        self.pull_bursts = PullBursts(self._serve, holder) if self.reads_fields and serves_bursts else None
 
     def opened(self, channel: Channel) -> None:
         """Note a new connection."""

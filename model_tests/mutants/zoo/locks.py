@@ -64,6 +64,12 @@ LOCKS: Final = (
         LOST + "a pull is put into a bucket that is being taken away, and no notifier finds it.",
     ),
     _shard(
+        "hold-together",
+        "left_out += shard.table.hold_together(part)",
+        LOST + "the same for pulls that one connection brings side by side.",
+        indent=16,
+    ),
+    _shard(
         "find-bucket",
         "return shard.table.find_bucket(key)",
         LOST + "two pulls each make the bucket of one queue; the first one's pull is in a bucket that nobody has.",

@@ -397,8 +397,8 @@ PEERS: Final = (
         "Each request counts twice, so the table is full at half of what it may hold, and never counts as empty.",
         Change(
             HOLD,
-            "            self.used += 1\n            return True\n",
-            "            self.used += 2\n            return True\n",
+            "            self.used += count\n            return True\n",
+            "            self.used += 2 * count\n            return True\n",
         ),
     ),
     _bug(

@@ -103,12 +103,12 @@ class Room:
     """The lock of this count, which is taken with a shard's lock held and never the other way round."""
     used: int = field(default=0, init=False)
 
-    def take(self) -> bool:
-        """Room for one pull; false when there is none."""
+    def take(self, count: int = 1) -> bool:
+        """Room for `count` pulls; false, and nothing done, when there is less."""
         with self.guard:
-            if self.limit is not None and self.used >= self.limit:
+            if self.limit is not None and self.used + count > self.limit:
                 return False
-            self.used += 1
+            self.used += count
             return True
 
     def give(self, count: int) -> None:
@@ -223,6 +223,35 @@ class HoldTable:
         if self.own_deadlines:
             self._deadlines.add(pull, pull.deadline_ms)
         return True
+
+    def hold_together(self, pulls: Sequence[Pull]) -> int:
+        """Insert pulls of one channel that missed and for which `room` was taken; how many a queue's limit keeps out.
+
+        Those stay as they are.
+        """
+        limit, add = self.queue_limit, self._deadlines.add if self.own_deadlines else None
+        channel = self._channels.get(pulls[0].channel, {})
+        held = 0
+        for pull in pulls:
+            assert pull.phase is MISSED
+            key = (pull.topic, pull.queue_id)
+            bucket = self._buckets.get(key)
+            if bucket is None:
+                bucket = self._buckets[key] = Bucket(key)
+            elif limit is not None and bucket.known >= limit:
+                continue
+            bucket.known += 1
+            bucket.pulls[pull] = None
+            pull.bucket = bucket
+            pull.phase = HELD
+            channel[pull] = None
+            held += 1
+            if add is not None:
+                add(pull, pull.deadline_ms)
+        if held:
+            self._channels[pulls[0].channel] = channel
+            self._held += held
+        return len(pulls) - held
 
     def take(self, key: Key) -> list[Pull]:
         """Clone and clear: the bucket's pulls, in the order held, now the caller's to wake or keep."""

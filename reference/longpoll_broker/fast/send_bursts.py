@@ -53,7 +53,7 @@ class SendBursts:
                 self.serve_one(channel, following[served], outbox)
                 served += 1
         if served < len(following):
-            connection.keep_sends(served)
+            connection.keep(served)
         return served
 
     def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:

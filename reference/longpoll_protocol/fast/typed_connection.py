@@ -43,11 +43,10 @@ class TypedConnection(Connection):
         """
         return self._frames.next_alike(_SEND, read_send)
 
-    def keep_sends(self, count: int) -> None:
-        """Have the sends that `next_sends` has just returned come again, but for the first `count`."""
-        self._frames.keep_alike(count)
+    def next_pulls(self, count_max: int) -> list[PullCommand]:
+        """The same of pulls, and at most `count_max` of them."""
+        return self._frames.next_alike(_PULL, read_pull, count_max)
 
-    def next_pull(self) -> PullCommand | None:
-        """The next request, if it is a pull and lies whole in what was received last; raises nothing."""
-        found = self._frames.next_alike(_PULL, read_pull, 1)
-        return found[0] if found else None
+    def keep(self, count: int) -> None:
+        """Have what `next_sends` or `next_pulls` has just returned come again, but for the first `count`."""
+        self._frames.keep_alike(count)

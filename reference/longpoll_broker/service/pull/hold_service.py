@@ -128,6 +128,14 @@ class HoldService:
             )
             for _ in range(shard_count)
         )
+        self.holds_together = (
+            policy.hold_limit == "in_lock"
+            and policy.bucket_removal == "rechecked_under_lock"
+            and policy.recheck_after_hold == "after_insert"
+            and own_deadlines
+            and type(self._events) is PullEvents
+        )
+        """Whether nothing but the insert, a look at the end and a deadline belongs to a pull that is held."""
         self._wake_clock: Callable[[], None] | None = None
         self._clock_outbox: Outbox | None = None
         self._clock_sleeps_until_ms: float = float("inf")
@@ -176,6 +184,47 @@ class HoldService:
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
             self._tell_clock(pull.deadline_ms, outbox)
+
+    def hold_together(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        """`hold` for pulls of one topic and channel, where `holds_together`: those of a shard in one critical section.
+
+        Whatever becomes of them becomes of them in their order.
+        """
+        if self._stopping or not self._room.take(len(pulls)):
+            for pull in pulls:
+                self.hold(pull, outbox)
+            return
+        crc, count = crc32(pulls[0].topic.encode()), len(self._shards)
+        parts: list[list[Pull]] = [[] for _shard in self._shards]
+        for pull in pulls:
+            pull.phase = MISSED
+            parts[(crc + pull.queue_id) % count].append(pull)
+        left_out = 0
+        for shard, part in zip(self._shards, parts, strict=True):
+            if part:
+                self._runtime.step("hold")
+                with shard.lock:
+                    left_out += shard.table.hold_together(part) if not self._stopping else len(part)
+        self._recheck_all(pulls, outbox)
+        if left_out:
+            # Each is told why by itself: a limit of its queue, or the stop that came meanwhile.
+            self._room.give(left_out)
+            for pull in pulls:
+                if pull.phase is MISSED:
+                    self.hold(pull, outbox)
+
+    def _recheck_all(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        """Look at each pull's visible end once more, and set the clock for those that stay."""
+        visible_end, topic = self._ends.visible_end, pulls[0].topic
+        next_ms = self._clock_sleeps_until_ms
+        for pull in pulls:
+            if pull.phase is MISSED:
+                continue
+            self._runtime.step("recheck")
+            if visible_end(topic, pull.queue_id) > pull.offset:
+                self._recheck(self._shards[shard_of(topic, pull.queue_id, len(self._shards))], pull, outbox)
+            elif pull.deadline_ms < next_ms and pull.phase is HELD:
+                self._tell_clock(pull.deadline_ms, outbox)
 
     def _find_bucket(self, shard: Shard, key: Key) -> Bucket:
         """Look the bucket up before the insert, in a critical section of its own, as Java does."""

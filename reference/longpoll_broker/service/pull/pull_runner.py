@@ -65,6 +65,15 @@ class PullRunner:
     def look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull."""
         found = look(pull, wanted, self.store)
+        if (
+            isinstance(found, OffsetMoved)
+            and self.policy.on_truncate == "wake"
+            and not self.desk.topics.get(pull.topic)
+        ):
+            # Deleted between the check and the read, which found no queue: that is what there is to tell.
+            refused = check(pull, self.desk)
+            if isinstance(refused, Refused):
+                return refused
         decision = found if pull.count_max >= 0 else of_negative_count(pull, found, self.desk)
         if self.desk.standing.is_plain or isinstance(decision, Refused):
             return decision
