@@ -9,7 +9,7 @@ import shutil
 import socket
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -458,6 +458,36 @@ def test_tables_are_copied_and_a_slave_is_found_by_the_name_server(cluster: Clus
             == ["0"]
         )
     )
+
+
+ACCOUNTS: Final = """
+accounts:
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+
+
+def test_a_slave_signs_what_it_asks(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A master with accounts tells its tables, and takes the slave in; not by another secret, which is told."""
+    accounts = cluster.directory / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    master = cluster.master(acl_file=str(accounts))
+    master.groups.put(GroupConfig("G"))
+    at: dict[str, Any] = {
+        "master": "{}:{}".format(*master.address),
+        "name_servers": "{}:{}".format(*master.name_server_address),
+    }
+    slave = cluster.slave(ha_of(master), **at, access_key="administrator", secret_key="87654321")  # noqa: S106 - no secret
+    tables, registrar = slave.replicating.tables, slave.replicating.registrar
+    assert tables is not None
+    assert registrar is not None
+    wait_until(lambda: tables.round_count > 0 and registrar.registered_count > 0)
+    assert "G" in slave.groups.by_name
+    assert not lines_of(caplog, "table_not_copied")
+    cluster.slave(ha_of(master), name="other", **at, access_key="administrator", secret_key="12345678")  # noqa: S106
+    wait_until(lambda: len(lines_of(caplog, "table_not_copied")) == 4 and bool(lines_of(caplog, "not_registered")))
+    assert "12345678" not in caplog.text
 
 
 def brokers_of(client: RawClient, code: int, fields: dict[str, str] | None = None) -> dict[str, Any]:

@@ -115,6 +115,20 @@ def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
             read_broker_conf(conf)
 
 
+def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path) -> None:
+    """As in 5.x; what cannot be read is not shown, for it may be the secret."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text('innerClientAuthenticationCredentials={"accessKey":"slave","secretKey":"a=b"}\n')
+    broker, _store, _place, unknown = read_broker_conf(conf)
+    assert (broker.access_key, broker.secret_key, unknown) == ("slave", "a=b", [])
+    assert "a=b" not in repr(broker)
+    for value in ("{", '{"accessKey":"secret77"}', '["secret77"]', '{"accessKey":1,"secretKey":"secret77"}'):
+        conf.write_text(f"innerClientAuthenticationCredentials={value}\n")
+        with pytest.raises(ConfigError, match="line 1") as caught:
+            read_broker_conf(conf)
+        assert "secret77" not in str(caught.value)
+
+
 def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
     serve: StartCommand, connect: Connect, tmp_path: Path
 ) -> None:

@@ -165,5 +165,8 @@ class BrokerConfig:
     """`recallMessageEnable`: 370 takes messages back that wait for their time, where there are such (5.x)."""
     acl_enable: bool = field(default=False)
     """`aclEnable`: every request needs a key or a white address; then `acl_file` must be there."""
+    access_key: str = field(default="")
+    """The account by which it signs what it asks of its master and of name servers; empty: it signs nothing."""
+    secret_key: str = field(default="", repr=False)
     acl_file: str | None = field(default=None)
     """Absolute path of the accounts, in the form of RocketMQ's `plain_acl.yml`."""

@@ -21,6 +21,7 @@ from longpoll.addresses import address_of
 from longpoll.guard import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll.options.law import knob_option, policy_option
+from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -48,6 +49,8 @@ LISTEN = "127.0.0.1:10911"
 @click.option("--ha", metavar="HOST:PORT", help="Slaves may connect there; whoever does is shown all of the log.")
 @click.option("--slave-of", metavar="HOST:PORT", help="Be a slave of the master that serves requests there.")
 @click.option("--register-at", metavar="HOST:PORT", help="Register at this name server too; several with semicolons.")
+@click.option("--access-key", envvar=ACCESS_KEY, help=f"Sign what master and name servers are asked; or {ACCESS_KEY}.")
+@click.option("--secret-key", envvar=SECRET_KEY, help=f"The secret of that account; better {SECRET_KEY}.")
 @click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="A file of RocketMQ's broker.conf keys.")
 @click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
@@ -74,6 +77,8 @@ def serve(
     ha: str | None,
     slave_of: str | None,
     register_at: str | None,
+    access_key: str | None,
+    secret_key: str | None,
     record: Path | None,
     config_file: Path | None,
     acl_file: Path | None,
@@ -112,6 +117,9 @@ def serve(
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
     broker_config = _among_others(broker_config, slave_of, register_at)
+    account = account_of(access_key, secret_key)
+    if account is not None:
+        broker_config = evolve(broker_config, access_key=account.access_key, secret_key=account.secret_key)
     server_tls = _server_tls(tls_certificate, tls_key, tls_client_authority, is_required=tls_required)
     runtime = RealRuntime(server_tls=server_tls)
     stopped = runtime.event()

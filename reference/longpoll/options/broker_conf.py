@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import msgspec
 from attrs import frozen
 
 from longpoll.addresses import address_of
@@ -158,6 +159,8 @@ PLACE_KEYS: Final[dict[str, Key]] = {
     "storePathConsumeQueue": ("consumequeue", Path),
     "storePathIndex": ("index", Path),
 }
+ACCOUNT: Final = "innerClientAuthenticationCredentials"
+"""JSON: the account by which a broker signs what it asks of others, as in 5.x."""
 DELAYS: Final = "messageDelayLevel"
 """Must be RocketMQ's own: a queue of the schedule is told by it what it delivers when."""
 
@@ -205,6 +208,17 @@ class BrokerPlace:
             raise ConfigError(f"{there} is there already, and is not {wanted}: move it there, or leave its key out")
 
 
+def _account(path: Path, number: int, value: str) -> dict[str, str]:
+    """The settings of an account; raises ConfigError, which does not show what stands there."""
+    try:
+        account = msgspec.json.decode(value, type=dict[str, str])
+        return {"access_key": account["accessKey"], "secret_key": account["secretKey"]}
+    except (msgspec.MsgspecError, KeyError):
+        raise ConfigError(
+            f'{path}, line {number}: {ACCOUNT} must be {{"accessKey":"...","secretKey":"..."}}, in one line'
+        ) from None
+
+
 def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace, list[str]]:
     """The settings in a file, where it has the broker be, and the keys that are not ours; raises ConfigError."""
     try:
@@ -225,6 +239,9 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace
             if value.split() != DELAY_LEVELS.split():
                 raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}: only {DELAY_LEVELS!r} is served")
             continue
+        if name == ACCOUNT:
+            found[name] = _account(path, number, value)
+            continue
         if name not in KEYS:
             unknown.append(name)
             continue
@@ -236,5 +253,6 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace
         {keys[name][0]: value for name, value in found.items() if name in keys}
         for keys in (BROKER_KEYS, STORE_KEYS, PLACE_KEYS)
     )
+    broker |= found.get(ACCOUNT, {})
     settings = attrs.evolve(BrokerConfig(), **broker), attrs.evolve(StoreConfig(), **store)
     return *settings, BrokerPlace(**place), unknown

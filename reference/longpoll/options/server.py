@@ -81,7 +81,11 @@ def make_client_tls(authority: Path | None, certificate: Path | None, key: Path 
 
 def make_server(name_server: str, access_key: str | None, secret_key: str | None, tls: SSLContext | None) -> Server:
     """The options' meaning; raises ConfigError."""
+    return Server(RealRuntime(client_tls=tls), name_server, account_of(access_key, secret_key))
+
+
+def account_of(access_key: str | None, secret_key: str | None) -> Credentials | None:
+    """Who signs, if anybody does; raises ConfigError."""
     if (access_key is None) != (secret_key is None):
         raise ConfigError(f"an access key and its secret belong together: give both, or set {ACCESS_KEY}, {SECRET_KEY}")
-    credentials = Credentials(access_key, secret_key) if access_key is not None and secret_key is not None else None
-    return Server(RealRuntime(client_tls=tls), name_server, credentials)
+    return Credentials(access_key, secret_key) if access_key is not None and secret_key is not None else None

@@ -105,6 +105,8 @@ def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | Non
         shared.delays,
         timers,
         log_end=lambda: shared.store.log_end,
+        access_key=config.access_key,
+        secret_key=config.secret_key,
     )
     return master, follower, tables
 

@@ -1,9 +1,10 @@
 """Asks another broker or a name server, one request after the other on one connection, and waits for each answer.
 
-A connection that failed is made anew by the next request. Leaves out who is asked what (`table_copies`, `registrar`),
-and signatures: a peer with accounts refuses what is asked here, unless this address is a white one there.
+A connection that failed is made anew by the next request. With an account every request is signed; without one a peer
+that has accounts refuses it, unless this address is a white one there. Leaves out who is asked what (`table_copies`,
+`registrar`).
 
-Source: `BrokerOuterAPI.java` 4.9.7.
+Source: `BrokerOuterAPI.java` 4.9.7, `newAclRPCHook` 5.5.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import CLOSED, NEED_DATA, Connection
 from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Address, Poller, Runtime, Socket
 
@@ -36,6 +38,9 @@ class Asking:
 
     runtime: Runtime
     address: Address
+    access_key: str = ""
+    """Empty: nothing is signed."""
+    secret_key: str = field(default="", repr=False)
     _poller: Poller = field(init=False)
     _socket: Socket | None = field(default=None, init=False)
     _connection: Connection = field(factory=Connection, init=False)
@@ -48,7 +53,7 @@ class Asking:
     def ask(self, code: int, fields: dict[str, str] | None = None, body: Buffer = EMPTY) -> Command:
         """The answer to a request, a success; raises PeerError, RemoteProtocolError and OSError."""
         self._opaque += 1
-        request = Command(code, self._opaque, ext_fields=fields, body=body)
+        request = Command(code, self._opaque, ext_fields=self._signed(fields, body), body=body)
         is_answered = False
         try:
             found = self._ask(request)
@@ -65,7 +70,14 @@ class Asking:
         self._opaque += 1
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.send(b"".join(encode(Command(code, self._opaque, ext_fields=fields))))
+                request = Command(code, self._opaque, ext_fields=self._signed(fields, EMPTY))
+                self._socket.send(b"".join(encode(request)))
+
+    def _signed(self, fields: dict[str, str] | None, body: Buffer) -> dict[str, str] | None:
+        if not self.access_key:
+            return fields
+        named = {**(fields or {}), ACCESS_KEY: self.access_key}
+        return {**named, SIGNATURE: sign(named, body, self.secret_key)}
 
     def _ask(self, request: Command) -> Command:
         socket = self._socket

@@ -61,7 +61,10 @@ class Registrar(ServiceThread):
 
     def __attrs_post_init__(self) -> None:
         ServiceThread.__attrs_post_init__(self)
-        self._askings = tuple(Asking(self.runtime, address) for address in self.name_servers)
+        self._askings = tuple(
+            Asking(self.runtime, address, self.config.access_key, self.config.secret_key)
+            for address in self.name_servers
+        )
 
     def stop(self) -> None:
         """Leave every name server that there is a connection to, and end the thread."""

@@ -65,6 +65,9 @@ class TableCopies(ServiceThread):
     """None for a version that has no timer."""
     log_end: Callable[[], int]
     """The physical offset where this broker's log ends."""
+    access_key: str = ""
+    """The account that requests are signed by; empty: by none."""
+    secret_key: str = field(default="", repr=False)
     round_count: int = field(default=0, init=False)
     """Rounds in which all were copied."""
     _asking: Asking | None = field(default=None, init=False)
@@ -93,7 +96,7 @@ class TableCopies(ServiceThread):
                 if self._asking is None or self._asking.address != address:
                     if self._asking is not None:
                         self._asking.close()
-                    self._asking = Asking(self.runtime, address)
+                    self._asking = Asking(self.runtime, address, self.access_key, self.secret_key)
                     self._versions.clear()
                     due_ns = self.runtime.monotonic_ns()
                 if self.runtime.monotonic_ns() < due_ns:
