@@ -8,7 +8,8 @@ lines to one part; every `--fault-s` seconds one answer is wrong. Beside it runs
 --findings FILE --checkpoint DIR`. Prints how long after it was due at the rate each fault was in the file (so what a
 part waits to be whole counts), the most memory of the follower in each minute, its processor time an event with
 everything (read, judge, tell, keep), and how late the writer was itself. Faults that were not told `--wait` seconds
-after the last event are named as missing. 10^6 events take 18 MB of disk and some seconds as Parquet, 250 MB and half a
+after the last event are named as missing. Exits with 1 where one is, or where half of them were told more than 5 s
+late. 10^6 events take 18 MB of disk and some seconds as Parquet, 250 MB and half a
 minute as lines.
 """
 
@@ -46,6 +47,8 @@ TILE_S: Final = 2.0
 """How long one simulated piece lasts, which is repeated."""
 TICK_S: Final = 0.05
 """How often lines are written, and how often there is a look at what was told."""
+BEHIND_MAX_S: Final = 5.0
+"""How far behind half of the faults may be told."""
 CLOCK: Final = threading.Event()
 """Is never set: what waits for it waits for the time that it says."""
 KIB: Final = 1024
@@ -227,8 +230,8 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def measure(made: Made, rate: int, source: Path, wait_s: float) -> None:
-    """Follow one history while it grows, and print what was measured."""
+def measure(made: Made, rate: int, source: Path, wait_s: float) -> bool:
+    """Follow one history while it grows, and print what was measured; whether it is as it should be."""
     with tempfile.TemporaryDirectory(prefix="longpoll-bench-", dir=source.parent) as directory:
         history, findings = Path(directory) / "history", Path(directory) / "found.ndjson"
         history.mkdir()
@@ -251,6 +254,22 @@ def measure(made: Made, rate: int, source: Path, wait_s: float) -> None:
     show(made, rate, watch, late_s)
     cost = f"{judged:,} events judged, {used_s / max(judged, 1) * 1e6:.2f} us of processor time each"
     print(f"{rate:>9,} events/s   {cost}, load of the machine {os.getloadavg()[0]:.1f}", flush=True)  # noqa: T201
+    wrong = shortcoming(made.planted)
+    print(f"{rate:>9,} events/s   {wrong or f'all told, half of them within {BEHIND_MAX_S:.0f} s'}", flush=True)  # noqa: T201
+    return not wrong
+
+
+def shortcoming(planted: Sequence[Planted]) -> str:
+    """What is not as it should be; empty where all is."""
+    behind = [each.told_s - each.due_s for each in planted if each.told_s is not None]
+    if len(behind) < len(planted):
+        return f"NOT AS IT SHOULD BE: {len(planted) - len(behind)} of {len(planted)} faults were not told"
+    if not behind:
+        return "NOT AS IT SHOULD BE: no fault was planted; give more --seconds"
+    p50_s = statistics.median(behind)
+    return (
+        f"NOT AS IT SHOULD BE: {p50_s:.2f} s behind at p50, over {BEHIND_MAX_S:.0f} s" if p50_s > BEHIND_MAX_S else ""
+    )
 
 
 def await_start(follower: subprocess.Popen[bytes], said: Path) -> None:
@@ -288,8 +307,8 @@ def show(made: Made, rate: int, watch: Watch, late_s: float) -> None:
         print(f"{rate:>9,} events/s   {line}", flush=True)  # noqa: T201
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Simulate and measure at each rate."""
+def main(arguments: Sequence[str]) -> int:
+    """Simulate and measure at each rate; 1 where something is not as it should be."""
     parser = argparse.ArgumentParser(description="How far behind a follower is.")
     parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 200_000])
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -298,13 +317,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--format", choices=("parquet", "ndjson"), default="parquet")
     parser.add_argument("--wait", type=float, default=60.0)
     options = parser.parse_args(arguments)
+    are_right: list[bool] = []
     for rate in options.rates:
         with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
             source = Path(directory) / "made"
             shape = Shape(rate, options.seconds, options.fault_s, options.part_s, f".{options.format}")
             made = make(source, shape)
-            measure(made, rate, source, options.wait)
+            are_right.append(measure(made, rate, source, options.wait))
+    return 0 if all(are_right) else 1
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

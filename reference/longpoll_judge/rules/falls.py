@@ -85,8 +85,8 @@ def _starts(counts: Integers) -> Integers:
     return starts
 
 
-def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
-    """Judge all answers; the findings, and how many more there are."""
+def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -> tuple[list[Finding], int]:
+    """Judge all answers; `most` findings of each clause, and how many more there are."""
     ends = Ends()
     for number, table in tables():
         ends.see(number, table)
@@ -115,8 +115,8 @@ def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
         # One answer that tells too much makes all later ones fall: it is told once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
-        shown += [(clause, name, one, int(before[one])) for one in fell[:FINDINGS_MAX].tolist()]
-        left_out += max(len(fell) - FINDINGS_MAX, 0)
+        shown += [(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
+        left_out += max(len(fell) - most, 0)
     return list(_findings(tables, answers, asked, shown, context)), left_out
 
 

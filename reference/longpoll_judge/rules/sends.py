@@ -106,8 +106,8 @@ class _Breach:
     why: str
 
 
-def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, Share, int]:
-    """Judge all sends; the findings, how many more there are, and how many sends were acknowledged of how many.
+def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -> tuple[list[Finding], int, Share, int]:
+    """Judge all sends; `most` findings of each kind, how many more there are, how many were acknowledged of how many.
 
     And how many acknowledgements name a send that is not there, though their source tells of sends.
     """
@@ -124,8 +124,8 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
     ]
-    findings = list(_findings(tables, breaches, context))
-    left_out = sum(max(len(breach.members) - FINDINGS_MAX, 0) for breach in breaches)
+    findings = list(_findings(tables, breaches, context, most))
+    left_out = sum(max(len(breach.members) - most, 0) for breach in breaches)
     share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
     # Only where the source tells of sends at all can one be missing.
     unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
@@ -361,11 +361,11 @@ def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool
     return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
 
 
-def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> Iterator[Finding]:
+def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context, most: int) -> Iterator[Finding]:
     shown = []
     for breach in breaches:
         first, rows = breach.events[0]
-        order = np.argsort(first.after_ns[rows[breach.members]], kind="stable")[:FINDINGS_MAX]
+        order = np.argsort(first.after_ns[rows[breach.members]], kind="stable")[:most]
         for member in breach.members[order].tolist():
             at = [(kind, int(which[member])) for kind, which in breach.events if which[member] >= 0]
             places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in at]

@@ -4,8 +4,9 @@ A short history is judged anew each time, by the same code as one that is comple
 takes, and the next one begins after as long again at the earliest, so at most half of the time goes into judging. On
 Spark a stream tells of new events; without Spark the sizes of the parts do, and what is whole is read once.
 
-A long history is judged by what is new in it (`growing`), to tell of findings; on Spark its workers read that, and a
-stream brings it. The last result is that of a judgement of the whole, so it is always the verdict on what there was.
+A long history, and one with more findings than a result lists, is judged by what is new in it (`growing`), to tell of
+findings, each of them once, however many there were; on Spark its workers read that, and a stream brings it. The last
+result is that of a judgement of the whole, so it is always the verdict on what there was.
 Leaves out what is whole (`growth`) and how results are shown (the command).
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.read.files import absolute
@@ -29,6 +30,7 @@ from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.growing.kept import State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar
+from longpoll_judge.run.growing.told import Picked, not_told
 from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spill import open_spill
@@ -107,24 +109,34 @@ def follow(
             progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
         return msgspec.structs.replace(result, engine=engine)
 
+    def counted(result: Result) -> Result:
+        """The result, which says how much more there is where nothing tells that one by one."""
+        return _with_gaps(result, not_told(result.findings_left_out)) if has_law else result
+
     has_law = bool(growth.look().laws)
     steps = Steps.begun(limits, None if has_law else kept, engine)
     with open_engine(engine, master, conf) as running:
         if not steps.ends:
             with _reading_once(running) as short, _new_events(running, growth) as is_new:
                 result = judged(short)
-                tell(result)
+                tell(counted(result))
                 is_long = False
                 while not is_long and not stops(max(PERIOD_S, result.seconds)):
                     if is_new():
                         result = judged(short)
-                        tell(result)
-                    is_long = result.events >= WHOLE_EVENTS and not has_law
+                        tell(counted(result))
+                    is_long = (result.events >= WHOLE_EVENTS or result.findings_left_out > 0) and not has_law
                 if not is_long:
                     return judged(short, look) if look is not None or growth.has_grown() else result
+                steps.picked.seen = {finding.id for finding in result.findings}
         with _arriving(running, growth, steps.ends) as arriving:
             _follow_growing(arriving, steps, tell, stops, progress)
         return judged(running, look)
+
+
+def _with_gaps(result: Result, gaps: Sequence[Gap]) -> Result:
+    more = [{"clause": gap.clause, **asdict(gap)} for gap in gaps]
+    return msgspec.structs.replace(result, gaps=[*result.gaps, *more]) if more else result
 
 
 class Arriving(Protocol):
@@ -210,6 +222,7 @@ class Steps:
     begun_s: float = field(factory=time.monotonic)
     shown: dict[tuple[str, str], Finding] = field(factory=dict)
     """By name and sentence, findings whose evidence is a history by itself."""
+    picked: Picked = field(factory=Picked)
 
     @classmethod
     def begun(cls, limits: Limits, kept: Path | None, engine: EngineName = "local") -> Steps:
@@ -219,24 +232,32 @@ class Steps:
         if found is None:
             return cls(growing, limits, kept, engine)
         shown = {(finding.id, finding.why): finding for finding in found.shown}
-        return cls(found.growing, limits, kept, engine, ends=found.ends, shown=shown)
+        picked = Picked(found.seen, found.untold)
+        return cls(found.growing, limits, kept, engine, ends=found.ends, shown=shown, picked=picked)
 
     def keep(self, *, is_last: bool = False) -> None:
         """Put on disk what was judged, if it is time; raises OSError."""
         begun_s = time.monotonic()
         if self.kept is None or (begun_s < self.keep_next_s and not is_last):
             return
-        write_state(self.kept, State(self.growing, self.ends, list(self.shown.values())))
+        shown = list(self.shown.values())
+        write_state(self.kept, State(self.growing, self.ends, shown, self.picked.seen, self.untold))
         now_s = time.monotonic()
         self.keep_next_s = now_s + max(KEEP_S, KEEP_SHARE * (now_s - begun_s))
 
+    @property
+    def untold(self) -> int:
+        """How many violations no result has listed."""
+        return self.growing.untold + self.picked.untold
+
     def result(self, history: History) -> Result:
-        """The judgement of what has come."""
+        """The judgement of what has come; what is new in it is listed, or counted as not told."""
         so_far = self.growing.so_far(history)
         survey = self.growing.survey
         gaps = so_far.gaps + self._gaps(so_far, history)
         found = self.growing.beside.findings()
-        result = added_up(so_far.rows, gaps, survey, history, found)
+        result = added_up(so_far.rows, gaps, survey, history, beside=found, pick=self.picked.pick)
+        result = _with_gaps(result, not_told(self.untold))
         result = msgspec.structs.replace(
             result,
             findings=self._with_evidence(result, history),

@@ -184,10 +184,16 @@ def judge_on(
     return result
 
 
-def added_up(rows: pa.Table, gaps: list[Gap], survey: Survey, history: History, beside: Iterable[Finding]) -> Result:
-    """The result of rows of queues, and of findings beside these, with the names of all findings."""
-    result = _add_up(rows, Others(judged=_counts_of(survey, history), findings=list(beside)), gaps)
-    return msgspec.structs.replace(result, findings=identified(result.findings))
+Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
+"""Which findings are listed, in order, and how much is not among them."""
+
+
+def added_up(
+    rows: pa.Table, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
+) -> Result:
+    """The result of rows of queues, and of findings beside these, as many as were kept."""
+    others = Others(judged=_counts_of(survey, history), findings=list(beside))
+    return _add_up(rows, others, gaps, pick=pick, looked_at_max=None)
 
 
 def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
@@ -271,7 +277,14 @@ def _counts_of(survey: Survey, history: History) -> dict[str, int]:
     }
 
 
-def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
+def _add_up(
+    rows: pa.Table,
+    others: Others,
+    gaps: list[Gap],
+    *,
+    pick: Pick | None = None,
+    looked_at_max: int | None = LOOKED_AT_MAX,
+) -> Result:
     """One result from the rows of all queues, whatever their order, and what is no queue's own."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
@@ -288,9 +301,9 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
             highest[kind] = max(highest[kind], count)
         else:
             counts[kind, row["text"]] += count
-    looked_at = [sorted(group, key=lambda one: one.order)[:LOOKED_AT_MAX] for group in found.values()]
+    looked_at = [sorted(group, key=lambda one: one.order)[:looked_at_max] for group in found.values()]
     by_queue = (Cause(one.finding, one.keys) for group in looked_at for one in group)
-    findings, left_out = listed(told_once([*by_queue, *alone(others.findings)]))
+    findings, left_out = (pick or listed)(told_once([*by_queue, *alone(others.findings)]))
     left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]

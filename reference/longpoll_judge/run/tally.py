@@ -15,22 +15,32 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.read.arrow import compute
-from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found, Row, as_table
+from longpoll_judge.run.verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
+FIRST_KEPT: Final = 10
+"""Findings of a group that came first and are kept beside those that came last."""
 
 
 @define
 class Tally:
     """The sum of some result rows.
 
-    Invariant: of each group of findings the earliest `LOOKED_AT_MAX` are kept, the others are counted as left out.
+    Invariant: of each group of findings `LOOKED_AT_MAX` are kept, the others are counted as left out: the earliest are
+    kept, or, for who tells of them while they come, those that came last and a few that came first.
     """
+
+    keeps_latest: bool = False
+    """Whether those that came last are kept."""
+    untold: int = 0
+    """Violations that came and went before anybody looked."""
 
     _counts: Counter[tuple[str, int, str]] = field(factory=Counter)
     _highest: dict[str, int] = field(factory=dict)
     _found: dict[str, list[Found]] = field(factory=dict)
+    _fresh: Counter[str] = field(factory=Counter)
+    """By group, how many came since somebody looked."""
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of `RESULT_SCHEMA`."""
@@ -38,15 +48,40 @@ class Tally:
             if kind == FINDING:
                 one = msgspec.json.decode(text, type=Found)
                 self._found.setdefault(one.group, []).append(one)
+                self._fresh[one.group] += 1
             elif kind in HIGHEST:
                 self._highest[kind] = max(self._highest.get(kind, 0), count)
             else:
                 self._counts[kind, bucket, text] += count
+                self.untold += count if kind == LEFT_OUT and is_violated(text) else 0
         for group, found in self._found.items():
             if len(found) > LOOKED_AT_MAX:
-                self._counts["left_out", 0, group] += len(found) - LOOKED_AT_MAX
-                found.sort(key=attrgetter("order"))
-                del found[LOOKED_AT_MAX:]
+                self._shorten(group, found)
+
+    def _shorten(self, group: str, found: list[Found]) -> None:
+        """Let go of what is too much of a group."""
+        more = len(found) - LOOKED_AT_MAX
+        self._counts[LEFT_OUT, 0, group] += more
+        if not self.keeps_latest:
+            found.sort(key=attrgetter("order"))
+            del found[LOOKED_AT_MAX:]
+            return
+        first_fresh = len(found) - self._fresh[group]
+        gone_fresh = max(FIRST_KEPT + more - max(first_fresh, FIRST_KEPT), 0)
+        self._fresh[group] -= gone_fresh
+        self.untold += gone_fresh if is_violated(group) else 0
+        del found[FIRST_KEPT : FIRST_KEPT + more]
+
+    def restore(self, rows: pa.Table) -> None:
+        """Take what another `look` gave, into a sum of nothing."""
+        self.add(rows)
+        self.untold = 0
+        self._fresh.clear()
+
+    def look(self) -> pa.Table:
+        """The sum, as rows again, for who tells of all that is new in it."""
+        self._fresh.clear()
+        return self.rows()
 
     def rows(self) -> pa.Table:
         """The sum, as rows again."""

@@ -43,6 +43,8 @@ LOOKED_AT_MAX: Final = 250
 """Most of what breaks one property that is looked at for its cause; the rest is counted."""
 FINDING: Final = "finding"
 """The kind of a result row whose text is a finding."""
+LEFT_OUT: Final = "left_out"
+"""The kind of one that counts findings of a group, its text, that are no rows themselves."""
 
 REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
 LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
@@ -190,6 +192,11 @@ class Found(msgspec.Struct, frozen=True):
     finding: Finding
 
 
+def is_violated(group: str) -> bool:
+    """Whether the findings of a group are certain."""
+    return group.split(" ", 2)[1] == "violated"
+
+
 def _findings(name: QueueName, events: Events, log_events: Events, group: Suspects, context: Context) -> Iterator[Row]:
     title = f"{group.property} {group.verdict} {_text(name)}"
     for member, row in zip(group.members[:LOOKED_AT_MAX].tolist(), group.rows.tolist(), strict=False):
@@ -219,7 +226,7 @@ def _findings(name: QueueName, events: Events, log_events: Events, group: Suspec
         yield FINDING, 0, 1, msgspec.json.encode(found).decode()
     left_out = len(group.members) - LOOKED_AT_MAX
     if left_out > 0:
-        yield "left_out", 0, left_out, title
+        yield LEFT_OUT, 0, left_out, title
 
 
 def _request(events: Events, rows: list[int]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from attrs import frozen
 
 from longpoll_judge.contract.result import Result
+from longpoll_judge.run.growing.told import NOT_TOLD
 from longpoll_judge.run.verdict import NOTE_OPEN
 
 StandingVerdict = Literal["invalid", "valid so far", "unknown"]
@@ -31,6 +32,8 @@ class Standing:
     """Those that may still be answered, of which nothing is said."""
     why: str
     """What keeps it from being `valid so far`; empty where nothing does."""
+    not_told: int = 0
+    """Certain findings that came with too many others to be told one by one."""
 
     def sentence(self) -> str:
         """As it is told to people."""
@@ -42,12 +45,13 @@ class Standing:
 def standing(result: Result) -> Standing:
     """What a judgement of what there is so far says of a record that goes on."""
     open_pulls = sum(gap["count"] for gap in result.gaps if _is_open_pulls(gap))
+    not_told = sum(gap["count"] for gap in result.gaps if str(gap["why"]).endswith(NOT_TOLD))
     violated = [finding for finding in result.findings if finding.verdict == "violated"]
     if violated:
         many = f"{len(violated)} findings, the first is {violated[0].clause}" if violated[1:] else violated[0].clause
-        return Standing("invalid", result.events, open_pulls, many)
+        return Standing("invalid", result.events, open_pulls, many, not_told)
     lacking = _lacking(result)
-    return Standing("unknown" if lacking else "valid so far", result.events, open_pulls, lacking)
+    return Standing("unknown" if lacking else "valid so far", result.events, open_pulls, lacking, not_told)
 
 
 def _lacking(result: Result) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_judge.errors import StreamNotReadableError
+from longpoll_judge.show.names import Names
 from longpoll_spec.tables import with_table
 
 BEGINS: Final = (b'{"property":', b'{"id":')
@@ -41,7 +42,7 @@ class Stream:
 
     path: Path
     _file: BinaryIO
-    ids: set[str] = field(factory=set)
+    ids: Names = field(factory=Names)
 
     def put(self, name: str, line: bytes) -> bool:
         """Add a line without its newline, unless there is one of this name; whether it was added.
@@ -88,9 +89,9 @@ def open_stream(path: Path) -> Iterator[Stream]:
         yield Stream(path, file, ids)
 
 
-def _read(path: Path) -> tuple[set[str], int]:
+def _read(path: Path) -> tuple[Names, int]:
     """The names in a file, and the byte after its last whole line."""
-    ids: set[str] = set()
+    ids = Names()
     end = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

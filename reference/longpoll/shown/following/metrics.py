@@ -66,8 +66,10 @@ def _result(result: Result) -> Iterator[Metric]:
     yield GaugeMetricFamily("longpoll_judge_events", "Events that were judged.", result.events)
     yield GaugeMetricFamily("longpoll_judge_open_pulls", "Pulls that may still be answered.", so_far.open_pulls)
     yield GaugeMetricFamily("longpoll_judge_seconds", "How long the last judgement took.", result.seconds)
-    left_out = "Findings beyond those that are listed and told."
+    left_out = "Findings beyond those that are listed; most of them were told."
     yield GaugeMetricFamily("longpoll_judge_findings_left_out", left_out, result.findings_left_out)
+    untold = "Findings that came with too many others to be told one by one."
+    yield GaugeMetricFamily("longpoll_judge_findings_not_told", untold, so_far.not_told)
     findings = GaugeMetricFamily("longpoll_judge_findings", "Findings so far.", labels=["clause", "verdict"])
     for (clause, kind), count in sorted(Counter((each.clause, each.verdict) for each in result.findings).items()):
         findings.add_metric([clause, kind], count)

@@ -1,5 +1,8 @@
 """Tells of a followed history: each certain finding once, and after each judgement where it stands.
 
+Where more came at once than is told one by one, a line says how many more there are by now: with a name of its own, and
+the number as `not_told`.
+
 A finding goes to the checkpoint first, then to the file of findings, then on its way to the webhook, then to stderr.
 What the checkpoint has and another lacks, since the process was ended in between, it gets at the next start.
 """
@@ -20,7 +23,9 @@ from longpoll.shown.following.webhook import Webhook, checked_url
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, ReportNotWrittenError
 from longpoll_judge.run.follow import Progress
+from longpoll_judge.run.growing.told import NOT_TOLD
 from longpoll_judge.show.checkpoint import open_checkpoint
+from longpoll_judge.show.names import Names
 from longpoll_judge.show.standing import standing
 from longpoll_judge.show.stream import Stream, open_stream
 
@@ -51,7 +56,7 @@ class Teller:
     webhook: Webhook | None
     collector: FollowCollector
     say: Callable[[str], None]
-    _heard: set[str] = field(factory=set)
+    _heard: Names = field(factory=Names)
 
     def remember(self, told: Stream) -> None:
         """Tell the others what a checkpoint has, as far as they lack it."""
@@ -67,9 +72,20 @@ class Teller:
                 if self._hand_on(finding.id, msgspec.json.encode(finding)):
                     self.collector.told += 1
                     self.say(_line(finding))
+        so_far = standing(result)
+        if so_far.not_told:
+            self._tell_more(so_far.not_told)
         self.collector.result = result
         self.collector.judgements += 1
-        self.say(standing(result).sentence())
+        self.say(so_far.sentence())
+
+    def _tell_more(self, count: int) -> None:
+        """Tell how many findings are not told, once for each number."""
+        name, why = f"not-told-{count}", f"{count} {NOT_TOLD}"
+        if name not in self._heard:
+            self._heard.add(name)
+            if self._hand_on(name, msgspec.json.encode({"id": name, "not_told": count, "why": why})):
+                self.say(why)
 
     def tell_last(self, result: Result) -> None:
         """Tell of the last judgement, unless it was told."""

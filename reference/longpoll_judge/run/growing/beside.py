@@ -24,13 +24,14 @@ from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, fill
 from longpoll_judge.rules.falls import judge_falls
 from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run.growing.latest import Latest
 from longpoll_judge.run.growing.offsets import Offsets
 from longpoll_judge.run.growing.recent import Recent
 
 EVENTS_MAX: Final = 500_000
 """Most events that are at hand, about 100 bytes each."""
 FINDINGS_MAX: Final = 1_000
-"""Most findings that are kept."""
+"""Most findings that are kept, those that were found last, and most of each kind that one look gives."""
 KINDS: Final = frozenset({"request_received", "answer_sent", "message_acknowledged", "append", "make_visible"})
 
 
@@ -39,14 +40,22 @@ class Beside:
     """The last seconds of a history."""
 
     recent: Recent = field(factory=Recent)
-    found: dict[str, Finding] = field(factory=dict)
+    found: Latest[str, Finding] = field(factory=Latest[str, Finding])
     """By name, what is certain."""
     offsets: Offsets = field(factory=Offsets)
+    beyond: int = 0
+    """What one look left out, as often as that grew."""
+    _beyond_last: int = 0
 
     def findings(self) -> Iterator[Finding]:
-        """All that is certain."""
-        yield from self.found.values()
-        yield from self.offsets.found.values()
+        """All that is certain and kept; who asks tells it."""
+        yield from self.found.look()
+        yield from self.offsets.found.look()
+
+    @property
+    def untold(self) -> int:
+        """How much was let go before anybody asked."""
+        return self.found.left_out + self.offsets.found.left_out + self.beyond
 
     def add(self, table: pa.Table, context: Context, survey: Survey, settled_ns: int) -> None:
         """Take what is new, and judge if it is enough; no event from before the settled moment comes any more."""
@@ -63,11 +72,15 @@ class Beside:
         context = self.recent.context(context, survey.disorder_ns + DISORDER_NS)
         tables = [fill(table) for table, _last_ns in self.recent.pieces]
         found: list[Finding] = []
+        beyond = 0
         if attendance.acknowledged or attendance.sends:
-            found += judge_sends(lambda: enumerate(tables), context)[0]
+            listed, left_out, _share, _unasked = judge_sends(lambda: enumerate(tables), context, most=FINDINGS_MAX)
+            found, beyond = found + listed, beyond + left_out
         if attendance.min_least < attendance.min_most or not survey.answered <= survey.shown:
-            found += judge_falls(lambda: enumerate(tables), context)[0]
+            listed, left_out = judge_falls(lambda: enumerate(tables), context, most=FINDINGS_MAX)
+            found, beyond = found + listed, beyond + left_out
         certain = [one for one in found if one.verdict == "violated" and context.asks(one.clause)]
         for finding in identified(certain):
-            if len(self.found) < FINDINGS_MAX:
-                self.found.setdefault(finding.id, finding)
+            self.found.put(finding.id, finding, FINDINGS_MAX)
+        self.beyond += max(beyond - self._beyond_last, 0)
+        self._beyond_last = beyond

@@ -28,18 +28,20 @@ from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
 from longpoll_judge.read.source import kind_of
 from longpoll_judge.run.growing.beside import Beside
+from longpoll_judge.run.growing.latest import Latest
+from longpoll_judge.run.growing.logged import Logged
 from longpoll_judge.run.growing.offsets import Offsets
 from longpoll_judge.run.growing.queues import Growing, Piece
 from longpoll_judge.run.growing.recent import Recent
 from longpoll_judge.run.growing.spans import Log
 from longpoll_judge.run.overview import LogSpan
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import RESULT_SCHEMA, Found, Row, as_table
+from longpoll_judge.run.verdict import RESULT_SCHEMA, Row, as_table
 from longpoll_spec.history import NDJSON_SUFFIX
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
-VERSION: Final = 2
+VERSION: Final = 3
 """Is raised with every change of what is kept, or of what the judge makes of it."""
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4
@@ -89,6 +91,8 @@ class _Kept(msgspec.Struct):
     ends: dict[str, tuple[int, int]]
     """By part: where the next look begins, and what tells that it is still the same (`_sum_before`)."""
     shown: list[Finding]
+    seen: list[str]
+    untold: int
     beside: _Beside
     window: list[_Piece]
     rare: bytes
@@ -113,6 +117,10 @@ class State:
     ends: dict[str, int] = field(factory=dict)
     """By part: where the next look begins."""
     shown: list[Finding] = field(factory=list)
+    seen: set[str] = field(factory=set)
+    """Names of findings that were looked at."""
+    untold: int = 0
+    """How many violations were not told by themselves."""
 
 
 def write_state(file: Path, state: State) -> None:
@@ -166,13 +174,15 @@ def _kept(state: State) -> _Kept:
         late_ms=growing.late_ms,
         ends={part: (end, _sum_before(part, end)) for part, end in state.ends.items()},
         shown=state.shown,
+        seen=sorted(state.seen),
+        untold=state.untold,
         beside=_Beside(
             recent=_kept_recent(beside.recent),
-            found=list(beside.found.values()),
+            found=list(beside.found.values.values()),
             offsets=_Offsets(
                 recent=_kept_recent(offsets.recent),
                 lasting=encode(offsets.lasting),
-                found=list(offsets.found.values()),
+                found=list(offsets.found.values.values()),
                 is_over=offsets.is_over,
             ),
         ),
@@ -185,7 +195,7 @@ def _kept(state: State) -> _Kept:
         survey=growing.survey,
         doubts=growing.doubts,
         unstopped=dict(growing.unstopped),
-        logged=list(growing.logged.values()),
+        logged=list(growing.logged.latest.values.values()),
         disordered=list(growing.disordered.items()),
         reached=list(growing.reached.items()),
         settled_ns=growing.settled_ns,
@@ -193,12 +203,12 @@ def _kept(state: State) -> _Kept:
 
 
 def _state(kept: _Kept) -> State:
-    tally = Tally()
-    tally.add(as_table(kept.tally))
+    tally = Tally(keeps_latest=True)
+    tally.restore(as_table(kept.tally))
     offsets = Offsets(
         recent=_recent(kept.beside.offsets.recent),
         lasting=decode(kept.beside.offsets.lasting),
-        found={finding.id: finding for finding in kept.beside.offsets.found},
+        found=Latest({finding.id: finding for finding in kept.beside.offsets.found}),
         is_over=kept.beside.offsets.is_over,
     )
     growing = Growing(
@@ -206,7 +216,7 @@ def _state(kept: _Kept) -> State:
         late_ms=kept.late_ms,
         beside=Beside(
             recent=_recent(kept.beside.recent),
-            found={finding.id: finding for finding in kept.beside.found},
+            found=Latest({finding.id: finding for finding in kept.beside.found}),
             offsets=offsets,
         ),
         window=deque(Piece(_by_log(one.spans), decode(one.log), one.last_ns) for one in kept.window),
@@ -218,12 +228,13 @@ def _state(kept: _Kept) -> State:
         survey=kept.survey,
         doubts=kept.doubts,
         unstopped=Counter(kept.unstopped),
-        logged={_named(text): text for text in kept.logged},
+        logged=Logged.of(kept.logged),
         disordered=dict(kept.disordered),
         reached=dict(kept.reached),
         settled_ns=kept.settled_ns,
     )
-    return State(growing, {part: end for part, (end, _sum) in kept.ends.items()}, kept.shown)
+    ends = {part: end for part, (end, _sum) in kept.ends.items()}
+    return State(growing, ends, kept.shown, set(kept.seen), kept.untold)
 
 
 def _kept_recent(recent: Recent) -> _Recent:
@@ -238,11 +249,6 @@ def _recent(kept: _Recent) -> Recent:
 
 def _by_log(spans: list[LogSpan]) -> dict[Log, LogSpan]:
     return {(span.broker, span.topic, span.queue, span.source): span for span in spans}
-
-
-def _named(text: str) -> tuple[object, ...]:
-    found = msgspec.json.decode(text, type=Found)
-    return found.finding.clause, found.finding.why, found.order
 
 
 def _sum_before(part: str, end: int) -> int:

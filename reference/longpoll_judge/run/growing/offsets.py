@@ -29,6 +29,7 @@ from longpoll_judge.read.schema import fill
 from longpoll_judge.rules.across import Booleans, have_request, rows_where
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, exchanges, judge_exchanges
 from longpoll_judge.rules.steps import MS
+from longpoll_judge.run.growing.latest import Latest
 from longpoll_judge.run.growing.recent import Recent
 
 EVENTS_MAX: Final = 100_000
@@ -36,7 +37,7 @@ EVENTS_MAX: Final = 100_000
 LASTING_MAX: Final = 50_000
 """Most requests of long ago that are at hand, since they may still excuse."""
 FINDINGS_MAX: Final = 1_000
-"""Most findings that are kept."""
+"""Most findings that are kept, those that were found last."""
 OF_ALL: Final = "commit.told.most"
 """What rests on all that was ever committed."""
 
@@ -48,7 +49,7 @@ class Offsets:
     recent: Recent = field(factory=Recent)
     lasting: pa.Table = field(factory=lambda: joined([]))
     """Requests of before that had no answer then, or put offsets elsewhere."""
-    found: dict[str, Finding] = field(factory=dict)
+    found: Latest[str, Finding] = field(factory=Latest[str, Finding])
     """By name, what is certain."""
     is_over: bool = False
     """Whether too much would have to stay at hand."""
@@ -89,8 +90,7 @@ class Offsets:
         certain = [one for one in found if one.verdict == "violated" and one.clause != OF_ALL]
         settled = [one for one in certain if context.asks(one.clause) and one.window_end_ms * MS < settled_ns]
         for finding in identified(settled):
-            if len(self.found) < FINDINGS_MAX:
-                self.found.setdefault(finding.id, finding)
+            self.found.put(finding.id, finding, FINDINGS_MAX)
 
     def _outlive(self, gone: pa.Table) -> None:
         """Keep of what is let go what may still excuse."""

@@ -33,7 +33,6 @@ from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import ANSWERED_ON_STOP, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
@@ -41,6 +40,7 @@ from longpoll_judge.rules.across import have_request, rows_where
 from longpoll_judge.rules.case import Case
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.cases import may_stop, reached_by
+from longpoll_judge.run.growing.logged import Logged
 from longpoll_judge.run.growing.rare import with_rare
 from longpoll_judge.run.growing.spans import Log, Outlooks, are_shown_early, by_queue, follows, together
 from longpoll_judge.run.home import Home, request_rows
@@ -48,8 +48,6 @@ from longpoll_judge.run.overview import LogSpan, overview_of_table
 from longpoll_judge.run.sweep import log_of
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.verdict import (
-    FINDING,
-    Found,
     as_table,
     judge_logs,
     judge_queue,
@@ -67,8 +65,6 @@ OPEN_NS: Final = 600_000 * MS
 """How long a request without an answer is kept, which must be longer than any hold."""
 SILENT_NS: Final = 10_000 * MS
 """A source that is so far behind the others does not go on."""
-LOGGED_MAX: Final = 1_000
-"""Most faults of logs that are told before the whole is judged."""
 CLOSES_MAX: Final = 20_000
 """Closes of connections that are remembered, the latest."""
 
@@ -101,14 +97,14 @@ class Growing:
     all_spans: dict[Log, LogSpan] = field(factory=dict)
     """Of the whole log, in the window or before."""
     pending: pa.Table = field(factory=lambda: joined([]))
-    tally: Tally = field(factory=Tally)
+    tally: Tally = field(factory=lambda: Tally(keeps_latest=True))
     survey: Survey = field(factory=Survey)
     doubts: dict[str, int] = field(factory=dict)
     """Why the sum is not what judging the whole record would come to, and how often."""
     unstopped: Counter[str] = field(factory=Counter)
     """By source, the pulls that were judged before it ended: if it ends in order, they were asked about that end."""
-    logged: dict[tuple[object, ...], str] = field(factory=dict)
-    """What is certainly wrong with logs, as the text of a row: it is doubtful whether that is all."""
+    logged: Logged = field(factory=Logged)
+    """What is certainly wrong with logs: it is doubtful whether that is all."""
     disordered: dict[QueueName, int] = field(factory=dict)
     """Queues whose log is not shown to be in order by the numbers of the pieces, and when that was seen last."""
     reached: dict[QueueName, int] = field(factory=dict)
@@ -363,29 +359,31 @@ class Growing:
             return
         home = Home(self._log(), self._outlook(NEVER + 1), context)
         rows = judge_logs({name: home.log_of(name) for name in sorted(self.disordered)}, context)
-        for text in rows.filter(compute.equal(rows["kind"], FINDING))["text"].to_pylist():
-            found = msgspec.json.decode(text, type=Found)
-            if found.finding.verdict == "violated":
-                self._doubt("a log that is at fault")
-                if len(self.logged) < LOGGED_MAX:
-                    self.logged.setdefault((found.finding.clause, found.finding.why, found.order), text)
+        count = self.logged.add(rows)
+        if count:
+            self._doubt("a log that is at fault", count)
 
     def _context(self, history: History) -> tuple[Context, list[Gap]]:
         """The context and the gaps of everything that has come, as if nothing came after it."""
         return context_and_gaps(history, self.survey, wake_ms=self.wake_ms, late_ms=self.late_ms)
 
+    @property
+    def untold(self) -> int:
+        """How many violations were let go before anybody asked for a judgement."""
+        return self.tally.untold + self.logged.latest.left_out + self.beside.untold
+
     def so_far(self, history: History) -> SoFar:
-        """A judgement of everything that has come, as if nothing came after it."""
+        """A judgement of everything that has come, as if nothing came after it; who asks tells what is new in it."""
         context, gaps = self._context(history)
         home = Home(self._log(), self._outlook(NEVER + 1), context)
         settled = home.settle(self.pending, unanswered=True)
         batch = make_batch(settled.open)
-        rows = [self.tally.rows(), settled.rows, queue_rows({log[:3] for log in self.all_spans}), repeated_rows(batch)]
+        rows = [self.tally.look(), settled.rows, queue_rows({log[:3] for log in self.all_spans}), repeated_rows(batch)]
         rows += [judge_queue(name, events, home.log_of(name), context) for name, events in batch.queues()]
         if context.answers_on_stop:
             ended = {name for name, facts in context.sources.items() if facts.stopped_ns is not None}
             rows.append(as_table([("judged", 0, self.unstopped[name], ANSWERED_ON_STOP) for name in ended]))
-        rows.append(as_table([(FINDING, 0, 1, text) for text in self.logged.values()]))
+        rows.append(self.logged.look())
         return SoFar(pa.concat_tables(rows), gaps, len(settled.far))
 
 
