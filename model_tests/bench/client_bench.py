@@ -8,7 +8,8 @@ counts.
 
 - `async`: sends of 128 bytes with 64 on their way, whose results callbacks get; `awaited`: with 64 tasks, each of which
   awaits one. `sync`: each send after the one before. Printed are messages a second, and messages a second of the client
-  process's own processor time, which the broker and other work of the machine have no part in.
+  process's own processor time, which the broker and other work of the machine have no part in. A plain socket that
+  sends one frame, written before, again and again says what the broker leaves to any client.
 - `latency`: from before a send until a listener of the same process has the message, the next one being sent then.
 - `drain`: messages that are stored already, given one by one to a listener that does nothing, from the first to the
   last; a second time by another group.
@@ -51,7 +52,7 @@ from longpoll_runtime.real import RealRuntime
 ROOT: Final = Path(__file__).parents[2]
 JAVA_CLIENT: Final = ROOT / "model_tests" / "peers" / "java" / "ClientBench.java"
 JAVA: Final = "Java's client 4.9.7"
-SIDES: Final = {"event loop": "loop", "threads": "threads"}
+SIDES: Final = {"event loop": "loop", "threads": "threads", "a plain socket": "socket"}
 MEASURES: Final = ("async", "awaited", "sync", "latency", "drain")
 TO_SEND, TO_TIME, STORED = "client-bench", "client-bench-latency", "client-bench-stored"
 PATIENCE_S: Final = 300.0

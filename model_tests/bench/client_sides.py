@@ -1,6 +1,8 @@
 """What `client_bench` measures of our clients, each in a process of its own: on an event loop, and on threads.
 
-    python -m model_tests.bench.client_sides loop NAME_SERVER TO_SEND TO_TIME STORED COUNTS... MARK
+And of a plain socket, which no client can be quicker than.
+
+    python -m model_tests.bench.client_sides loop|threads|socket NAME_SERVER TO_SEND TO_TIME STORED COUNTS... MARK
 
 The arguments are those of `ClientBench.java`, and so is the line that is printed. Everything is done once without
 counting before it is counted.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import socket
 import sys
 import threading
 import time
@@ -25,12 +28,16 @@ from longpoll_client import (
     AsyncPushConsumer,
     ConsumerConfig,
     ConsumeStatus,
+    OutgoingMessage,
     Producer,
     PushConsumer,
     ReceivedMessage,
     SendResult,
     StartAt,
 )
+from longpoll_client.instance import ClientInstance
+from longpoll_client.produce.outgoing import single_parcel
+from longpoll_client.produce.templates import HeadTemplates
 from longpoll_runtime.real import RealRuntime
 
 IN_FLIGHT: Final = 64
@@ -235,6 +242,45 @@ class Drain:
         return self._timer.row(self._count)
 
 
+# ------------------------------------------------------------ a plain socket
+
+
+def on_socket(plan: Plan) -> dict[str, Row]:
+    """Sends one after the other with nothing around them: one frame, written before, by a socket that blocks."""
+    with ClientInstance(RealRuntime(), plan.name_server) as instance:
+        route = instance.publish_route(plan.to_send)
+    to = route.writable[0]
+    parcel = single_parcel("bench", plan.to_send, OutgoingMessage(BODY), "0" * 32, 0)
+    frame = HeadTemplates().head(parcel, to.queue_id, 0) + BODY
+    host, _mark, port = route.addresses[to.broker_name].rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as link:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain_sends(link, frame, plan.few)
+        timer = Timer()
+        failed = plain_sends(link, frame, plan.few)
+        return {"sync": timer.row(plan.few, failed)}
+
+
+def plain_sends(link: socket.socket, frame: bytes, count: int) -> int:
+    """Each after the answer to the one before; how many failed."""
+    failed = 0
+    for _number in range(count):
+        link.sendall(frame)
+        failed += b'"code":0,' not in answer_of(link)
+    return failed
+
+
+def answer_of(link: socket.socket) -> bytes:
+    """The next frame that comes, mostly in one piece."""
+    answer = link.recv(65_536)
+    while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
+        more = link.recv(65_536)
+        if not more:
+            raise ConnectionError("the broker has closed the connection")
+        answer += more
+    return answer
+
+
 # ------------------------------------------------------------ threads
 
 
@@ -329,7 +375,8 @@ def main(arguments: Sequence[str]) -> None:
     side, name_server, to_send, to_time, stored_topic, *counts, mark = arguments
     stored, many, few, timed = map(int, counts)
     plan = Plan(name_server, to_send, to_time, stored_topic, stored, many, few, timed, mark)
-    rows = asyncio.run(on_loop(plan)) if side == "loop" else on_threads(plan)
+    measures = {"loop": lambda plan: asyncio.run(on_loop(plan)), "threads": on_threads, "socket": on_socket}
+    rows = measures[side](plan)
     sys.stdout.write(msgspec.json.encode(rows).decode() + "\n")
 
 
