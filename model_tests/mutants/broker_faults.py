@@ -340,6 +340,13 @@ FAULTS: Final = (
         f"{TESTS}/service/test_timer_copies.py::test_a_master_of_rocketmq_says_less",
     ),
     Fault(
+        "a slave is sent what nobody sees here",
+        f"{STORE}/message_store.py",
+        "self.dispatched_end if only_visible else self.dispatchable_end",
+        "self.dispatchable_end",
+        f"{TESTS}/store/test_copying.py::test_what_nobody_sees_yet_may_be_kept_back",
+    ),
+    Fault(
         "a file that could not be removed is forgotten",
         f"{STORE}/segment.py",
         "            self._files.remove(segment.path)\n            self.segments = self.segments[1:]\n",

@@ -149,6 +149,19 @@ def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
     check_equal(third, slave)
 
 
+@pytest.mark.parametrize(("policy", "only_visible"), [(STRICT, True), (ROCKETMQ_4_9, False), (ROCKETMQ_5, False)])
+def test_no_slave_is_ahead_of_what_its_master_shows(cluster: Cluster, policy: Policy, only_visible: bool) -> None:
+    """Under strict; RocketMQ sends whatever is in the log."""
+    master = cluster.master(policy=policy)
+    slave = cluster.slave(ha_of(master), policy=policy)
+    replicator = master.replicating.replicator
+    assert replicator is not None
+    wait_until(lambda: bool(replicator._links))
+    assert [link.only_visible for link in replicator._links] == [only_visible]
+    cluster.fill(master, 3)
+    check_equal(slave, master)
+
+
 def slave_port(slave: Broker) -> int:
     """Its own port for slaves, to be given again."""
     return ha_of(slave)[1]

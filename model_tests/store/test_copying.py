@@ -286,6 +286,20 @@ def test_the_files_of_a_queue_made_anew_that_cannot_be_removed(pair: Pair, monke
     pair.check_equal()
 
 
+def test_what_nobody_sees_yet_may_be_kept_back(pair: Pair) -> None:
+    """Then the log is told up to where it is visible."""
+    put_and_dispatch(pair.source, [message()])
+    end = pair.source.log_end
+    pair.source.put(message())
+    told = pair.source.log_part(0, 10_000, only_visible=True)
+    assert told is not None
+    assert len(told) == end
+    assert pair.source.log_part(end, 10_000, only_visible=True) is None
+    assert pair.source.log_part(end, 10_000) is not None
+    pair.source.dispatch(1)
+    assert pair.source.log_part(end, 10_000, only_visible=True) is not None
+
+
 def test_messages_that_no_queue_lists_are_copied(pair: Pair) -> None:
     """Prepared ones: they move no queue."""
     put_and_dispatch(pair.source, [message(sys_flag=4), message(), message(sys_flag=12), message()])

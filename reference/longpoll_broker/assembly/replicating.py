@@ -68,6 +68,8 @@ def replicator_of(shared: Shared, listener: Listener | None) -> Replicator | Non
         timeout_ms=config.slave_timeout_ms,
         needed_count=max(config.in_sync_replicas - 1, 0) if traits.counts_replicas else None,
         begins_with_last_file=traits.begins_with_last_file,
+        # Where a thread polls, nobody says when something has become visible, and sends that wait would wait for it.
+        only_visible=traits.replicates_visible and shared.policy.notify != "dispatcher_poll",
     )
     return Replicator(shared.runtime, shared.store, listener, settings)
 

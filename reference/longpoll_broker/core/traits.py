@@ -79,6 +79,8 @@ class Traits:
     """A slave knows a topic as soon as it has copied a message of it, before its master's table is copied."""
     begins_with_last_file: bool = False
     """A slave that has nothing is sent only the last file of the log, and not all of it."""
+    replicates_visible: bool = True
+    """A slave is sent what is visible here, so that nobody sees a message there first."""
     counts_replicas: bool = False
     """A SYNC_MASTER waits for as many slaves as `inSyncReplicas` says, less itself, and not for one that is near."""
 
@@ -179,6 +181,7 @@ TRAITS_4_9: Final = Traits(
     hears_of_members=False,
     knows_copied_topics=False,
     begins_with_last_file=True,
+    replicates_visible=False,
     name_server_is_silent=True,
     unknown_codes=CODES_OF_5 | TIMER_CODES,
     routes_outlive_topics=True,

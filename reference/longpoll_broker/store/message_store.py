@@ -262,12 +262,13 @@ class MessageStore:
         finally:
             self._store_ms = max(self._store_ms, self._copying.store_ms)
 
-    def log_part(self, physical_offset: int, size_max: int) -> memoryview | None:
+    def log_part(self, physical_offset: int, size_max: int, *, only_visible: bool = False) -> memoryview | None:
         """Up to `size_max` bytes of one file of the log that may be shown to others; None when there are none.
 
-        What nobody may see before it is durable is not among them. Also None for an offset that is no longer there.
+        What nobody may see before it is durable is not among them, nor with `only_visible` what nobody sees yet. Also
+        None for an offset that is no longer there.
         """
-        stop = min(self.dispatchable_end, physical_offset + size_max)
+        stop = min(self.dispatched_end if only_visible else self.dispatchable_end, physical_offset + size_max)
         segment = self._log.segments.find(physical_offset)
         if segment is None or stop <= physical_offset:
             return None

@@ -47,6 +47,8 @@ class ReplicationSettings:
     needed_count: int | None
     """How many slaves must have a message; None: one, if it is not too far behind."""
     begins_with_last_file: bool
+    only_visible: bool
+    """Whether slaves are sent nothing that is not visible here."""
 
 
 @define(slots=True, eq=False)
@@ -190,7 +192,14 @@ class Replicator:
                 continue
             settings = self.settings
             link = SlaveLink(
-                socket, peer, self.store, settings.transfer_size, settings.begins_with_last_file, now_ns, now_ns
+                socket,
+                peer,
+                self.store,
+                settings.transfer_size,
+                settings.begins_with_last_file,
+                settings.only_visible,
+                now_ns,
+                now_ns,
             )
             self._poller.register(socket, read=True, write=False, data=link)
             self._links = (*self._links, link)

@@ -37,6 +37,8 @@ class SlaveLink:
     """`haTransferBatchSize`."""
     begins_with_last_file: bool
     """Whether a slave that has nothing is sent only the log's last file."""
+    only_visible: bool
+    """Whether it is sent what is visible here, and nothing before that."""
     heard_ns: int
     """When it last said something."""
     sent_ns: int
@@ -118,7 +120,7 @@ class SlaveLink:
         """Begin the next transfer; false when it has everything."""
         if self.asked_offset is None:
             return False
-        part = self.store.log_part(self.next_offset, self.transfer_size)
+        part = self.store.log_part(self.next_offset, self.transfer_size, only_visible=self.only_visible)
         if part is None:
             if self.next_offset < self.store.log_start:
                 raise RemoteProtocolError(
