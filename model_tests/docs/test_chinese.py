@@ -132,6 +132,7 @@ CHINESE: Final = "# 1. 课\n\n一个词，以及[一个链接](../../law.md)。\
         (CHINESE.replace("check", "prove"), ["other blocks"]),
         (CHINESE.replace("law.md", "spec.md"), ["other links"]),
         (CHINESE.replace("# 1.", "## 1."), ["other headings"]),
+        (CHINESE.replace("# 1. 课\n\n", ""), ["other headings"]),
         (CHINESE + "<details>\n", ["other hints"]),
         (ENGLISH.replace("../law.md", "../../law.md"), ["not in Chinese"]),
         (None, ["no Chinese page"]),

@@ -58,6 +58,15 @@ CUT_OFF: Final = """
 })()
 """
 """What is cut off or runs over the edge, but in an area that scrolls."""
+HIDDEN: Final = """
+[...document.querySelectorAll("article, article *")]
+  .filter((each) => each.getClientRects().length && getComputedStyle(each).overflowX !== "visible")
+  .filter((each) => each.scrollWidth > each.clientWidth + 2)
+  .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
+"""
+"""What scrolls, of which paper shows the beginning only."""
+PAPER_PX: Final = 718
+"""The width of A4 without its margins."""
 LIGHTNESS: Final = """
 (() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
   return (r + g + b) / 3; })()
@@ -97,6 +106,26 @@ def test_a_page_that_is_too_wide_is_seen(browser: Browser, site: Path) -> None:
     assert any("is cut off" in each for each in browser.run(CUT_OFF))
     browser.run("document.querySelector('article p').style.width = '2000px'")
     assert any("too wide" in each or each.startswith("P ") for each in browser.run(CUT_OFF))
+
+
+def lost_on_paper(browser: Browser) -> list[str]:
+    """What is cut off of the page that is shown, when it is printed."""
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    found = [*browser.run(CUT_OFF), *browser.run(HIDDEN)]
+    browser.call("Emulation.setEmulatedMedia", media="")
+    return found
+
+
+def test_nothing_is_cut_off_on_paper(browser: Browser, site: Path) -> None:
+    """Lines break and pictures become smaller, where a screen would scroll; without that it is seen."""
+    for page in PAGES:
+        browser.show(site / page, width=PAPER_PX, dark=False)
+        assert lost_on_paper(browser) == [], page
+
+    browser.show(site / "findings.html", width=PAPER_PX, dark=False)
+    browser.run("for (const each of document.querySelectorAll('link[rel=stylesheet]'))"
+                " if (each.href.includes('site.css')) each.remove()")  # fmt: skip
+    assert any(each.startswith("PRE longpoll explain") for each in lost_on_paper(browser))
 
 
 def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> None:
