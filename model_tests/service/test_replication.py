@@ -343,6 +343,24 @@ def test_what_is_no_log_ends_the_connection(
     assert fake_master.accept() == 0
 
 
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 400 Bad Request", b"H"])
+def test_an_empty_log_begins_nowhere_for_what_is_no_log(cluster: Cluster, fake_master: FakeMaster, sent: bytes) -> None:
+    """Also not where a file might begin: a true master that comes later would take it for a longer log."""
+    slave = cluster.slave(fake_master.address)
+    assert fake_master.accept() == 0
+    start = TINY.commit_log_file_size * 9
+    fake_master.send(start, sent)
+    if len(sent) > 8:
+        assert fake_master.is_closed()
+    else:
+        wait_until(lambda: slave.store.log_end == start)
+    assert fake_master.accept() == 0
+    content = log_of(cluster, 1)
+    fake_master.send(0, content)
+    assert fake_master.report() == len(content)
+    wait_until(lambda: slave.store.visible_end("T", 0) == 1)
+
+
 def test_a_master_that_says_nothing_is_left(
     cluster: Cluster, fake_master: FakeMaster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -66,6 +66,13 @@ class Copying:
                     self.log.append_blank(rest[:piece])
                 taken += piece
 
+    def forget_beginning(self) -> None:
+        """Have a log without files begin anywhere again: where it was told to was perhaps no master's word."""
+        with self.append_lock:
+            if self.log.end and not self.log.segments.segments:
+                self.log.begin_at(0)
+                self.dispatcher.begin_at(0)
+
     def _begin(self, physical_offset: int) -> None:
         """Have a log without files begin there; raises CopyRefusedError where copying cannot go on."""
         log = self.log

@@ -262,6 +262,10 @@ class MessageStore:
         finally:
             self._store_ms = max(self._store_ms, self._copying.store_ms)
 
+    def forget_beginning(self) -> None:
+        """Begin anywhere again with what is copied, if nothing was yet."""
+        self._copying.forget_beginning()
+
     def log_part(self, physical_offset: int, size_max: int, *, only_visible: bool = False) -> memoryview | None:
         """Up to `size_max` bytes of one file of the log that may be shown to others; None when there are none.
 

@@ -99,6 +99,7 @@ class Follower(ServiceThread):
             finally:
                 self.is_connected = False
                 self._pending.clear()
+                self.store.forget_beginning()
 
     def _follow(self, host: str, port: int) -> None:
         """Copy from one connection until that is over; raises what ends it."""
