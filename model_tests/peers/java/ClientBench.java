@@ -78,10 +78,13 @@ public class ClientBench {
 
     /** When the message with this number came; one may come twice, or late, and is then not the one awaited. */
     private static long arrival(LinkedBlockingQueue<long[]> delivered, long number) throws InterruptedException {
-        long[] came = delivered.take();
-        while (came[0] != number) {
-            came = delivered.take();
-        }
+        long[] came;
+        do {
+            came = delivered.poll(30, TimeUnit.SECONDS);
+            if (came == null) {
+                throw new IllegalStateException("message " + number + " has not come in 30 s");
+            }
+        } while (came[0] != number);
         return came[1];
     }
 
@@ -98,6 +101,10 @@ public class ClientBench {
         do {
             producer.send(new Message(topic, BODY));
         } while (delivered.poll(200, TimeUnit.MILLISECONDS) == null);
+        // One queue is begun by now; the others are before nothing has come for a while.
+        while (delivered.poll(500, TimeUnit.MILLISECONDS) != null) {
+            continue;
+        }
         double[] tookMs = new double[count];
         for (int round = 0; round < 4; round++) {
             for (int number = 0; number < count; number++) {
