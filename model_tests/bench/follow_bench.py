@@ -44,7 +44,7 @@ from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 LOAD: Final = Load(queues=32, send_interval_ms=1.0)
 """Some 170,000 events in a second of the broker's own clock, so as much is at hand as beside a real one."""
 TILE_S: Final = 2.0
-"""How long one simulated piece lasts, which is repeated."""
+"""How long one simulated piece lasts at most, which is repeated; one of them has a fault at most."""
 TICK_S: Final = 0.05
 """How often lines are written, and how often there is a look at what was told."""
 BEHIND_MAX_S: Final = 5.0
@@ -106,7 +106,7 @@ class Made:
 def make(directory: Path, shape: Shape) -> Made:
     """Simulate a history, cut into pieces."""
     write_meta(directory)
-    tile = simulated_tile(evolve(LOAD, events=round(shape.rate * TILE_S)))
+    tile = simulated_tile(evolve(LOAD, events=round(shape.rate * min(TILE_S, shape.fault_s))))
     faulty, request = _with_fault(tile)
     length = len(tile.table)
     count = max(round(shape.rate * shape.seconds / length), 1)
