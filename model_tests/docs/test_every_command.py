@@ -21,7 +21,7 @@ from model_tests.spec import test_engines_docs
 
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 OF_THE_PROJECT: Final = "of the project's own upkeep: the checks run it, or do what it does"
-MEASURES: Final = "measures for minutes; what it measures with is run by the tests of `model_tests/bench`"
+MEASURES: Final = "measures for minutes; `model_tests/service/test_broker_bench.py` and others like it measure little"
 ELSEWHERE: Final = "needs what no test may ask for"
 NOT_HERE: Final = {
     r"make (run|test)": OF_THE_PROJECT,
@@ -32,21 +32,21 @@ NOT_HERE: Final = {
     r"(\w+=\w+ )?python -m model_tests\.bench\..*": MEASURES,
     r"for (core|run) in [\d ]+; .*": MEASURES,
     r"python -m model_tests\.mutants\.code .*": "tries mutants for hours; `model_tests/mutants` has it try a few",
-    r"python -m longpoll\.simulated\.beside_law\.reached": "takes minutes; `model_tests/simulated` has a part of it",
+    r"python -m longpoll\.simulated\.beside_law\.reached": "see `model_tests/simulate/test_reached.py`",
     r"for run in \$\(seq 60\); do python first_use\.py .*": "a fault of msgspec's, seen in one of nine runs",
     r"(?:\./|\.venv/bin/)?jupyter execute .*": "`model_tests/docs_site/test_notebook.py` runs the notebook so",
     r"longpoll dojo --moves 6 .* --minutes 5 .*": "takes its five minutes; `model_tests/dojo` looks with seeds",
     r"docker .*": f"{ELSEWHERE}: Docker; what the image runs is `longpoll serve`",
     r"tcpdump .*": f"{ELSEWHERE}: rights on the network",
-    r"longpoll observe --capture port\.pcap .*": "needs that capture; `model_tests/capture` reads captures",
+    r"longpoll observe --capture port\.pcap .*": "as `model_tests/service/test_observe_capture.py`",
     r"longpoll judge history": "needs that capture",
-    r"longpoll judge '?s3a?://.*": f"{ELSEWHERE}: a store of objects; `model_tests/judge` has one of its own",
-    r"longpoll judge .*--follow.*": "ends with Ctrl-C alone; `model_tests/judge` follows",
-    r"longpoll .* (--on|--inside) java-.*": "starts a Java broker; `model_tests/peers` and `java` do, and lesson 10",
+    r"longpoll judge '?s3a?://.*": f"{ELSEWHERE}: a store of objects; `model_tests/judge/test_files.py` has one",
+    r"longpoll judge .*--follow.*": "ends with Ctrl-C alone; `model_tests/judge/test_follow.py` follows",
+    r"longpoll .* (--on|--inside) java-.*": "starts a Java broker, as `model_tests/peers` and `model_tests/java` do",
     r"longpoll (judge steps --engine local|coverage delayed)": "needs what a Java broker recorded",
-    r"longpoll (conform|verify) (?!.*--only).*--broker .*": "asks for a minute; `model_tests/conformance` asks ours so",
+    r"longpoll (conform|verify) (?!.*--only).*--broker .*": "asks for a minute, as `model_tests/verification` does",
     r"node model_tests/peers/vectors/node/play\.js (.|\n)*": "`model_tests/peers/test_vectors.py` has it play",
-    r"longpoll (simulate-broker|soak|replay sim1\.).*": "takes minutes; `model_tests/simulated` runs fewer",
+    r"longpoll (simulate-broker|soak|replay sim1\.).*": "takes minutes; `model_tests/simulate` runs fewer",
     r"longpoll conform .*--only .*": "of a Rust broker, which `model_tests/conformance/test_rust_conform.py` asks so",
 }
 """What is typed by no test as it stands -> why, and who does what it does."""
@@ -144,6 +144,14 @@ def test_every_exception_is_of_a_command_that_is_there() -> None:
     assert [each for each in ENDS if not any(re.fullmatch(f"longpoll (?:{each})", line) for line in shown)] == []
     assert [page for page, typed in TYPED_BY.items() if not typed or here(page, texts[page])] == []
     assert len(shown) > 200
+
+
+def test_every_reason_names_tests_that_are_there() -> None:
+    """A file or a folder."""
+    named = {place for why in NOT_HERE.values() for place in re.findall(r"`(model_tests/[^`]*)`", why)}
+
+    assert len(named) > 10
+    assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
 
 
 PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
