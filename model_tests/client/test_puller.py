@@ -28,6 +28,8 @@ class Calls:
     asked: list[int] = field(factory=list)
     answers: list[Callable[[Any], None]] = field(factory=list)
     rests: list[float] = field(factory=list)
+    commits: list[bool] = field(factory=list)
+    """Whether each pull commits the offset that it carries."""
 
     def client(self, _address: str) -> Calls:
         """The connection."""
@@ -42,6 +44,7 @@ class Calls:
     ) -> None:
         """Note the pull."""
         self.asked.append(header.queue_offset)
+        self.commits.append(header.has_commit_offset)
         self.answers.append(callback)
 
     def after(self, delay_s: float, _action: Callable[[], None]) -> None:
@@ -82,6 +85,17 @@ def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
     calls.answers[-1](answer(ResponseCode.SYSTEM_ERROR))
     assert calls.asked == [5, 2]
     assert len(calls.rests) == 1
+
+
+def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None:
+    """Another member may have the queue, and have committed more; a queue that needs no lock has none to run out."""
+    for lock_s, commits in ((None, True), (1000.0, True), (-0.001, False)):
+        calls = Calls()
+        puller = puller_of(calls)
+        puller.locked_until_ns = 0 if lock_s is None else calls.runtime.monotonic_ns() + int(lock_s * 1e9)
+        puller.pull()
+
+        assert calls.commits == [commits]
 
 
 def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:

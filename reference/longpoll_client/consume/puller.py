@@ -307,7 +307,9 @@ class Puller:
     def _header(self) -> PullMessageRequestHeader:
         offset_done = self._cached.offset_done
         flag = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
-        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID:
+        # A queue whose lock has run out may be another member's, who has committed more since.
+        is_kept = not self.locked_until_ns or self._asked_ns < self.locked_until_ns
+        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID and is_kept:
             flag |= PullSysFlag.COMMIT_OFFSET
         return PullMessageRequestHeader(
             consumer_group=self._settings.group,
