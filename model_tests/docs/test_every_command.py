@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 from _pytest.mark import ParameterSet
+from model_tests.conformance.java_broker import why_missing
 from model_tests.docs import test_law_docs, test_lessons
 from model_tests.docs.typed import LOST, ROOT, NotTypedError, Reader, lines, unread
 from model_tests.spec import test_engines_docs
@@ -23,6 +24,7 @@ PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT
 OF_THE_PROJECT: Final = "of the project's own upkeep: the checks run it, or do what it does"
 MEASURES: Final = "measures for minutes; `model_tests/service/test_broker_bench.py` and others like it measure little"
 ELSEWHERE: Final = "needs what no test may ask for"
+BY_JAVA: Final = "takes a Java broker; `make test-long` types it where one can be had"
 NOT_HERE: Final = {
     r"make (run|test)": OF_THE_PROJECT,
     r"source \.venv/bin/activate": "a test types with that folder on its PATH",
@@ -42,8 +44,8 @@ NOT_HERE: Final = {
     r"longpoll judge history": "needs that capture",
     r"longpoll judge '?s3a?://.*": f"{ELSEWHERE}: a store of objects; `model_tests/judge/test_files.py` has one",
     r"longpoll judge .*--follow.*": "ends with Ctrl-C alone; `model_tests/judge/test_follow.py` follows",
-    r"longpoll .* (--on|--inside) java-.*": "starts a Java broker, as `model_tests/peers` and `model_tests/java` do",
-    r"longpoll (judge steps --engine local|coverage delayed)": "needs what a Java broker recorded",
+    r"longpoll .* (--on|--inside) java-.*": BY_JAVA,
+    r"longpoll (judge steps --engine local|coverage delayed)": BY_JAVA,
     r"longpoll (conform|verify) (?!.*--only).*--broker .*": "asks for a minute, as `model_tests/verification` does",
     r"node model_tests/peers/vectors/node/play\.js (.|\n)*": "`model_tests/peers/test_vectors.py` has it play",
     r"longpoll replay sim1\.eNqb\.\.\.": "stands for what a search prints; `model_tests/simulate` replays such tokens",
@@ -64,6 +66,8 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"oracle (?!.*<).*": 3,
     r"judge .*/observed|judge /tmp/history": (0, 3),
     r"soak .*": (0, 3),
+    # What the pull request closes cannot be followed to its end.
+    r"replay lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
 """A command that finds what it looks for, or can say nothing -> its exit code; every other one ends with 0."""
 
@@ -127,6 +131,32 @@ def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
     if lacking:
         pytest.skip(f"NOT TYPED: {page} needs {', '.join(lacking)}")
     assert type_all(page, (ROOT / page).read_text("utf-8"), tmp_path) > 0
+
+
+def with_java(page: str) -> list[str]:
+    """The commands of a page that take a Java broker, in order, without those of lessons and of pages before it."""
+    before = {bare(line) for path in PAGES[: PAGES.index(ROOT / page)] for line in lines(path.read_text("utf-8"))}
+    known = before | set().union(*TYPED_BY.values())
+    patterns = [each for each, why in NOT_HERE.items() if why is BY_JAVA]
+    found = lines((ROOT / page).read_text("utf-8"))
+    return [one for one in found if bare(one) not in known and any(re.fullmatch(each, bare(one)) for each in patterns)]
+
+
+@pytest.mark.peers
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", [page for path in PAGES if with_java(page := path.relative_to(ROOT).as_posix())])
+def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> None:
+    """A schedule is followed to its end, or shown to be closed; what is recorded inside is judged and counted."""
+    why = why_missing()
+    if why is not None:
+        pytest.skip(f"NOT TYPED: {why}")
+    reader = Reader(tmp_path, MINE)
+    try:
+        for line in with_java(page):
+            reader.type(line, code_of)
+    finally:
+        reader.kill()
 
 
 def test_every_block_is_read() -> None:
