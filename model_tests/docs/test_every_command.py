@@ -151,12 +151,13 @@ def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> Non
     why = why_missing()
     if why is not None:
         pytest.skip(f"NOT TYPED: {why}")
-    reader = Reader(tmp_path, MINE)
+    reader, typed = Reader(tmp_path, MINE), with_java(page)
     try:
-        for line in with_java(page):
+        for line in typed:
             reader.type(line, code_of)
     finally:
         reader.kill()
+    assert typed
 
 
 def test_every_block_is_read() -> None:
