@@ -795,3 +795,19 @@ def test_pulls_are_held_together_where_nothing_else_belongs_to_a_hold() -> None:
 
     assert all(Bench(policy).service.holds_together for policy in (STRICT, STRICT_CLONE))
     assert not any(Bench(policy).service.holds_together for policy in others)
+
+
+def test_where_more_is_due_than_one_call_lets_go_every_shard_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the pulls of the last shards would wait for as long as anything is due in the first."""
+    monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 2)
+    bench = Bench(STRICT)
+    for queue_id in range(hold_service.SHARD_COUNT):
+        for _number in range(4):
+            bench.hold(queue_id=queue_id, deadline_ms=10)
+    bench.now_ns = 20_000_000
+    for _call in range(hold_service.SHARD_COUNT):
+        bench.service.wait_s()
+        bench.service.run(bench.outbox)
+
+    assert [pull.queue_id for pull, _cause in bench.ran].count(0) == 2
+    assert {pull.queue_id for pull, _cause in bench.ran} == set(range(hold_service.SHARD_COUNT))

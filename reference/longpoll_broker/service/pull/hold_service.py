@@ -139,6 +139,8 @@ class HoldService:
         self._wake_clock: Callable[[], None] | None = None
         self._clock_outbox: Outbox | None = None
         self._clock_sleeps_until_ms: float = float("inf")
+        self._expire_first = 0
+        """The shard whose deadlines are looked at first."""
 
     def __len__(self) -> int:
         """How many pulls are held or taken."""
@@ -425,9 +427,13 @@ class HoldService:
         if now_ms < self._clock_sleeps_until_ms:
             return
         count = 0
-        for shard in self._shards:
+        shards, first = self._shards, self._expire_first
+        for number in range(len(shards)):
             if count >= EXPIRED_COUNT:
+                # The next call begins here: else the last shards would wait until nothing is due in all others.
+                self._expire_first = (first + number) % len(shards)
                 return
+            shard = shards[(first + number) % len(shards)]
             after_ns = self._events.now_ns()
             self._runtime.step("expire")
             with shard.lock:
