@@ -219,3 +219,36 @@ def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> 
 
     with new_topic(name_server, 1) as topic:
         run(story)
+
+
+@pytest.mark.parametrize(("is_orderly", "has_run_out", "lag"), [(False, False, 0), (True, False, 0), (True, True, 3)])
+def test_a_member_whose_lock_has_run_out_stores_nothing(
+    name_server: str, is_orderly: bool, has_run_out: bool, lag: int
+) -> None:
+    """As on threads."""
+
+    async def story() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def listen(_messages: Sequence[ReceivedMessage]) -> Answer:
+            begun.set()
+            await goes_on.wait()
+            return ConsumeStatus.SUCCESS
+
+        settings = config(consume_count_max=3)
+        await fill(name_server, topic, 3)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, settings, listen, is_orderly=is_orderly)
+        consumer.subscribe(topic)
+        async with consumer:
+            await begun.wait()
+            (puller,) = (each for queue, each in consumer._member.own.pullers().items() if queue.topic == topic)
+            # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
+            assert puller._is_pulling
+            assert (puller.locked_until_ns is None) is not is_orderly
+            if has_run_out:
+                puller.locked_until_ns = 1
+            goes_on.set()
+
+    with new_topic(name_server, 1) as topic:
+        run(story)
+        assert lags(name_server, topic) == lag

@@ -92,7 +92,7 @@ def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None
     for lock_s, commits in ((None, True), (1000.0, True), (-0.001, False)):
         calls = Calls()
         puller = puller_of(calls)
-        puller.locked_until_ns = 0 if lock_s is None else calls.runtime.monotonic_ns() + int(lock_s * 1e9)
+        puller.locked_until_ns = None if lock_s is None else calls.runtime.monotonic_ns() + int(lock_s * 1e9)
         puller.pull()
 
         assert calls.commits == [commits]

@@ -211,6 +211,37 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) 
             locks._instance.close()
 
 
+@pytest.mark.parametrize(
+    ("is_orderly", "has_run_out", "stored"), [(False, False, 3), (True, False, 3), (True, True, 0)]
+)
+def test_a_member_whose_lock_has_run_out_stores_nothing(
+    broker: Broker, name_server: str, is_orderly: bool, has_run_out: bool, stored: int
+) -> None:
+    """Not when it is closed either: another one may have the queue, and be further. Who needs no lock has none."""
+    goes_on = threading.Event()
+
+    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        assert goes_on.wait(PATIENCE_S)
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, b"0", b"1", b"2")
+        with listening(name_server, topic, listen, is_orderly=is_orderly, consume_count_max=3) as consumer:
+            pullers = consumer._member._queues.pullers
+            wait_until(
+                lambda: any(queue.topic == topic and each.cached_count == 3 for queue, each in pullers().items())
+            )
+            (puller,) = (each for queue, each in pullers().items() if queue.topic == topic)
+            # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
+            wait_until(lambda: puller._is_pulling)
+            assert (puller.locked_until_ns is None) is not is_orderly
+            if has_run_out:
+                puller.locked_until_ns = 1
+            goes_on.set()
+            wait_until(lambda: puller.offset_done == 3)
+        assert broker.offsets.query(topic, "G", 0) == stored
+
+
 def _fail(broker_name: str, error: Exception) -> None:
     pytest.fail(f"{broker_name}: {error}")
 

@@ -211,6 +211,29 @@ class HoldTable:
         if bucket is None:
             key = (pull.topic, pull.queue_id)
             bucket = self._buckets[key] = Bucket(key)
+        self._insert(pull, bucket)
+        return True
+
+    def hold_together(self, pulls: Sequence[Pull]) -> int:
+        """Insert pulls that missed and for which `room` was taken; how many a queue's limit keeps out.
+
+        Those stay as they are.
+        """
+        limit, left_out = self.queue_limit, 0
+        for pull in pulls:
+            assert pull.phase is MISSED
+            key = (pull.topic, pull.queue_id)
+            bucket = self._buckets.get(key)
+            if bucket is None:
+                bucket = self._buckets[key] = Bucket(key)
+            elif limit is not None and bucket.known >= limit:
+                left_out += 1
+                continue
+            self._insert(pull, bucket)
+        return left_out
+
+    def _insert(self, pull: Pull, bucket: Bucket) -> None:
+        """Put in a pull for which room was taken."""
         bucket.known += 1
         bucket.pulls[pull] = None
         pull.bucket = bucket
@@ -222,36 +245,6 @@ class HoldTable:
         self._held += 1
         if self.own_deadlines:
             self._deadlines.add(pull, pull.deadline_ms)
-        return True
-
-    def hold_together(self, pulls: Sequence[Pull]) -> int:
-        """Insert pulls of one channel that missed and for which `room` was taken; how many a queue's limit keeps out.
-
-        Those stay as they are.
-        """
-        limit, add = self.queue_limit, self._deadlines.add if self.own_deadlines else None
-        channel = self._channels.get(pulls[0].channel, {})
-        held = 0
-        for pull in pulls:
-            assert pull.phase is MISSED
-            key = (pull.topic, pull.queue_id)
-            bucket = self._buckets.get(key)
-            if bucket is None:
-                bucket = self._buckets[key] = Bucket(key)
-            elif limit is not None and bucket.known >= limit:
-                continue
-            bucket.known += 1
-            bucket.pulls[pull] = None
-            pull.bucket = bucket
-            pull.phase = HELD
-            channel[pull] = None
-            held += 1
-            if add is not None:
-                add(pull, pull.deadline_ms)
-        if held:
-            self._channels[pulls[0].channel] = channel
-            self._held += held
-        return len(pulls) - held
 
     def take(self, key: Key) -> list[Pull]:
         """Clone and clear: the bucket's pulls, in the order held, now the caller's to wake or keep."""

@@ -30,13 +30,13 @@ class AsyncLocks:
         self._is_orderly = is_orderly
 
     @property
-    def end_ns(self) -> int:
-        """Until when what is locked now stays so, by the monotonic clock."""
-        return self._instance.runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9)
+    def end_ns(self) -> int | None:
+        """Until when what is locked now stays so, by the monotonic clock; None where nothing is."""
+        return self._instance.runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9) if self._is_orderly else None
 
     def is_locked(self, puller: Puller) -> bool:
         """Whether the queue's messages may be consumed now."""
-        return not self._is_orderly or self._instance.runtime.monotonic_ns() < puller.locked_until_ns
+        return puller.is_locked
 
     async def lock(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
         """The queues that this client has for itself now, and those that others have.

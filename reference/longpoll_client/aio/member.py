@@ -254,6 +254,8 @@ class AsyncMember:
         await asyncio.gather(*(self._store(queue, puller) for queue, puller in self.own.pullers().items()))
 
     async def _store(self, queue: MessageQueue, puller: Puller) -> None:
+        if not puller.is_locked:
+            return
         try:
             await self.calls.store(queue, puller.offset_done)
         except LongpollError as error:
@@ -335,7 +337,7 @@ class AsyncMember:
             members = await self.calls.members(route)
         return self.config.allocate(self._instance.client_id, members, route.readable)
 
-    async def _begin(self, queue: MessageQueue, locked_until_ns: int) -> None:
+    async def _begin(self, queue: MessageQueue, locked_until_ns: int | None) -> None:
         offset = await self.calls.begin(queue)
         subscription = self.wanted.subscriptions.get(queue.topic)
         if subscription is not None:

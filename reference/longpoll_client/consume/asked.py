@@ -222,7 +222,7 @@ def _queue_row(puller: Puller) -> dict[str, object]:
         "cachedMsgSizeInMiB": puller.cached_size // MIB,
         "commitOffset": puller.offset_done,
         "droped": puller.is_dropped,
-        "locked": puller.locked_until_ns > 0,
+        "locked": puller.locked_until_ns is not None and puller.is_locked,
     }
 
 

@@ -69,7 +69,7 @@ class Queues:
     # ------------------------------------------------------------ coming and going, within a rebalance
 
     def begin_at(
-        self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int = 0
+        self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int | None = None
     ) -> None:
         """Pull a queue from where the group stands, or from where it was sent before."""
         with self._lock:
@@ -192,7 +192,7 @@ class OwnQueues(Queues):
         self._config = config
         self._offsets = offsets
 
-    def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int) -> None:
+    def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int | None) -> None:
         """Pull a queue from where the group stands, or from where it was sent before; raises a ClientError."""
         offset = self._offsets.begin(queue, self._config.start_at, self._config.start_timestamp_ms)
         self.begin_at(queue, subscription, offset, locked_until_ns)
@@ -201,18 +201,20 @@ class OwnQueues(Queues):
         """Let a queue go, and keep where it stands if it `stores`; its puller, whose messages may be consumed still."""
         puller = self.let_go(queue, is_for_good=stores)
         if stores:
-            self.store(queue, puller.offset_done)
+            self._store(queue, puller)
         return puller
 
     def persist(self) -> None:
         """Store every offset that has moved."""
-        for queue, offset in {queue: puller.offset_done for queue, puller in self.pullers().items()}.items():
-            self.store(queue, offset)
+        for queue, puller in self.pullers().items():
+            self._store(queue, puller)
 
-    def store(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a queue stands; errors are logged."""
+    def _store(self, queue: MessageQueue, puller: Puller) -> None:
+        """Store where a queue stands, unless another member may have it by now; errors are logged."""
+        if not puller.is_locked:
+            return
         try:
-            self._offsets.store(queue, offset)
+            self._offsets.store(queue, puller.offset_done)
         except LongpollError as error:
             log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
 

@@ -143,8 +143,8 @@ class Puller:
         When it raises a LongpollError the message is asked for again. Paused, it begins with `resume`.
         """
         self.queue = queue
-        self.locked_until_ns = 0
-        """When orderly: until when the broker keeps the queue for this client, by the monotonic clock."""
+        self.locked_until_ns: int | None = None
+        """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
         self._instance = instance
         self._timer = timer
         self._statistics = statistics
@@ -172,6 +172,12 @@ class Puller:
         """Every message before it is consumed: what is stored for the group."""
         with self._lock:
             return self._cached.offset_done
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether nobody else may have the queue: else it may be another member's, who has committed more since."""
+        until_ns = self.locked_until_ns
+        return until_ns is None or self._instance.runtime.monotonic_ns() < until_ns
 
     @property
     def cached_count(self) -> int:
@@ -307,9 +313,7 @@ class Puller:
     def _header(self) -> PullMessageRequestHeader:
         offset_done = self._cached.offset_done
         flag = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
-        # A queue whose lock has run out may be another member's, who has committed more since.
-        is_kept = not self.locked_until_ns or self._asked_ns < self.locked_until_ns
-        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID and is_kept:
+        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
             flag |= PullSysFlag.COMMIT_OFFSET
         return PullMessageRequestHeader(
             consumer_group=self._settings.group,

@@ -219,7 +219,7 @@ class Sharing:
 
     def is_locked(self, puller: Puller) -> bool:
         """Whether the queue's messages may be consumed in order now: the broker keeps it for this client."""
-        return self._locks is None or self._instance.runtime.monotonic_ns() < puller.locked_until_ns
+        return puller.is_locked
 
     def released(self, puller: Puller) -> None:
         """A queue that was given up is not being consumed any more: let the next member have it."""
@@ -251,8 +251,8 @@ class Sharing:
             self._give_up(queue, stores=False)
             self._try_soon()
 
-    def _lock_end_ns(self) -> int:
-        return self._instance.runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9)
+    def _lock_end_ns(self) -> int | None:
+        return None if self._locks is None else self._instance.runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9)
 
     def _lockable(self, queues: set[MessageQueue]) -> set[MessageQueue]:
         """The queues that may be begun: when orderly those that the brokers keep for us, and the rest soon again."""

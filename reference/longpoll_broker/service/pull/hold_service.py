@@ -196,11 +196,12 @@ class HoldService:
             for pull in pulls:
                 self.hold(pull, outbox)
             return
-        crc, count = crc32(pulls[0].topic.encode()), len(self._shards)
+        count = len(self._shards)
+        first = shard_of(pulls[0].topic, 0, count)
         parts: list[list[Pull]] = [[] for _shard in self._shards]
         for pull in pulls:
             pull.phase = MISSED
-            parts[(crc + pull.queue_id) % count].append(pull)
+            parts[(first + pull.queue_id) % count].append(pull)
         left_out = 0
         for shard, part in zip(self._shards, parts, strict=True):
             if part:
