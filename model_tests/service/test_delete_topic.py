@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,27 @@ def test_a_pull_held_behind_the_deletion_is_told_too(
 
     monkeypatch.setattr(HoldService, "hold", delete_then_hold)
     assert admin.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 17
+    assert len(broker.hold_service) == 0
+
+
+def test_pulls_held_together_behind_the_deletion_are_told_too(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of some that came side by side."""
+    hold_together = HoldService.hold_together
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+
+    def delete_then_hold(self: HoldService, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        broker.topics.remove("T")
+        hold_together(self, pulls, outbox)
+
+    monkeypatch.setattr(HoldService, "hold_together", delete_then_hold)
+    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * 4)
+    replies = [client.reply(opaque) for opaque in asked]
+
+    assert [reply and reply.code for reply in replies] == [17] * 4
     assert len(broker.hold_service) == 0
 
 

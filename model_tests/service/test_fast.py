@@ -17,10 +17,10 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.fast import pull_heads, send_heads
-from longpoll_broker.fast.pull_bursts import QuickPullProcessor
+from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.io.executors import InlineExecutor
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_processor import PullProcessor
@@ -213,6 +213,66 @@ def test_pulls_side_by_side_are_held_together(
 
     assert quick.told(told) == plain.told(told)
     assert together == [7, 8]
+
+
+OTHERS: list[dict[str, str]] = [
+    {"expressionType": "SQL92"},
+    {"subscription": "a ||"},
+    {"queueId": "4"},
+    {"queueId": "-1"},
+    {"consumerGroup": "refused"},
+    {"topic": "other"},
+    {"sysFlag": "7", "commitOffset": "5"},
+    {"sysFlag": "4"},
+]
+"""What makes a pull another than the one before it."""
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=str)
+def test_a_pull_among_others_is_what_it_is_alone(
+    start_broker: StartBroker, tmp_path: Any, other: dict[str, str]
+) -> None:
+    """Checked, refused, answered and committed; also an answer that nobody asked for, which stands among them."""
+    told = []
+    for is_fast in (True, False):
+        directory = str(tmp_path / str(is_fast))
+        broker = start_broker(directory=directory, config=CONFIG, runtime=StillRuntime(), is_fast=is_fast)
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.groups.put(GroupConfig("refused", consume_enable=False))
+        fields = pull_fields("T", 0, timeout_ms=LONG_MS)
+        nobodys = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 4, int(CommandFlag.RESPONSE), fields)))
+        twin = Twin(broker)
+        told.append((twin.told([(0, pulls({}, {}, other) + nobodys + pulls({}))]), broker.offsets.query("T", "G", 0)))
+
+    assert told[0] == told[1]
+
+
+def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
+    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are not served at once, as others have their turn, come again."""
+    at_once: list[int] = []
+    serve_following = PullBursts.serve_following
+
+    def noted(bursts: PullBursts, channel: Channel, outbox: Outbox) -> int:
+        at_once.append(serve_following(bursts, channel, outbox))
+        return at_once[-1]
+
+    monkeypatch.setattr(PullBursts, "serve_following", noted)
+    sends = [Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields("T", 0), body=bytes(3_000)) for _ in "1234"]
+    fields = pull_fields("T", 0, timeout_ms=LONG_MS)
+    asked = [Command(RequestCode.PULL_MESSAGE, number, ext_fields=fields) for number in range(40)]
+    told = []
+    for is_fast in (True, False):
+        directory = str(tmp_path / str(is_fast))
+        twin = Twin(start_broker(directory=directory, config=CONFIG, runtime=StillRuntime(), is_fast=is_fast))
+        pieces = [(0, b"".join(b"".join(encode(command)) for command in commands)) for commands in (sends, asked)]
+        told.append(twin.told(pieces))
+
+    assert told[0] == told[1]
+    assert len(str(told[0])) > 40 * 4 * 3_000
+    # Five of these answers are what is queued at most.
+    assert 0 < max(at_once) <= 6
 
 
 @pytest.mark.parametrize(

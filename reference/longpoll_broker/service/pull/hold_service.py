@@ -192,7 +192,7 @@ class HoldService:
 
         Whatever becomes of them becomes of them in their order.
         """
-        if self._stopping or not self._room.take(len(pulls)):
+        if not self._room.take(len(pulls)):
             for pull in pulls:
                 self.hold(pull, outbox)
             return
