@@ -156,7 +156,11 @@ def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
     """The context, with the process's own handler of Ctrl-C left in place."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        return SparkContext(conf=conf, gateway=gateway)
+        context = SparkContext(conf=conf, gateway=gateway)
+        if not is_local(context.master or DEFAULT_MASTER):
+            # What `spark-defaults.conf` says: PySpark looks at the environment alone.
+            context.pythonExec = context.getConf().get(PYTHON, context.pythonExec)
+        return context
     finally:
         if signal.getsignal(signal.SIGINT) is not on_interrupt:
             signal.signal(signal.SIGINT, on_interrupt)
