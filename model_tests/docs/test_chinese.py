@@ -19,7 +19,7 @@ from longpoll_spec.testing.explorer import law_data
 
 HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 PLACES: Final = re.compile(r"\{\d\}")
-SAID: Final = re.compile(r"\bsay\(\s*(\"(?:[^\"\\]|\\.)*\")")
+SAID: Final = re.compile(r"\b(?:say|fault)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 TYPED: Final = re.compile(r">([^<>@]*[A-Za-z]{2}[^<>@]*)<|aria-label=\"([^\"]*)\"")
 OF_THE_PAGE: Final = {"English", "中文", "Home"}
 """Of the template, what is the same in both languages."""
@@ -62,7 +62,7 @@ def wanted() -> set[str]:
     """All that the explorer on the start page says."""
     law = json.loads(law_data(preset(start.POLICY), partial(named, "tiny")))
     law_words = {word.strip() for word in told(law)}
-    return typed(part("page.html")) | said(part("page.js")) | law_words
+    return typed(part("page.html")) | said(part("page.js")) | said(part("law.js")) | law_words
 
 
 def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> None:

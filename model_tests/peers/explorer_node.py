@@ -15,6 +15,18 @@ const data = JSON.parse(require("fs").readFileSync(process.argv[2], "utf8"));
 const answers = JSON.parse(require("fs").readFileSync(process.argv[3], "utf8")).map((asked) => {
   try {
     if (asked.places) return { places: Law.places(data) };
+    if (asked.walk !== undefined) {
+      const machine = new Law.Machine(data, asked.law), run = [];
+      let state = machine.initial, drawn = asked.walk;
+      for (let step = 0; step < asked.steps; step += 1) {
+        const may = machine.enabled(state);
+        if (!may.length) break;
+        drawn = (Math.imul(drawn, 1103515245) + 12345) >>> 0;
+        run.push(may[(drawn >>> 8) % may.length]);
+        state = machine.after(state, run.at(-1));
+      }
+      return { token: Law.tokenOf(data.laws[asked.law], run), run, last: state };
+    }
     if (asked.token !== undefined) {
       const named = Law.readToken(data, asked.token);
       const states = new Law.Machine(data, named.law).follow(named.run);
@@ -40,7 +52,8 @@ def asked_of_node(
     """The interpreter's answers over data, each to a question; `script` in place of its own text.
 
     A question is {"law": number, "slip": number, names of changes by hand, or None} to explore, {"token": text} to
-    follow, or {"places": True} for what a hand may change.
+    follow, {"law": number, "walk": seed, "steps": number} for a run by chance, or {"places": True} for what a hand may
+    change.
     """
     program, given, asked = (directory / name for name in ("explore.js", "data.json", "asked.json"))
     program.write_text((script or part("law.js")) + ASKS)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import operator
+import random
 import shutil
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial, reduce
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import attrs
+import msgspec
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.peers.explorer_node import asked_of_node
@@ -20,10 +24,12 @@ from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.tokens import replay, token_of
+from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.tokens import parse, replay, token_of
+from longpoll_spec.errors import TokenError
 from longpoll_spec.law import assemble, law_of, properties_of
-from longpoll_spec.model import Action
-from longpoll_spec.policy import policy_named, preset
+from longpoll_spec.model import Action, Model
+from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.explorer.data import data_of
 from longpoll_spec.render.export.explorer.page import part
 from longpoll_spec.state import State
@@ -116,6 +122,110 @@ def test_tokens_of_knobs_and_aspects_are_the_same(tmp_path: Path) -> None:
 
     assert found["again"] == token
     assert tuple(found["last"]) == model.initial
+
+
+WALKS: Final = 50
+WALK_STEPS: Final = 30
+
+
+def _walks(model: Model) -> Iterator[list[Action]]:
+    """The steps of runs by chance."""
+    after = successors(model)
+    for seed in range(WALKS):
+        chance, run, state = random.Random(seed), list[Action](), model.initial
+        for _ in range(chance.randint(1, WALK_STEPS)):
+            choices = after(state)
+            if not choices:
+                break
+            number, state = chance.choice(choices)
+            run.append(model.actions[number])
+        yield run
+
+
+def _unlike(directory: Path, name: str, script: str = "") -> list[str]:
+    """The tokens of runs by chance, of Python's making and of the page's, that the other takes for something else."""
+    model = model_named(name, "tiny")
+    ours = [token_of(model, run) for run in _walks(model)]
+    asked: list[dict[str, Any]] = [{"token": token} for token in ours]
+    asked += [{"law": 0, "walk": seed, "steps": 1 + seed % WALK_STEPS} for seed in range(WALKS)]
+    found = asked_of_node(directory, _data(name, "tiny"), asked, script)
+    wrong = [
+        token
+        for token, told in zip(ours, found, strict=False)
+        if (told.get("again"), told.get("last")) != (token, list(replay(token).steps[-1].state))
+    ]
+    theirs = [(told["token"], told["run"], told["last"]) for told in found[WALKS:]]
+    wrong += [token for token, run, _ in theirs if list(parse(token).actions) != run]
+    return wrong + [token for token, _, last in theirs if not _ends_at(token, last)]
+
+
+def _ends_at(token: str, state: list[int]) -> bool:
+    """Whether the command line replays a token, and to this state."""
+    try:
+        return list(replay(token).steps[-1].state) == state
+    except TokenError:
+        return False
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_runs_by_chance_have_one_token(name: str, tmp_path: Path) -> None:
+    """The page follows what the command line names, and the command line what the page names, to the same state."""
+    assert _unlike(tmp_path, name) == []
+
+
+def test_an_effect_of_another_state_is_seen_in_runs_by_chance(tmp_path: Path) -> None:
+    """Planted: the page leaves the last variable as it was."""
+    script = part("law.js")
+    right = "    const next = state.slice();\n".strip()
+    assert script.count(right) == 1
+    wrong = script.replace("return next;\n    }", "next[next.length - 1] = state.at(-1);\n      return next;\n    }", 1)
+    assert wrong != script
+
+    assert _unlike(tmp_path, "strict", wrong) != []
+
+
+def spelled(fields: object) -> str:
+    """A token whose checksum is right, whatever is in it."""
+    raw = fields if isinstance(fields, bytes) else msgspec.msgpack.encode(fields)
+    return "lp1." + base64.urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
+
+
+def _fields(token: str) -> list[Any]:
+    text = token.removeprefix("lp1.")
+    fields: list[Any] = msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))[:-4])
+    return fields
+
+
+FIELDS: Final = _fields(LOST)
+HOSTILE: Final = {
+    "a number": (spelled(7), "of another version"),
+    "nothing": (spelled([]), "of another version"),
+    "lists in lists": (spelled(b"\x91" * 2_900 + b"\x01"), "of another version"),
+    "a text for the run": (spelled([*FIELDS[:5], "abc"]), "of another version"),
+    "a list of texts for the run": (spelled([*FIELDS[:5], ["a"]]), "of another version"),
+    "nulls": (spelled([None] * 6), "of another version"),
+    "a field too many": (spelled([*FIELDS, 1, 1, [], 3]), "of another version"),
+    "a number for the knobs": (spelled([FIELDS[0], 3, *FIELDS[2:]]), "of another version"),
+    "a step that is none": (spelled([*FIELDS[:5], [10**9]]), "cannot happen here"),
+    "a step before the first": (spelled([*FIELDS[:5], [-1]]), "cannot happen here"),
+    "a run that ends early": (spelled([*FIELDS[:5], [0] * 3_000]), "cannot happen here"),
+    "another fingerprint": (spelled([*FIELDS[:4], 1, *FIELDS[5:]]), "of another version of the law"),
+    "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
+    "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 characters"),
+    "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
+}
+"""What a token is made of -> it, and what is said of it."""
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
+    """Of ours, on the page as on the command line, however it was made."""
+    token, told = HOSTILE[what]
+    (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token}])
+
+    assert told in found["error"]
+    with pytest.raises(TokenError):
+        replay(token)
 
 
 @pytest.mark.parametrize(

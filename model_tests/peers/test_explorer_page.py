@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Final
 import pytest
 from model_tests.judge.browser import Browser, open_browser
 from model_tests.judge.test_browser import MEASURE, SCREENS, WATCH_CANVAS
+from model_tests.peers.test_explorer import FIELDS, HOSTILE, spelled
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned
@@ -19,6 +22,7 @@ from longpoll_spec.testing.explorer import explorer_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
+HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 BYTES_MAX: Final = 1_000_000
 FITS: Final = f"""
 (() => {{
@@ -50,6 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The explorer of what Java 4.9 does."""
     made = tmp_path_factory.mktemp("explorer") / "explorer.html"
     made.write_text(explorer_of(preset("rocketmq-4.9"), partial(named, "tiny")))
+    made.with_name("other.html").write_text("<!doctype html><title>Another page</title>")
     return made
 
 
@@ -138,6 +143,73 @@ def test_an_address_opens_its_run_and_a_bad_one_is_told(opened: Browser) -> None
     )
     assert "The address names no run" in _text(opened, "#notice")
     assert opened.run("document.images.length") == 0
+
+
+def _go_to(browser: Browser, fragment: str) -> None:
+    browser.run(
+        "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
+        f" location.hash = {json.dumps(fragment)} }})"
+    )
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, page: Path, language: str) -> None:
+    """Nothing of it becomes part of the page, which stays as it was; the next step takes the sentence away."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.call("Page.navigate", url=f"{page.as_uri()}?lang={language}")
+    while not browser.run("document.querySelector('#enabled button') !== null"):
+        pass  # each question is answered by the page that is there by then
+    shown = browser.run("document.getElementById('requests').textContent")
+    images = "<img src=x onerror=document.title='mine'>"
+    fragments = [token for token, _ in HOSTILE.values() if len(token) < 10_000]
+    for fragment in [*fragments, f"{LOST}~%E0%A4%A", f"{LOST}~{images}", images, "%", f"{LOST}~"]:
+        _go_to(browser, fragment)
+        told = _text(browser, "#notice")
+        assert told, fragment
+        assert bool(HAN.search(told.partition(":")[2] or told)) == (language == "zh"), told
+        assert not re.search("TypeError|RangeError|not a function|iterable|undefined", told), told
+        assert browser.run("document.getElementById('requests').textContent") == shown
+    assert browser.run("document.images.length") == 0
+    assert "mine" not in browser.run("document.title")
+    browser.run("document.querySelector('#enabled button').click()")
+    assert _text(browser, "#notice") == ""
+    assert replay(_token(browser)).depth == 1
+    assert browser.complaints == []
+
+
+def test_a_property_of_an_address_is_text(opened: Browser) -> None:
+    """A token may name any, and is then the address still."""
+    fields = [*FIELDS[:3], "<img src=x onerror=alert(1)>", *FIELDS[4:]]
+    _go_to(opened, spelled(fields))
+
+    assert opened.run("document.images.length") == 0
+    assert replay(_token(opened)).property_name == fields[3]
+    assert opened.complaints == []
+
+
+def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened: Browser, page: Path) -> None:
+    """Steps are no pages of their own, so that one press of Back is enough; Forward shows the run again."""
+    for _ in range(3):
+        opened.run("document.querySelector('#enabled button').click()")
+    token = _token(opened)
+    opened.show(page.with_name("other.html"), width=1_400, dark=False)
+    for step, wanted in (("back", token), ("back", None), ("forward", token)):
+        opened.run(f"void setTimeout(() => history.{step}())")
+        at_run = f"location.hash === '#{token}' && document.querySelectorAll('#story li').length === 3"
+        gone = "location.href === 'about:blank'"
+        while not _is(opened, at_run if wanted else gone):
+            pass  # each question is answered by the page that is there by then
+    assert _token(opened) == token
+    assert opened.run("history.length") >= 3
+
+
+def _is(browser: Browser, condition: str) -> bool:
+    try:
+        return bool(browser.run(condition))
+    except AssertionError as error:
+        if "navigated" in str(error) or "context" in str(error):
+            return False
+        raise
 
 
 def test_the_search_finds_what_is_pinned(opened: Browser) -> None:

@@ -10,8 +10,15 @@ const Law = (() => {
   const CHARACTER = 64; // values from -64 up stand for themselves in a state's key
   const PREFIX = "lp1.";
   const CRC_BYTES = 4;
+  const LENGTH_MAX = 4096; // of a token, as `longpoll explain` has it
   // Where a token's fields stand.
   const [PROPERTY, FINGERPRINT, RUN] = [3, 4, 5];
+
+  /* An error whose sentence a page may say in another language: its words, and what belongs in their places. */
+  function fault(words, ...values) {
+    const told = words.replace(/\{(\d)\}/g, (_, place) => values[Number(place)]);
+    return Object.assign(new Error(told), { words, values });
+  }
 
   /* A law with its variables, actions and properties in place of their numbers. */
   function lawOf(data, number) {
@@ -87,7 +94,7 @@ const Law = (() => {
     const parts = new Map();
     for (const name of names) {
       const change = all.find((each) => each.name === name);
-      if (!change) throw new Error(`this law has no place for ${name}`);
+      if (!change) throw fault("this law has no place for {0}", name);
       for (const number of data.hand.texts[change.text].instances) {
         const action = machine.actions[number];
         if (change.part !== undefined) {
@@ -211,7 +218,7 @@ const Law = (() => {
       for (const number of run) {
         const here = states[states.length - 1];
         if (!this.enabled(here).includes(number)) {
-          throw new Error(`step ${states.length}: ${this.actions[number]?.label ?? number} cannot happen here`);
+          throw fault("step {0}: {1} cannot happen here", states.length, this.actions[number]?.label ?? number);
         }
         states.push(this.after(here, number));
       }
@@ -321,24 +328,25 @@ const Law = (() => {
     };
     const number = (size) => take(size).reduce((sum, byte) => sum * 256 + byte, 0);
     const text = (size) => new TextDecoder().decode(Uint8Array.from(take(size)));
-    const list = (size) => {
+    const list = (size, depth) => {
       if (size > bytes.length) throw damaged();
-      return Array.from({ length: size }, read);
+      if (depth > 1) throw other(); // a token is a list of lists, and no deeper
+      return Array.from({ length: size }, () => read(depth + 1));
     };
-    const read = () => {
+    const read = (depth = 0) => {
       const head = number(1);
       if (head < 0x80) return head;
       if (head >= 0xe0) return head - 256;
       if (head >= 0xa0 && head < 0xc0) return text(head - 0xa0);
-      if (head >= 0x90 && head < 0xa0) return list(head - 0x90);
+      if (head >= 0x90 && head < 0xa0) return list(head - 0x90, depth);
       switch (head) {
         case 0xcc: return number(1);
         case 0xcd: return number(2);
         case 0xce: return number(4);
         case 0xd9: return text(number(1));
         case 0xda: return text(number(2));
-        case 0xdc: return list(number(2));
-        default: throw new Error("this token is of another version");
+        case 0xdc: return list(number(2), depth);
+        default: throw other();
       }
     };
     const value = read();
@@ -346,11 +354,23 @@ const Law = (() => {
     return value;
   }
 
-  const damaged = () => new Error("this token is damaged: copy it again, whole");
+  const damaged = () => fault("this token is damaged: copy it again, whole");
+  const other = () => fault("this token is of another version");
+
+  /* Whether these are the fields of a token: texts, lists and whole numbers where they belong. */
+  function areFields(fields) {
+    const isText = (each) => typeof each === "string", isNumber = Number.isInteger;
+    const isList = (each, ofWhat) => Array.isArray(each) && each.every(ofWhat);
+    if (!Array.isArray(fields) || fields.length < RUN + 1 || fields.length > RUN + 4) return false;
+    const [preset, knobs, bounds, property, fingerprint, run, queues = 1, tags = 1, aspects = []] = fields;
+    return isText(preset) && isList(knobs, isText) && isList(bounds, isNumber) && isText(property) && isNumber(fingerprint)
+      && isList(run, isNumber) && isNumber(queues) && isNumber(tags) && isList(aspects, isText);
+  }
 
   /* The fields of a token; throws with a sentence where they cannot be read. */
   function fieldsOf(token) {
-    if (!token.startsWith(PREFIX)) throw new Error(`not a token of this version: it begins with '${PREFIX}'`);
+    if (!token.startsWith(PREFIX)) throw fault("not a token of this version: it begins with '{0}'", PREFIX);
+    if (token.length > LENGTH_MAX) throw fault("a token has at most {0} characters, this one has {1}", LENGTH_MAX, token.length);
     let bytes;
     try {
       const letters = token.slice(PREFIX.length).replaceAll("-", "+").replaceAll("_", "/");
@@ -362,7 +382,9 @@ const Law = (() => {
     const checked = [...raw, ...big(crc(raw), CRC_BYTES)];
     // The last character has bits that decoding ignores: a token has one spelling only.
     if (bytes.length <= CRC_BYTES || spelled(checked) !== token) throw damaged();
-    return unpacked(raw);
+    const fields = unpacked(raw);
+    if (!areFields(fields)) throw other();
+    return fields;
   }
 
   const spelled = (bytes) =>
@@ -384,12 +406,10 @@ const Law = (() => {
     const law = data.laws.findIndex((each) => setting(fieldsOf(each.token)) === setting(fields));
     if (law < 0) {
       const which = [fields[0], ...fields[1]].join("+");
-      throw new Error(
-        `this page has not the law of ${which} under these bounds: write one with longpoll export --to explorer`,
-      );
+      throw fault("this page has not the law of {0} under these bounds: write one with longpoll export --to explorer", which);
     }
     if (fieldsOf(data.laws[law].token)[FINGERPRINT] !== fields[FINGERPRINT]) {
-      throw new Error("this token is of another version of the law");
+      throw fault("this token is of another version of the law");
     }
     return { law, run: fields[RUN], property: fields[PROPERTY] };
   }

@@ -60,10 +60,11 @@ function open(number, slip, run, step = run.length, property = "") {
   halt();
   rest();
   at("found").replaceChildren();
-  at("progress").textContent = "";
+  at("progress").textContent = at("notice").textContent = "";
 }
 
 function take(number) {
+  at("notice").textContent = "";
   now.run = [...now.run.slice(0, now.step), number];
   now.states = [...now.states.slice(0, now.step + 1), now.machine.after(state(), number)];
   now.step += 1;
@@ -79,6 +80,7 @@ function follow() {
 }
 
 function jump(step) {
+  at("notice").textContent = "";
   now.step = Math.max(0, Math.min(now.run.length, step));
   follow();
   draw();
@@ -125,11 +127,11 @@ function read() {
   try {
     const [token, ...broken] = fragment.split("~");
     const named = Law.readToken(data, token);
-    open(named.law, brokenOf(broken.map(decodeURIComponent), named.law), named.run, named.run.length, named.property);
+    open(named.law, brokenOf(broken.map(decoded), named.law), named.run, named.run.length, named.property);
     draw();
     return true;
   } catch (error) {
-    at("notice").textContent = say("The address names no run: {0}", error.message);
+    at("notice").textContent = say("The address names no run: {0}", error.words ? say(error.words, ...error.values) : error.message);
     return false;
   }
 }
@@ -168,6 +170,14 @@ function differs(number) {
   return say("Steps that say something else: {0}; new steps: {1}; steps that are gone: {2}.", named(other), named(come), named(gone));
 }
 
+function decoded(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    throw new Error(say("this page has not this slip in this law"));
+  }
+}
+
 /* What an address has broken: a slip's number, the changes by hand, or null. */
 function brokenOf(names, number) {
   if (!names.length) return null;
@@ -195,7 +205,8 @@ function draw() {
   drawStory(at("story"), now.machine, now.run.slice(0, now.step), now.states);
   at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : say("none: a run of a broken law is no run of the law");
   at("back").disabled = at("first").disabled = now.step === 0;
-  at("on").disabled = at("play").disabled = now.step === now.run.length && now.run.length === 0;
+  at("on").disabled = now.step === now.run.length;
+  at("play").disabled = now.run.length === 0;
   history.replaceState(null, "", `#${address()}`);
 }
 
