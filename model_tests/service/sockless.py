@@ -18,6 +18,16 @@ from longpoll_runtime import Buffer
 LIMITS = Limits(1 << 24, 1 << 26, 10, 1 << 40)
 
 
+class ThreadlessBroker(Broker):
+    """None of its threads run, so it does only what is told, on the caller's thread.
+
+    Flusher, scheduler, and a loop that a held pull wakes would make visible what a peer sent before its pass has ended.
+    """
+
+    def _start_threads(self) -> None:
+        self.pulling.dispatch_service.record_visible()
+
+
 @define(slots=True)
 class Wire:
     """The socket of a peer that takes everything at once."""

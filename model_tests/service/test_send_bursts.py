@@ -10,9 +10,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.service.sockless import Peer
+from model_tests.service.sockless import Peer, ThreadlessBroker
 
-from longpoll_broker.broker import Broker
 from longpoll_broker.fast import send_bursts
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
@@ -57,8 +56,8 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
     """Of a broker that serves bursts, and of one that does not, both with a clock that stands still."""
     directories = [str(tmp_path_factory.mktemp(name)) for name in ("bursts", "single")]
     with (
-        Broker.start(StillRuntime(), directories[0], store_config=STORE) as bursts,
-        Broker.start(StillRuntime(), directories[1], store_config=STORE, is_fast=False) as single,
+        ThreadlessBroker.start(StillRuntime(), directories[0], store_config=STORE) as bursts,
+        ThreadlessBroker.start(StillRuntime(), directories[1], store_config=STORE, is_fast=False) as single,
     ):
         yield Peer(bursts), Peer(single)
 
