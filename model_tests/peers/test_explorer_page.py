@@ -212,6 +212,98 @@ def _is(browser: Browser, condition: str) -> bool:
         raise
 
 
+ON_PAPER: Final = """
+[...document.querySelectorAll("main, main *")]
+  .filter((each) => each.getClientRects().length && each.getBoundingClientRect().right > innerWidth + 1
+    || getComputedStyle(each).overflowX !== "visible" && each.scrollWidth > each.clientWidth + 2)
+  .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
+"""
+"""What paper shows the beginning of."""
+PAPER_PX: Final = 718
+"""The width of A4 without its margins."""
+
+
+def test_a_run_of_many_threads_is_whole_on_paper(browser: Browser, page: Path) -> None:
+    """On a screen its table scrolls; without the rules for paper that is seen."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.show(page, width=PAPER_PX, dark=False)
+    for step in range(14):
+        browser.run(f"{{ const may = document.querySelectorAll('#enabled button'); may[{step} % may.length].click() }}")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.run(ON_PAPER) == []
+    browser.run("void [...document.styleSheets[0].cssRules].forEach((rule, at, all) => {"
+                " if (rule.media?.mediaText === 'print') document.styleSheets[0].deleteRule(at) })")  # fmt: skip
+    assert browser.run(ON_PAPER) != []
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def _press(browser: Browser, key: str, code: int, text: str = "") -> None:
+    more = {"text": text} if text else {}
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
+        more = {}
+
+
+def test_a_wakeup_is_lost_by_tab_and_enter_alone(opened: Browser) -> None:
+    """The focus stays among the steps when one is taken."""
+    pressed = 0
+    while not opened.run("document.activeElement.closest('#enabled') !== null"):
+        _press(opened, "Tab", 9)
+        pressed += 1
+        assert pressed < TABS_MAX
+    for label in [step.action.label for step in replay(LOST).steps if step.action]:
+        assert opened.run("document.activeElement.closest('#enabled') !== null")
+        while opened.run("document.activeElement.dataset.action") != label:
+            _press(opened, "Tab", 9)
+            pressed += 1
+            assert pressed < TABS_MAX, label
+        _press(opened, "Enter", 13, "\r")
+    assert "lost_by_hold is broken" in _text(opened, "#broken")
+
+
+TABS_MAX: Final = 20
+"""There are 12 today."""
+MONKEY: Final = """
+(() => {
+  const chance = (count) => Math.floor(Math.random() * count), one = (all) => all[chance(all.length)];
+  const choose = (box) => {
+    if (!box || box.disabled || !box.options.length) return;
+    box.value = one([...box.options]).value;
+    box.dispatchEvent(new Event("change"));
+  };
+  const at = (name) => document.getElementById(name), all = (what) => [...document.querySelectorAll(what)];
+  const press = (box) => { if (box && !box.disabled) box.click() };
+  let drawn = SEED;
+  Math.random = () => { drawn = (Math.imul(drawn, 1103515245) + 12345) >>> 0; return (drawn >>> 8) / (1 << 24) };
+  const acts = [
+    ...Array(6).fill(() => press(one(all("#enabled button")))),
+    ...Array(4).fill(() => choose(one(all("#places select")))),
+    ...["slip", "knob", "knob2", "policy", "text"].map((name) => () => choose(at(name))),
+    ...["back", "on", "first", "play", "search", "stop", "mend"].map((name) => () => press(at(name))),
+    ...["#places", "#lanes", ".found"].map((where) => () => press(one(all(`${where} button`)))),
+    () => { location.hash = one(["lp1.x", "~~~", "LOST", "LOST~hold forgets to write phase", ""]) },
+  ];
+  for (let act = 0; act < ACTS; act += 1) one(acts)();
+})()
+"""
+"""Somebody who presses and chooses anything; SEED says what."""
+ACTS: Final = 150
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> None:
+    """And in the end the page shows the run that its address names."""
+    script = MONKEY.replace("SEED", str(seed)).replace("ACTS", str(ACTS)).replace("LOST", LOST)
+    opened.run(f"void {script.strip()}")
+    opened.run("document.getElementById('first').click(); document.querySelector('#enabled button').click()")
+
+    assert opened.complaints == []
+    token, *broken = _token(opened).split("~")
+    assert broken or (replay(token).depth, _text(opened, "#command")) == (1, f"longpoll explain {token}")
+    assert opened.run("document.querySelectorAll('#story li').length") == 1
+    assert opened.run("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
     """Counts and the properties that are broken; the shortest run of one is shown and replays."""
     (entry,) = [each for each in pinned() if (each.policy, each.bounds) == ("rocketmq-4.9", "tiny")]

@@ -339,7 +339,7 @@ function drawPlace(place, chosen, number) {
   put(box, "option", say("as the law says"), { value: "" });
   for (const each of place.changes) put(box, "option", each === strike ? say("struck out") : changeShown(each), { value: each.name });
   box.value = chosen?.name ?? "";
-  box.addEventListener("change", () => change(changeOf.get(box.value) ?? chosen, box.value !== ""));
+  box.addEventListener("change", () => change(changeOf.get(box.value) ?? strike, box.value !== ""));
 }
 
 const headOf = ({ text }) => [data.hand.texts[text].action, data.hand.texts[text].who].filter(Boolean).join(" ");
