@@ -25,6 +25,9 @@ from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
 from longpoll_spec.testing.mutant import broken_by, report, rewritten
 
+BEGUN: Final = "`make setup`"
+"""What a reader has done before."""
+
 
 def number_of(name: str) -> int:
     """A lesson's number, of its page's name."""
@@ -152,6 +155,8 @@ def test_every_lesson_is_listed_and_has_commands() -> None:
     assert len(PAGES) >= 4
     for page in PAGES:
         assert len(list(commands(page.read_text("utf-8")))) >= 4, page.name
+    for page in LESSONS.rglob("[0-9]*-*.md"):
+        assert BEGUN in page.read_text("utf-8").split("\n\n")[1], f"{page}: who begins here is not told where to type"
 
 
 def test_a_line_that_is_not_printed_is_seen() -> None:
