@@ -1,15 +1,20 @@
-"""Every command of a page is typed by some test: here, or by the page's own; one that is not is named, with the reason.
+"""Every command of a page is typed by some test; what none types stands in one list, each with its reason.
 
 Each page's commands are run in their order, by themselves in a directory of their own, and end as they should. Lessons
 have `test_lessons`, the pages of the law `test_law_docs`, that of the engines `test_engines_docs`; those also look at
-what is printed. Chinese lessons have the English ones' blocks (`test_chinese`).
+what is printed. Chinese lessons have the English ones' blocks (`test_chinese`). What takes minutes is typed with
+smaller numbers (`SHORTER`), and a test of ours is collected and not run.
 """
 
 from __future__ import annotations
 
+import http.server
 import re
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,45 +22,63 @@ import pytest
 from _pytest.mark import ParameterSet
 from model_tests.conformance.java_broker import why_missing
 from model_tests.docs import test_law_docs, test_lessons
-from model_tests.docs.typed import LOST, ROOT, NotTypedError, Reader, lines, unread
+from model_tests.docs.typed import FENCED, LOST, ROOT, NotTypedError, Reader, lines, unread
+from model_tests.judge.bucket import KEYS, put, s3_bucket
+from model_tests.judge.standalone import standalone
 from model_tests.spec import test_engines_docs
 
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
-OF_THE_PROJECT: Final = "of the project's own upkeep: the checks run it, or do what it does"
-MEASURES: Final = "measures for minutes; `model_tests/service/test_broker_bench.py` and others like it measure little"
-ELSEWHERE: Final = "needs what no test may ask for"
-BY_JAVA: Final = "takes a Java broker; `make test-long` types it where one can be had"
-NOT_HERE: Final = {
-    r"make (run|test)": OF_THE_PROJECT,
-    r"source \.venv/bin/activate": "a test types with that folder on its PATH",
-    r"python -m longpoll_spec\.(engines\.manifest|render\.spec).*": OF_THE_PROJECT,
-    r"(python -m )?pytest .*": "is a test itself; `model_tests/tidy/test_commands.py` says whether its files are there",
-    r"(\w+=\w+ )?make bench .*": MEASURES,
-    r"(\w+=\w+ )?python -m model_tests\.bench\..*": MEASURES,
-    r"for (core|run) in [\d ]+; .*": MEASURES,
-    r"python -m model_tests\.mutants\.code .*": "tries mutants for hours; `model_tests/mutants` has it try a few",
-    r"python -m longpoll\.simulated\.beside_law\.reached": "see `model_tests/simulate/test_reached.py`",
-    r"for run in \$\(seq 60\); do python first_use\.py .*": "a fault of msgspec's, seen in one of nine runs",
-    r"(?:\./|\.venv/bin/)?jupyter execute .*": "`model_tests/docs_site/test_notebook.py` runs the notebook so",
-    r"longpoll dojo --moves 6 .* --minutes 5 .*": "takes its five minutes; `model_tests/dojo` looks with seeds",
-    r"docker .*": f"{ELSEWHERE}: Docker; what the image runs is `longpoll serve`",
-    r"tcpdump .*": f"{ELSEWHERE}: rights on the network",
-    r"longpoll observe --capture port\.pcap .*": "as `model_tests/service/test_observe_capture.py`",
-    r"longpoll judge history": "needs that capture",
-    r"longpoll judge '?s3a?://.*": f"{ELSEWHERE}: a store of objects; `model_tests/judge/test_files.py` has one",
-    r"longpoll judge .*--follow.*": "ends with Ctrl-C alone; `model_tests/judge/test_follow.py` follows",
-    r"longpoll .* (--on|--inside) java-.*": BY_JAVA,
-    r"longpoll (judge steps --engine local|coverage delayed)": BY_JAVA,
-    r"longpoll (conform|verify) (?!.*--only).*--broker .*": "asks for a minute, as `model_tests/verification` does",
-    r"node model_tests/peers/vectors/node/play\.js (.|\n)*": "`model_tests/peers/test_vectors.py` has it play",
-    r"longpoll replay sim1\.eNqb\.\.\.": "stands for what a search prints; `model_tests/simulate` replays such tokens",
-    r"longpoll conform .*--only .*": "of a Rust broker, which `model_tests/conformance/test_rust_conform.py` asks so",
+DOCKER: Final = "needs Docker's daemon; what the image runs is `longpoll serve`, which other pages type"
+NOT_TYPED: Final = {
+    "make run": "is `longpoll verify` after a set-up; `model_tests/verification/test_main_job.py` runs that whole",
+    "make test": "is what this test is a part of",
+    "docker build --tag longpoll .": DOCKER,
+    "docker run --rm --publish 127.0.0.1:10911:10911 --publish 127.0.0.1:9876:9876 "
+    "--volume longpoll-store:/store longpoll": DOCKER,
+    "docker run --rm --network host --volume longpoll-store:/store longpoll --listen 192.0.2.7:10911 "
+    "--name-server 192.0.2.7:9876": DOCKER,
+    "java -cp tla2tools.jar tlc2.TLC longpoll_strict_tiny": "needs TLC's jar, which is not fetched; "
+    "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
 }
-"""What is typed by no test as it stands -> why, and who does what it does."""
+"""A command that no test types, as it stands -> why. Nothing else is left out."""
+JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local|coverage delayed)")
+"""Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
 MINE: Final = {
     " TOKEN": f" {LOST}",
+    "./my-program": "python3 hold-table/right.py",
 }
 """What stands for a thing of the reader's -> what is taken for it."""
+HOOK: Final = "https://host/path"
+BUCKET: Final = "bucket/history"
+QUERY: Final = "?endpoint_override=127.0.0.1:9000&scheme=http"
+MASTER: Final = "spark://host:7077"
+"""What stands for services of the reader's; ours are started."""
+SENTENCE: Final = re.compile(r"(?<!`)`((?:longpoll|python -m) [^`\n]+)`(?!`)")
+GENERATED: Final = ("docs/spec.md", "spec/longpoll_spec/engines/manifest.json")
+"""What commands of a page write, into the reader's own copy."""
+BENCH: Final = "python -m model_tests.bench."
+MUTANTS: Final = "python -m model_tests.mutants.code"
+OF_A_PART: Final = {
+    "explore": f"{BENCH}explore_bench --bounds tiny --also - --workers 1",
+    "oracle": f"{BENCH}oracle_bench --steps 500",
+    "polling": f"{BENCH}polling_bench --messages 3 --idle-s 0.2",
+    "broker": f"{BENCH}wire_bench --rounds 1 && {BENCH}store_bench --messages 3000",
+}
+"""Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
+SOME: Final = "longpoll conform --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9; done"
+SHORTER: Final = {
+    **{f"make bench PART={part}": f"make --dry-run bench PART={part} && {it}" for part, it in OF_A_PART.items()},
+    "BENCH_SECONDS=1 make bench PART=broker": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1",
+    f"BENCH_SECONDS=3 {BENCH}broker_bench --markdown": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1 --markdown",
+    f"{BENCH}polling_bench --messages 100 --write docs/figures/polling.json": f"{OF_A_PART['polling']} "
+    "--write docs/figures/polling.json",
+    f"{MUTANTS} --module 'longpoll_broker.core.hold'": f"{MUTANTS} --module 'longpoll_broker.core.hold' --sample 2",
+    f"{MUTANTS} --sample 200 --seed 7": f"{MUTANTS} --sample 2 --seed 7",
+    "longpoll dojo --moves 6 --seed 1 --minutes 5 ./my-program": "longpoll dojo --moves 6 --seed 1 --minutes 0.1 "
+    "./my-program",
+    f"for run in 1 2 3 4 5; do {SOME}": f"for run in 1; do {SOME}",
+}
+"""A command that takes its time -> what is typed in its place: the same, with smaller numbers."""
 ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9( --bounds tiny)?": 1,
     r"check .*recheck_after_hold=none .*": 1,
@@ -66,10 +89,14 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"oracle (?!.*<).*": 3,
     r"judge .*/observed|judge /tmp/history": (0, 3),
     r"soak .*": (0, 3),
+    r"replay sim1\.eNqb\.\.\.": 1,
     # What the pull request closes cannot be followed to its end.
     r"replay lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
 """A command that finds what it looks for, or can say nothing -> its exit code; every other one ends with 0."""
+
+MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model_tests\.bench\.)")
+"""Ends with 1 where a bar is missed, as it may be with small numbers and others at work."""
 
 
 def bare(line: str) -> str:
@@ -94,25 +121,84 @@ def here(page: str, text: str) -> list[str]:
     """The commands of a page that are to be typed here, as they stand in it; what asks the law alone, once for all."""
     typed = set(TYPED_BY.get(page.replace("docs/lessons/zh/", "docs/lessons/"), ())) | OF_THE_LAW
     found = [line for line in lines(text) if bare(line) not in typed]
-    return [line for line in found if not any(re.fullmatch(each, bare(line)) for each in NOT_HERE)]
+    return [line for line in found if bare(line) not in NOT_TYPED and not JAVA.fullmatch(bare(line))]
 
 
 def code_of(line: str) -> int | tuple[int, ...]:
     """How a command should end."""
+    if MEASURES.match(line):
+        return 0, 1
     return next((code for each, code in ENDS.items() if re.fullmatch(f"longpoll (?:{each})", line)), 0)
+
+
+class _Hook(http.server.BaseHTTPRequestHandler):
+    """Takes what is posted."""
+
+    def do_POST(self) -> None:
+        """Take it."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Say nothing."""
+
+
+@contextmanager
+def hook() -> Iterator[str]:
+    """A URL on this machine to which findings can be posted."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/path"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict[str, str], Callable[[], object]]]:
+    """What a page needs beyond its folder: what stands for it, the environment, and what uploads `/tmp/history`."""
+    with ExitStack() as stack:
+        instead: dict[str, str] = {}
+        environment: dict[str, str] = {}
+        upload: Callable[[], object] = dict
+        if HOOK in page:
+            instead[HOOK] = stack.enter_context(hook())
+        if BUCKET in page:
+            query = stack.enter_context(s3_bucket())
+            instead |= {
+                f"s3://{BUCKET}{QUERY}": f"s3://histories/mine{query}",
+                f"s3a://{BUCKET}": f"'s3a://histories/mine{query}'",
+            }
+            upload = partial(put, directory / "tmp" / "history", "mine", query)
+        if MASTER in page:
+            (directory / "cluster").mkdir()
+            cluster = stack.enter_context(standalone(directory / "cluster", 1, apart=False))
+            instead[MASTER] = cluster.master
+            keys = {f"spark.executorEnv.{name}": value for name, value in KEYS.items()}
+            settings = "".join(f"{name} {value}\n" for name, value in (cluster.conf() | keys).items())
+            (directory / "cluster" / "spark-defaults.conf").write_text(settings)
+            environment["SPARK_CONF_DIR"] = str(directory / "cluster")
+        yield instead, environment, upload
 
 
 def type_all(page: str, text: str, directory: Path) -> int:
     """How many commands of a page were typed, in its order; raises NotTypedError at the first that ends otherwise."""
-    reader = Reader(directory, MINE)
-    reader.prepare(text)
-    try:
-        for line in here(page, text):
-            reader.type(line, code_of)
-        reader.leave()
-    finally:
-        reader.kill()
-    return len(here(page, text))
+    typed = here(page, text)
+    with elsewhere("\n".join(typed), directory) as (instead, environment, upload):
+        reader = Reader(directory, MINE | instead, SHORTER, environment)
+        reader.prepare(text)
+        try:
+            for line in typed:
+                if BUCKET in line:
+                    upload()
+                reader.type(line, code_of)
+            reader.leave()
+        finally:
+            reader.kill()
+    return len(typed)
 
 
 def _cases() -> Iterator[ParameterSet]:
@@ -131,15 +217,42 @@ def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
     if lacking:
         pytest.skip(f"NOT TYPED: {page} needs {', '.join(lacking)}")
     assert type_all(page, (ROOT / page).read_text("utf-8"), tmp_path) > 0
+    # What is generated comes out as it is kept.
+    assert [each for each in GENERATED if (tmp_path / each).read_bytes() != (ROOT / each).read_bytes()] == []
+
+
+def in_sentences(text: str) -> list[str]:
+    """The commands of a page's sentences, without those that are named alone, such as `longpoll explain`."""
+    found = SENTENCE.findall(FENCED.sub("", text))
+    return [each for each in dict.fromkeys(found) if len(each.split()) > 2]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", [page for page in test_lessons.PAGES if in_sentences(page.read_text("utf-8"))])
+def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Path) -> None:
+    """As it stands, beside what its blocks have."""
+    reader = Reader(tmp_path, MINE)
+    for line in in_sentences(page.read_text("utf-8")):
+        reader.type(line, code_of)
+    assert reader.running == []
+
+
+def test_a_chinese_lesson_says_the_same_commands() -> None:
+    """In its sentences, too; a planted one is seen."""
+    pages = {page: page.parent / "zh" / page.name for page in test_lessons.PAGES}
+    texts = {page.name: (page.read_text("utf-8"), other.read_text("utf-8")) for page, other in pages.items()}
+
+    assert [name for name, (one, other) in texts.items() if in_sentences(one) != in_sentences(other)] == []
+    assert in_sentences("See `longpoll lesson 1` and `longpoll lesson`.") == ["longpoll lesson 1"]
 
 
 def with_java(page: str) -> list[str]:
     """The commands of a page that take a Java broker, in order, without those of lessons and of pages before it."""
     before = {bare(line) for path in PAGES[: PAGES.index(ROOT / page)] for line in lines(path.read_text("utf-8"))}
     known = before | set().union(*TYPED_BY.values())
-    patterns = [each for each, why in NOT_HERE.items() if why is BY_JAVA]
     found = lines((ROOT / page).read_text("utf-8"))
-    return [one for one in found if bare(one) not in known and any(re.fullmatch(each, bare(one)) for each in patterns)]
+    return [one for one in found if bare(one) not in known and JAVA.fullmatch(bare(one))]
 
 
 @pytest.mark.peers
@@ -161,29 +274,43 @@ def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> Non
 
 
 def test_every_block_is_read() -> None:
-    """A block of a shell begins with a command, so none is passed over; one that does not is seen."""
+    """A block of a shell begins with a command, so none is passed over; nothing else has commands in it."""
     found = {path.name: wrong for path in PAGES if (wrong := unread(path.read_text("utf-8")))}
 
     assert found == {}
     assert unread("```console\nfrobnicate --all\n```\n") == ["frobnicate --all"]
+    assert unread("```text\n$ longpoll check\nholds\n```\n") == ["longpoll check"]
+    assert unread("So:\n\n    make bench PART=oracle\n    and wait\n") == ["make bench PART=oracle"]
 
 
-def test_every_exception_is_of_a_command_that_is_there() -> None:
-    """And every way to end, and every page with a test of its own has that test's commands."""
+def stale(shown: set[str]) -> list[str]:
+    """What this module says of commands that no page shows, or that a page's own test types."""
+    own = set().union(*TYPED_BY.values())
+    return [
+        *(each for each in (*NOT_TYPED, *SHORTER) if each not in shown - own),
+        *(each for each in MINE if not any(each in line for line in shown)),
+        *(each for each in ENDS if not any(re.fullmatch(f"longpoll (?:{each})", line) for line in shown)),
+    ]
+
+
+def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None:
+    """And every page with a test of its own has that test's commands; what is said of none is seen."""
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
     shown = {bare(line) for text in texts.values() for line in lines(text)}
 
-    assert [each for each in NOT_HERE if not any(re.fullmatch(each, line) for line in shown)] == []
-    assert [each for each in ENDS if not any(re.fullmatch(f"longpoll (?:{each})", line) for line in shown)] == []
-    assert [page for page, typed in TYPED_BY.items() if not typed or here(page, texts[page])] == []
+    assert stale(shown) == []
+    assert stale(shown - {"make test", "make bench PART=oracle"}) == ["make test", "make bench PART=oracle"]
+    assert [page for page, typed in TYPED_BY.items() if not typed] == []
     assert len(shown) > 200
 
 
-def test_every_reason_names_tests_that_are_there() -> None:
-    """A file or a folder."""
-    named = {place for why in NOT_HERE.values() for place in re.findall(r"`(model_tests/[^`]*)`", why)}
+def test_what_no_test_types_is_a_short_list() -> None:
+    """Each with its reason; the tests that one names are there."""
+    named = {place for why in NOT_TYPED.values() for place in re.findall(r"`(model_tests/[^`]*)`", why)}
 
-    assert len(named) > 10
+    assert len(NOT_TYPED) <= 6
+    assert all(len(why.split()) > 4 for why in NOT_TYPED.values())
+    assert named
     assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
 
 
@@ -195,8 +322,12 @@ PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
     [
         "longpoll check --policy rocketmq-4.9 --bounds tiny --property lost_by_hold",
         "longpoll store verify no-such-store",
+        "longpoll judge no-such-history --engine local --follow",
+        "longpoll replay sim1.eNqb...",
         "printf x >no/such/folder",
         "longpoll serve --store /tmp/store --config no-such.conf",
+        "pytest model_tests/docs/test_no_such.py",
+        "make no-such-target",
     ],
 )
 def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) -> None:
@@ -208,8 +339,25 @@ def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) 
         type_all("docs/planted.md", text, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "docker build --tag other .",
+        "make bench PART=judge",
+        "longpoll judge s3://bucket/other --engine local",
+        "tcpdump -i lo -w other.pcap tcp port 10911",
+        "longpoll verify --broker HOST:PORT",
+        "python -m model_tests.bench.judge_bench",
+    ],
+)
+def test_a_command_that_is_new_is_to_be_typed(line: str) -> None:
+    """However like it is to one that is not typed, or typed with smaller numbers."""
+    assert here("docs/planted.md", PLANTED.format(line)) == ["printf here", line]
+    assert line not in SHORTER
+
+
 @pytest.mark.parametrize("page", [*TYPED_BY, "docs/lessons/zh/1-lost-by-hold.md"])
 def test_a_planted_command_of_a_page_with_its_own_test_is_seen(page: str) -> None:
     """One that the page's own test does not type is to be typed here, and so no page keeps one to itself."""
     text = (ROOT / page).read_text("utf-8")
-    assert here(page, f"{text}\n```sh\nlongpoll planted\n```\n") == ["longpoll planted"]
+    assert here(page, f"{text}\n```sh\nlongpoll planted\n```\n") == [*here(page, text), "longpoll planted"]

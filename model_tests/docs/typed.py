@@ -1,8 +1,8 @@
 """A reader of a page who types all that it shows, in its order, and nothing else.
 
 What a page calls `/tmp`, `HOST:PORT` or port 10911 is the reader's own; a program that serves until Ctrl-C is left
-running for the commands after it, and is stopped before its record is judged. Where a page asks "any broker", ours is
-started. Leaves out what is printed.
+running for the commands after it, and is stopped before its record is judged. What follows a history is ended by Ctrl-C
+once it has said how far it is. Where a page asks "any broker", ours is started. Leaves out what else is printed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,24 +31,39 @@ BIN: Final = Path(sys.executable).parent
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 FENCED: Final = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL: Final = {"", "console", "sh", "bash"}
-PROGRAMS: Final = (
-    "longpoll|make|python|pytest|node|docker|spin|gcc|./pan|java|jupyter|tcpdump|printf|cd|for|pip|mvn|source|curl|git"
-)
+CODE: Final = {"python", "rust", "java", "diff", "json", "ini", "yaml"}
+OURS: Final = "longpoll|make|python|pytest|jupyter"
+PROGRAMS: Final = rf"{OURS}|node|docker|spin|gcc|./pan|java(?!  )|tcpdump|printf|cd|for|pip|mvn|source|curl|git"
 LINE: Final = re.compile(
     rf"^(?:\$ )?((?:[A-Z_0-9]+=\S+ )*(?:\.venv/bin/)?(?:{PROGRAMS})(?: (?:.*\\\n)*.*)?)$", re.MULTILINE
 )
 STAYS: Final = re.compile(r"longpoll (serve|observe (?!.*--(capture|inside))|oracle .*--listen)")
 """Runs until Ctrl-C."""
+FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
+"""Runs until Ctrl-C, and says then what came of it."""
+SO_FAR: Final = re.compile(r"up to event \d+")
+CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
+BESIDE: Final = re.compile(r"for .*& done")
+"""Leaves something running that has no end."""
+TOKEN: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]+")
+CUT: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]*\.\.\.")
+"""A token of which a page has the beginning: a reader takes the one that the command before has printed."""
 ADDRESS: Final = re.compile(
     r"(--(?:broker|name-server|slave-of|register-at|ha|listen) \"?)([\w.]+:(?:\d+|PORT)[\w.:;]*)"
 )
 READY: Final = re.compile(r"\b(broker|name-server|ready|listening)[= ](?:[\d.]+:\d+@)?([\d.]+:\d+)")
-NAMED: Final = re.compile(r"^```json title=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED: Final = re.compile(r"^```(?:json title=|python )(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BROKER: Final = "127.0.0.1:10911"
 NAME_SERVER: Final = "127.0.0.1:9876"
 """Where ours listen unless told."""
 TEMPORARY: Final = "/tmp/"  # noqa: S108 - what pages have, never used as it is
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 120
+"""For what a program says of itself, and for its end after Ctrl-C."""
+LINKED: Final = ("Makefile", "pyproject.toml", ".venv", "requirements", "model_tests", "reference")
+COPIED: Final = ("docs", "spec")
+"""What the project's folder has for those who type there; commands write into the copies."""
+A_TEST: Final = re.compile(r"(python -m )?pytest ")
+"""Is collected and not run: it is a test by itself."""
 
 
 def lines(text: str) -> Iterator[str]:
@@ -54,9 +74,14 @@ def lines(text: str) -> Iterator[str]:
 
 
 def unread(text: str) -> list[str]:
-    """Blocks of a shell whose first line is no command that `lines` knows."""
-    blocks = [block for kind, _, block in FENCED.findall(text) if kind in {"console", "sh", "bash"}]
-    return [block.splitlines()[0] for block in blocks if not LINE.match(block)]
+    """Commands where `lines` does not look for any, and first lines of a shell's blocks that it takes for none."""
+    shells = [block for kind, _, block in FENCED.findall(text) if kind in {"console", "sh", "bash"}]
+    others = [block for kind, _, block in FENCED.findall(text) if kind not in SHELL | CODE]
+    indented = "\n".join(line.strip() for line in FENCED.sub("", text).splitlines() if line.startswith("    "))
+    return [
+        *(block.splitlines()[0] for block in shells if not LINE.match(block)),
+        *(line for part in (*others, indented) for line in LINE.findall(part)),
+    ]
 
 
 class NotTypedError(Exception):
@@ -73,29 +98,56 @@ class Program:
     def stop(self) -> None:
         """Press Ctrl-C; raises NotTypedError where it does not end well."""
         if self.process.poll() is None:
+            if CAPTURES.match(self.line):
+                self._flush()
             self.process.send_signal(signal.SIGINT)
         out, _ = self.process.communicate(timeout=PATIENCE_S)
         if self.process.returncode not in {0, 3}:
             raise NotTypedError(f"{self.line}: exit code {self.process.returncode}\n{out}")
 
+    def _flush(self) -> None:
+        """Wait until a capture has a connection that is made now, as one would look at its file before Ctrl-C."""
+        *_, file, _, _, port = self.line.split()  # -w FILE tcp port PORT
+        here = socket.inet_aton("127.0.0.1")
+        with socket.create_connection(("127.0.0.1", int(port))) as last:
+            packet = here + here + struct.pack(">HH", last.getsockname()[1], int(port))
+        until_s = time.monotonic() + PATIENCE_S
+        while packet not in Path(file).read_bytes():
+            if time.monotonic() > until_s:
+                raise NotTypedError(f"{self.line}: the last connection is never in {file}")
+            self.process.send_signal(signal.SIGUSR2)
+            with suppress(subprocess.TimeoutExpired):
+                raise NotTypedError(f"{self.line}: ended by itself, with {self.process.wait(0.05)}")
+
 
 @define
 class Reader:
-    """Types a page's commands in a directory of its own."""
+    """Types a page's commands in a directory of its own, which has what the project's folder has."""
 
     directory: Path
     instead: Mapping[str, str]
     """What stands for a thing of the reader's own -> what is taken for it."""
+    shorter: Mapping[str, str] = field(factory=dict)
+    """A command that takes its time -> the same with smaller numbers."""
+    environment: Mapping[str, str] = field(factory=dict)
     home: Path = field(init=False)
     """Where the page began; what it calls `/tmp` is in it."""
     running: list[Program] = field(factory=list)
+    groups: list[int] = field(factory=list)
+    """Of processes that have no end."""
     addresses: dict[str, str] = field(factory=dict)
     """An address as the page has it -> the one that is there."""
+    token: str = ""
+    """The last that a command has printed."""
 
     def __attrs_post_init__(self) -> None:
-        """Make the reader's own `/tmp`."""
+        """Make the reader's own `/tmp`, and the project's folder around it."""
         self.home = self.directory
         (self.home / "tmp").mkdir()
+        for name in COPIED:
+            shutil.copytree(ROOT / name, self.home / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in LINKED:
+            (self.home / name).symlink_to(ROOT / name)
 
     def prepare(self, text: str) -> None:
         """Write the files that the page shows by name."""
@@ -108,34 +160,21 @@ class Reader:
         line = re.sub(r"(?<=\s)#.*$", "", line).strip().removesuffix("&").strip().removeprefix(".venv/bin/")
         if "--broker" in line and "--start" not in line and "--capture" not in line:
             self._broker_for(line)
-        typed = self._real(line)
-        if line.startswith(("longpoll send", "longpoll consume")) and "--name-server" not in line:
-            typed += f" --name-server {self.addresses[NAME_SERVER]}"
-        if line.startswith("longpoll consume") and "--count" not in line:
-            sent = re.sub(r" consume (\S+) .*(--name-server)", r" send \1 hello \2", typed)
-            typed = f"{sent} && {typed} --count 1"
+        typed = self._whole(line)
         if STAYS.match(line):
             self._leave_running(line, typed)
             if loaded:
-                self.type('longpoll send Orders "any load"', lambda _: 0)
-                self.type("longpoll consume Orders --group G --count 1", lambda _: 0)
-            return
-        if line.startswith("cd "):
+                self._serve_somebody()
+        elif CAPTURES.match(line):
+            self._capture(line)
+        elif BESIDE.match(line):
+            self._leave_beside(typed)
+        elif line.startswith("cd "):
             self.directory /= line.removeprefix("cd ")
-            return
-        self._stop_what_writes(line)
-        wanted = code_of(line)
-        done = subprocess.run(
-            ["bash", "-c", typed],
-            cwd=ROOT if line.startswith(("python", "pytest", "make", "node")) else self.directory,
-            env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "140"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode not in (wanted if isinstance(wanted, tuple) else (wanted,)):
-            raise NotTypedError(f"{typed}: exit code {done.returncode}, not {wanted}\n{done.stdout}{done.stderr}")
+        else:
+            self._stop_what_writes(line)
+            code, said = self._follow(typed) if FOLLOWS.match(line) else self._run(typed)
+            self._ended(typed, code, said, code_of(line))
 
     def leave(self) -> None:
         """End what still runs."""
@@ -148,13 +187,65 @@ class Reader:
             with suppress(ProcessLookupError):
                 program.process.kill()
             program.process.communicate()
+        for group in self.groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+    def _ended(self, typed: str, code: int, said: str, wanted: int | tuple[int, ...]) -> None:
+        """Look at how a command ended, and keep the token that it printed."""
+        if code not in (wanted if isinstance(wanted, tuple) else (wanted,)):
+            raise NotTypedError(f"{typed}: exit code {code}, not {wanted}\n{said}")
+        if "Traceback (most recent call last)" in said:
+            raise NotTypedError(f"{typed}: a fault of ours\n{said}")
+        *_, self.token = [self.token, *TOKEN.findall(said)]
+
+    def _run(self, typed: str) -> tuple[int, str]:
+        """Run a command to its end; the code, and what was said."""
+        done = subprocess.run(
+            ["bash", "-c", typed],
+            cwd=self.directory,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, f"{done.stdout}{done.stderr}"
+
+    def _environment(self) -> dict[str, str]:
+        own = {"PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "140", "PYTHONPATH": str(self.home / "spec")}
+        return os.environ | own | dict(self.environment)
+
+    def _whole(self, line: str) -> str:
+        """What is typed for a line: with smaller numbers where it takes time, and with what it takes for granted."""
+        typed = self._real(self.shorter.get(line, line))
+        if A_TEST.match(line):
+            typed += " --collect-only -q"
+        if line.startswith(("longpoll send", "longpoll consume")) and "--name-server" not in line:
+            typed += f" --name-server {self.addresses[NAME_SERVER]}"
+        if line.startswith("longpoll consume") and "--count" not in line:
+            sent = re.sub(r" consume (\S+) .*(--name-server)", r" send \1 hello \2", typed)
+            typed = f"{sent} && {typed} --count 1"
+        return typed
 
     def _real(self, line: str) -> str:
         """The line with what is the reader's in place of what the page has."""
         line = line.replace(TEMPORARY, f"{self.home}{TEMPORARY}")
         for mine, instead in self.instead.items():
             line = line.replace(mine, instead)
+        line = CUT.sub(lambda found: self._token(found[0]), line)
+        if "--start" in line:
+            port = free_port()
+            ours = f"longpoll serve --listen 127.0.0.1:{port} --name-server 127.0.0.1:{free_port()}"
+            return line.replace("my-broker --port 10911", ours).replace(BROKER, f"127.0.0.1:{port}")
+        if line.startswith("node "):
+            return re.sub(r"127\.0\.0\.1:\d+", lambda found: self.addresses.get(found[0], found[0]), line)
         return ADDRESS.sub(lambda found: found[1] + self._there(found[1], found[2]), line)
+
+    def _token(self, cut: str) -> str:
+        if not self.token:
+            raise NotTypedError(f"{cut}: no command before has printed a token")
+        return self.token
 
     def _there(self, option: str, asked: str) -> str:
         if option.startswith("--listen"):
@@ -180,27 +271,68 @@ class Reader:
                 words[at : at + 2] = [option, "127.0.0.1:0"]
         if "--ha" in words:
             words[words.index("--ha") + 1] = f"127.0.0.1:{free_port()}"
+        self._learn(line, self._start(words, shlex.join(words), "ready|listening")[1])
+
+    def _start(self, words: list[str], typed: str, until: str) -> tuple[Program, str]:
+        """Start a program that runs until Ctrl-C, and read what it says up to a line that has this pattern."""
         process = subprocess.Popen(
             words,
             cwd=self.directory,
-            env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"},
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.running.append(Program(process, typed))
-        self._learn(line, process)
-
-    def _learn(self, line: str, process: subprocess.Popen[str]) -> None:
-        """Read the line that says where the program listens."""
+        program = Program(process, typed)
+        self.running.append(program)
         assert process.stdout is not None
         said = ""
-        for each in process.stdout:
-            said += each
-            if "ready" in each or "listening" in each:
-                break
-        else:
-            raise NotTypedError(f"{line}: ends at once, with {process.wait()}\n{said}")
+        with _ended_after(process, PATIENCE_S):
+            for each in process.stdout:
+                said += each
+                if re.search(until, each):
+                    return program, said
+        raise NotTypedError(f"{typed}: ends, or says nothing for {PATIENCE_S} s\n{said}")
+
+    def _follow(self, typed: str) -> tuple[int, str]:
+        """Follow until it is told how far, look at the metrics, and press Ctrl-C; the code, and what was said."""
+        port = free_port()
+        words = shlex.split(re.sub(r"--metrics-port \d+", f"--metrics-port {port}", typed))
+        program, said = self._start(words, typed, SO_FAR.pattern)
+        if "--metrics-port" in words:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+                if b"longpoll_judge_verdict" not in answer.read():
+                    raise NotTypedError(f"{typed}: no verdict among the metrics")
+        program.process.send_signal(signal.SIGINT)
+        said += program.process.communicate(timeout=PATIENCE_S)[0]
+        self.running.remove(program)
+        if not re.search(r"^verdict: \w+", said, re.MULTILINE):
+            raise NotTypedError(f"{typed}: says no verdict after Ctrl-C\n{said}")
+        return program.process.returncode, said
+
+    def _capture(self, line: str) -> None:
+        """Capture the port of the page's broker, and have it serve somebody meanwhile."""
+        self._broker_for(f"longpoll observe --broker {BROKER}")
+        there = self.addresses[BROKER]
+        words = shlex.split(re.sub(r"\d+$", there.rpartition(":")[2], line))
+        file = words.index("-w") + 1
+        words[file] = str(self.directory / words[file])
+        self._start(words, " ".join(words), "listening on")
+        self.addresses["10.0.0.5:10911"] = there
+        self._serve_somebody()
+
+    def _leave_beside(self, typed: str) -> None:
+        """Type what leaves something running, in a group that is killed in the end."""
+        with subprocess.Popen(["bash", "-c", typed], cwd=self.directory, start_new_session=True) as process:
+            self.groups.append(process.pid)
+
+    def _serve_somebody(self) -> None:
+        self.type('longpoll send Orders "any load"', lambda _: 0)
+        self.type("longpoll consume Orders --group G --count 1", lambda _: 0)
+
+    def _learn(self, line: str, said: str) -> None:
+        """Take over the addresses that a program said it listens at."""
         there = dict(READY.findall(said))
         typed = dict(re.findall(r"(--\S+) (\S+)", line))
         for option, name, usual in (("--listen", "broker", BROKER), ("--name-server", "name-server", NAME_SERVER)):
@@ -210,13 +342,24 @@ class Reader:
 
     def _stop_what_writes(self, line: str) -> None:
         """Ctrl-C for the programs whose record or store the line reads."""
-        if not line.startswith(("longpoll judge", "longpoll store")):
+        if not line.startswith(("longpoll judge", "longpoll store")) and "--capture" not in line:
             return
         for program in list(self.running):
-            written = re.findall(r"--(?:record|store) (\S+)", program.line)
-            if any(each in self._real(line) for each in written):
+            written = re.findall(r"--?(?:record|store|w) (\S+)", program.line)
+            if any(each in self._real(line) or Path(each).name in line.split() for each in written):
                 self.running.remove(program)
                 program.stop()
+
+
+@contextmanager
+def _ended_after(process: subprocess.Popen[str], patience_s: float) -> Iterator[None]:
+    """End a process that has not said in time what is read inside."""
+    timer = threading.Timer(patience_s, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def free_port() -> int:

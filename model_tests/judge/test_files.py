@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from model_tests.judge.bucket import put, s3_bucket
 
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files
-from longpoll_judge.read.arrow import filesystems
 from longpoll_judge.read.convert import convert
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark.engine import SparkEngine
@@ -65,38 +62,9 @@ def test_a_name_has_no_options() -> None:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The query by which a bucket of a server on this machine is found; the bucket is `histories`."""
-    if importlib.util.find_spec("moto") is None:
-        pytest.skip("S3 IS NOT TRIED: pip install --requirement requirements/s3.lock")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("DEFAULT_REGION", "us-east-1")):
-            patch.setenv(f"AWS_{name}", value)
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stderr is not None
-                found = next(match for match in map(ADDRESS.search, server.stderr) if match)
-                made = filesystems.S3FileSystem(
-                    endpoint_override=found[1], scheme="http", allow_bucket_creation=True, region="us-east-1"
-                )
-                made.create_dir("histories")
-                yield f"?endpoint_override={found[1]}&scheme=http"
-            finally:
-                server.kill()
-
-
-ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)")
-
-
-def put(directory: Path, name: str, query: str) -> str:
-    """Copy a history into the bucket; its URI."""
-    uri = f"s3a://histories/{name}{query}"
-    system, _path = filesystems.FileSystem.from_uri(uri.replace("s3a", "s3", 1))
-    for file in directory.iterdir():
-        with system.open_output_stream(f"histories/{name}/{file.name}") as sink:
-            sink.write(file.read_bytes())
-    return uri
+    """The query by which a bucket of a server on this machine is found."""
+    with s3_bucket() as query:
+        yield query
 
 
 @pytest.mark.long

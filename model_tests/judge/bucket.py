@@ -1,0 +1,57 @@
+"""A service on this machine that speaks S3, with one bucket; a fake one that is well kept (moto)."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from longpoll_judge.read.arrow import filesystems
+
+KEYS: Final = {
+    "AWS_ACCESS_KEY_ID": "k",
+    "AWS_SECRET_ACCESS_KEY": "s",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""What whoever reads it has in the environment."""
+ADDRESS: Final = re.compile(r"http://(127\.0\.0\.1:\d+)")
+
+
+@contextmanager
+def s3_bucket() -> Iterator[str]:
+    """The query by which the bucket `histories` is found; skips the test where moto is not installed."""
+    if importlib.util.find_spec("moto") is None:
+        pytest.skip("S3 IS NOT TRIED: pip install --requirement requirements/s3.lock")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stderr is not None
+                found = next(match for match in map(ADDRESS.search, server.stderr) if match)
+                made = filesystems.S3FileSystem(
+                    endpoint_override=found[1], scheme="http", allow_bucket_creation=True, region="us-east-1"
+                )
+                made.create_dir("histories")
+                yield f"?endpoint_override={found[1]}&scheme=http"
+            finally:
+                server.kill()
+
+
+def put(directory: Path, name: str, query: str) -> str:
+    """Copy a history into the bucket; its URI."""
+    uri = f"s3a://histories/{name}{query}"
+    system, _path = filesystems.FileSystem.from_uri(uri.replace("s3a", "s3", 1))
+    for file in directory.iterdir():
+        with system.open_output_stream(f"histories/{name}/{file.name}") as sink:
+            sink.write(file.read_bytes())
+    return uri
