@@ -249,6 +249,35 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
             leave_backups_only(home / "store")
 
 
+def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: dict[str, str], tmp_path: Path) -> None:
+    """With one `messageDelayLevel` for both, Java delivers what ours left waiting, and ours what Java did."""
+    levels = "1s 4s 2d"
+    config = evolve(OURS, delay_levels=levels)
+    properties = {level: f"DELAY\x01{level}\x02" for level in (2, 3)}
+    with ours(tmp_path, config) as address, RawClient(address) as client:
+        wait_until_ready(client, "Late")
+        for level, text in properties.items():
+            reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("Late", 0, text), b"%d" % level)
+            assert reply.code == ResponseCode.SUCCESS
+        assert client.call(RequestCode.PULL_MESSAGE, pull_fields("Late", 0)).code == ResponseCode.PULL_NOT_FOUND
+    sound(tmp_path)
+    with (
+        running(class_paths["4.9.7"], tmp_path, settings=f"{SETTINGS}\nmessageDelayLevel={levels}") as java,
+        RawClient(java.address) as client,
+    ):
+        wait_until_ready(client, "Late")
+        (record,) = pull_all(client, "Late", 0, 1)
+        assert b"REAL_TOPIC\x01Late" in record
+        reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("Late", 1, properties[2]), b"2")
+        assert reply.code == ResponseCode.SUCCESS
+    sound(tmp_path)
+    with ours(tmp_path, config) as address, RawClient(address) as client:
+        pull_all(client, "Late", 1, 1)
+        reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": "Late", "queueId": "0"})
+        assert (reply.ext_fields or {})["offset"] == "1", "what waits for two days was delivered"
+    sound(tmp_path)
+
+
 def queue_files(store: Path) -> dict[str, bytes]:
     """The content of every file of queues and extended queues that is not all zeros, by its path."""
     paths = [path for part in ("consumequeue", "consumequeue_ext") for path in sorted((store / part).glob("*/*/*"))]

@@ -13,8 +13,8 @@ from longpoll_broker.service.send.append import Appender, brought_back, delayed,
 from longpoll_broker.service.send.send_events import SendEvents, Stored
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.testing.stores import message
-from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from longpoll_protocol.properties import FORM_4_9, read_properties
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, read_properties
 from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
@@ -100,7 +100,7 @@ def test_a_burst_is_told_of_by_its_sender() -> None:
 def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id: int, text: str) -> None:
     """One beyond the last level is of the last, and says so; its own place is kept in its properties."""
     properties = {"DELAY": "1" if level == 1 else "7"}
-    waits = delayed(MESSAGE, properties, level, FORM_4_9)
+    waits = delayed(MESSAGE, properties, level, FORM_4_9, level_count=LEVEL_COUNT)
     assert (waits.topic, waits.queue_id) == (SCHEDULE_TOPIC, queue_id)
     kept = {"DELAY": text, "REAL_TOPIC": "T", "REAL_QID": "5"}
     assert read_properties(waits.properties.decode()) == properties == kept

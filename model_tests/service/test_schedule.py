@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.log_record import Record
+from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
@@ -21,6 +27,7 @@ PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+HOUR_MS = 3_600_000
 policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 
 
@@ -98,6 +105,56 @@ def test_a_clock_set_back_makes_nobody_wait_longer_than_the_level(start_broker: 
     runtime.ahead_ms = 0
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     assert len(messages(client, "T")) == 1
+
+
+def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """What is asked for beyond the last level waits for the last, as does a message sent back; also after a crash.
+
+    What waits in the queue of a level that is no more is kept, and is delivered when that is there again.
+    """
+    runtime, directory = FastRuntime(), tmp_path / "own"
+    own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
+    broker = start_broker(runtime=runtime, directory=str(directory), store_config=own)
+    client = connect(broker.address)
+    for topic, level in (("Hours", 1), ("Days", 2), ("Days", 18)):
+        send_message(client, topic, properties=f"DELAY\x01{level}\x02")
+    back = {"offset": "0", "group": "G", "delayLevel": "0"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
+    assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 0
+    wait_until(lambda: broker.store.visible_end(SCHEDULE, 1) == 3)
+    assert [broker.store.visible_end(SCHEDULE, queue_id) for queue_id in range(4)] == [1, 3, 0, 0]
+    delays_ms = []
+    for queue_id, offset in ((0, 0), (1, 0), (1, 1), (1, 2)):
+        unit = broker.store.unit(SCHEDULE, queue_id, offset)
+        assert unit is not None
+        record = broker.store.read_record(unit[0])
+        assert record is not None
+        delays_ms.append(unit[2] - record.store_ms)
+    assert delays_ms == [2 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS]
+
+    # A crash that leaves no queue: what is due when is told by the log.
+    copy = tmp_path / "crashed"
+    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("consumequeue", "lock"))
+    broker.stop()
+    runtime.ahead_ms = 71 * HOUR_MS
+    broker = start_broker(runtime=runtime, directory=str(copy), store_config=attrs.evolve(own, delay_levels="1s"))
+    wait_until(lambda: broker.store.visible_end("Hours", 0) == 1)
+    broker.stop()
+    shutil.rmtree(copy / "consumequeue")
+    (copy / "abort").touch()
+    broker = start_broker(runtime=runtime, directory=str(copy), store_config=own)
+    assert broker.store.visible_end("Days", 0) == 0
+    runtime.ahead_ms = 73 * HOUR_MS
+    wait_until(lambda: broker.store.visible_end("Days", 0) == 2)
+    wait_until(lambda: broker.store.visible_end("%RETRY%G", 0) == 1)
+    broker.stop()
+    assert verify(RealFiles(), str(copy)).problems == []
+
+
+def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> None:
+    """It says which of them."""
+    with pytest.raises(StoreUserError, match="messageDelayLevel cannot be '1x': level 1"):
+        MessageStore.open(RealRuntime(), str(tmp_path / "s"), attrs.evolve(SMALL_STORE, delay_levels="1x"))
 
 
 def test_a_full_disk_delays_and_loses_nothing(

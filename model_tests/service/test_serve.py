@@ -17,7 +17,6 @@ from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll_broker.testing.brokers import Connect
 from longpoll_broker.testing.raw_client import send_message
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.log_record import DELAY_LEVELS
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE
 
@@ -108,7 +107,7 @@ def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
     assert read_broker_conf(conf)[0].property_filter
     for line in (
         "longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense", "listenPort=70000",
-        "listenPort=x", "messageDelayLevel=1s 2s",
+        "listenPort=x", "messageDelayLevel=1s 2",
     ):  # fmt: skip
         conf.write_text("brokerName=a\n" + line)
         with pytest.raises(ConfigError, match="line 2"):
@@ -135,7 +134,7 @@ def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
     """Port, advertised host and the store's directory; the log may be elsewhere, and is found there again."""
     conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
     conf.write_text(
-        f"listenPort=0\nbrokerIP1=10.1.2.3\nmessageDelayLevel={DELAY_LEVELS}\n"
+        f"listenPort=0\nbrokerIP1=10.1.2.3\nmessageDelayLevel=7s 1d\n"
         f"storePathRootDir={root}\nstorePathCommitLog={log}\nstorePathIndex={root}/index\n"
     )
     for count in (1, 2):
@@ -145,6 +144,8 @@ def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
         assert ready["store"] == str(root)
         client = connect(address_of(ready["broker"]))
         assert send_message(client, "T") == count - 1
+        settings = bytes(client.call(RequestCode.GET_BROKER_CONFIG, {}).body).decode().splitlines()
+        assert "messageDelayLevel=7s 1d" in settings
         name_server = connect(address_of(ready["name-server"]))
         route = json.loads(bytes(name_server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body))
         assert route["brokerDatas"][0]["brokerAddrs"]["0"] == f"10.1.2.3:{address_of(ready['broker'])[1]}"
@@ -153,6 +154,15 @@ def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
         assert (process.returncode, err) == (0, "")
         assert [file.name for file in log.iterdir()] == ["0" * 20]
         assert (root / "commitlog").resolve() == log.resolve()
+
+
+@pytest.mark.parametrize("levels", ["", "1s 5", "1s 4000d", "1s,5s"])
+def test_delay_levels_that_cannot_be_are_refused_with_their_line(levels: str, tmp_path: Path) -> None:
+    """Before anything is opened."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerName=b\nmessageDelayLevel={levels}\n")
+    with pytest.raises(ConfigError, match=r"line 2: messageDelayLevel cannot be .*: .*give"):
+        read_broker_conf(conf)
 
 
 def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:

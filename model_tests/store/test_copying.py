@@ -17,6 +17,7 @@ from longpoll_broker.store.log.copies import CopyRefusedError
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_runtime.files import RealFiles
 
 
@@ -101,6 +102,22 @@ def test_in_whatever_pieces_the_copy_is_equal_to_the_byte(
         assert pair.copy.visible_end("T", 0) == 1
     assert verify(RealFiles(), str(directory / "copy")).problems == []
     assert logs_of(directory / "copy").keys() == logs_of(directory / "source").keys()
+
+
+def test_what_is_delayed_is_due_by_the_levels_of_the_copy(tmp_path: pathlib.Path) -> None:
+    """The two brokers' settings may differ, as Java's may: a slave that becomes a master delivers by its own."""
+    with ExitStack() as stack:
+        pair = Pair(tmp_path, stack)
+        put_and_dispatch(pair.source, [message(SCHEDULE_TOPIC, 1, properties={"DELAY": "2"})])
+        pair.copy.close()
+        pair.copy = open_store(tmp_path / "copy", evolve(SMALL, delay_levels="1s 1h"))
+        stack.callback(pair.copy.close)
+        pair.copy_rest()
+        due_ms = [store.unit(SCHEDULE_TOPIC, 1, 0) for store in (pair.source, pair.copy)]
+        assert due_ms[0] is not None
+        assert due_ms[1] is not None
+        assert due_ms[1][2] - due_ms[0][2] == 3_600_000 - 5_000
+        assert due_ms[1][:2] == due_ms[0][:2]
 
 
 def test_the_files_are_equal(pair: Pair) -> None:

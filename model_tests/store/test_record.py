@@ -72,6 +72,14 @@ def test_a_delayed_message_carries_when_it_is_due() -> None:
     assert tags_code_of("T", level3, 1000) == 97
 
 
+def test_levels_of_ones_own_say_when_a_message_is_due() -> None:
+    """A level beyond the last of them is the last; other topics have none."""
+    level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
+    assert tags_code_of(SCHEDULE_TOPIC, level3, 1000, (7, 8, 90, 1000)) == 1090
+    assert tags_code_of(SCHEDULE_TOPIC, level3, 1000, (7, 8)) == 1008
+    assert tags_code_of("T", level3, 1000, (7, 8, 90)) == 97
+
+
 @pytest.mark.parametrize(("address", "text"), [("127.0.0.1", "127.0.0.1:10911"), ("2001:db8::7", "2001:db8::7:10911")])
 def test_hosts(address: str, text: str) -> None:
     """A host is its address and a four-byte port, 8 or 20 bytes long."""

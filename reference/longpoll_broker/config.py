@@ -10,6 +10,7 @@ from typing import Literal
 from attrs import field, frozen
 
 from longpoll_protocol.frames.replication import TRANSFER_SIZE
+from longpoll_protocol.properties import DELAY_LEVELS, delay_levels_ms
 from longpoll_protocol.sizes import KIB, MIB
 
 
@@ -69,6 +70,13 @@ class StoreConfig:
     """`enableLmq`: topics and groups whose names begin with `%LMQ%` exist without being made."""
     light_queue_count_max: int = field(default=20_000)
     """`maxLmqConsumeQueueNum`."""
+    delay_levels: str = field(default=DELAY_LEVELS)
+    """`messageDelayLevel`: how long a message of level 1, 2, ... waits, each a number and s, m, h or d."""
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The same in numbers; raises ValueError for what they cannot be."""
+        return delay_levels_ms(self.delay_levels)
 
 
 @frozen

@@ -35,14 +35,14 @@ import itertools
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
-from longpoll_protocol.properties import DELAY, TAGS, decode_properties
+from longpoll_protocol.properties import DELAY, DELAY_LEVELS_MS, TAGS, decode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_spec.tables import with_table
 
@@ -63,13 +63,6 @@ SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_MS: Final = tuple(
-    1000 * seconds
-    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
-"""`messageDelayLevel`: how long level 1, 2, ... waits."""
-DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""The same as it stands in a `broker.conf`."""
 LEVEL: Final = re.compile("[0-9]{1,9}")
 """What counts as a level; longer numbers overflow in Java."""
 
@@ -153,7 +146,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags_code(self) -> int:
-        """What its consume-queue unit carries (`CommitLog.checkMessageAndReturnSize`)."""
+        """What its consume-queue unit carries (`CommitLog.checkMessageAndReturnSize`), with RocketMQ's delay levels."""
         return tags_code_of(self.topic, self.properties, self.store_ms)
 
 
@@ -295,13 +288,12 @@ def _properties_start(record: memoryview) -> int:
     return position + (2 if magic == MAGIC_V2 else 1) + topic_size + 2
 
 
-@functools.lru_cache(maxsize=65_536)
-def tags_code_of(topic: str, properties: bytes, store_ms: int) -> int:
+def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
     """The tags code of a stored message; for a delayed one, when it is due (`CommitLog.checkMessageAndReturnSize`)."""
     if topic == SCHEDULE_TOPIC:
         level = property_of(properties, DELAY)
         if level is not None and LEVEL.fullmatch(level) and int(level) > 0:
-            return store_ms + DELAY_LEVELS_MS[min(int(level), len(DELAY_LEVELS_MS)) - 1]
+            return store_ms + levels_ms[min(int(level), len(levels_ms)) - 1]
     return tags_code(property_of(properties, TAGS))
 
 

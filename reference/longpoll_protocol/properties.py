@@ -8,6 +8,7 @@ Sources: `MessageDecoder.string2messageProperties`, `messageProperties2String`; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
@@ -118,3 +119,39 @@ def _spread(code: int) -> int:
     """`HashMap.hash`: the high half folded onto the low one."""
     code &= 0xFFFFFFFF
     return code ^ code >> 16
+
+
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""`messageDelayLevel` of RocketMQ: how long a message of level 1, 2, ... waits."""
+LEVEL_COUNT_MAX: Final = 1024
+"""Most delay levels; each is a queue of the schedule topic."""
+LEVEL_DAYS_MAX: Final = 3650
+"""The longest time of a level, days."""
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL_TIME: Final = re.compile("([0-9]{1,9})([smhd])")
+_LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
+
+
+@lru_cache(maxsize=16)
+def delay_levels_ms(text: str) -> tuple[int, ...]:
+    """How long each delay level waits, ms; raises ValueError, which says which of them cannot be.
+
+    As `ScheduleMessageService.parseDelayLevel` 4.9.7, which takes negative times too, and no more than one space.
+    """
+    levels = text.split()
+    if not 0 < len(levels) <= LEVEL_COUNT_MAX:
+        raise ValueError(f"{len(levels)} levels: give 1 to {LEVEL_COUNT_MAX}, as in '1s 30s 1m 2h 1d'")
+    return tuple(_level_ms(number, level) for number, level in enumerate(levels, 1))
+
+
+def _level_ms(number: int, text: str) -> int:
+    found = _LEVEL_TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"level {number} is {text[:40]!r}: give a whole number and s, m, h or d, as in '30s'")
+    time_ms = int(found[1]) * _UNITS_MS[found[2]]
+    if time_ms > _LONGEST_MS:
+        raise ValueError(f"level {number} is {text}: give at most {LEVEL_DAYS_MAX}d")
+    return time_ms
+
+
+DELAY_LEVELS_MS: Final = delay_levels_ms(DELAY_LEVELS)

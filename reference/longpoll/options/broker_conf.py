@@ -15,7 +15,7 @@ from attrs import frozen
 
 from longpoll.addresses import address_of
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_protocol.log_record import DELAY_LEVELS
+from longpoll_protocol.properties import delay_levels_ms
 from longpoll_spec.errors import ConfigError
 
 
@@ -74,6 +74,11 @@ def _address(text: str) -> str:
 def _addresses(text: str) -> str:
     for address in filter(None, text.split(";")):
         address_of(address)
+    return text
+
+
+def _delay_levels(text: str) -> str:
+    delay_levels_ms(text)
     return text
 
 
@@ -149,6 +154,7 @@ STORE_KEYS: Final[dict[str, Key]] = {
     "maxTransferBytesOnMessageInDisk": ("transfer_bytes_max_on_disk", _count),
     "maxTransferCountOnMessageInDisk": ("transfer_count_max_on_disk", _count),
     "accessMessageInMemoryMaxRatio": ("memory_ratio_max", _count),
+    "messageDelayLevel": ("delay_levels", _delay_levels),
 }
 
 
@@ -161,8 +167,6 @@ PLACE_KEYS: Final[dict[str, Key]] = {
 }
 ACCOUNT: Final = "innerClientAuthenticationCredentials"
 """JSON: the account by which a broker signs what it asks of others, as in 5.x."""
-DELAYS: Final = "messageDelayLevel"
-"""Must be RocketMQ's own: a queue of the schedule is told by it what it delivers when."""
 
 
 KEYS: Final = BROKER_KEYS | STORE_KEYS | PLACE_KEYS
@@ -235,10 +239,6 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace
         if not equals:
             # The line is not shown: it may be what is secret.
             raise ConfigError(f"{path}, line {number} is not KEY=VALUE; write it so, or put # before it")
-        if name == DELAYS:
-            if value.split() != DELAY_LEVELS.split():
-                raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}: only {DELAY_LEVELS!r} is served")
-            continue
         if name == ACCOUNT:
             found[name] = _account(path, number, value)
             continue

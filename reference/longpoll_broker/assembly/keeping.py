@@ -64,7 +64,9 @@ def keeping_of(
     timer = TimerService(runtime, store, shared.appender, shared.timers, show_waiting, form)
     return Keeping(
         FlushService(runtime, store, saves.config_files, store_config.flush_interval_ms, each_round=rounds),
-        ScheduleService(runtime, store, shared.appender, shared.delays, show_waiting, form),
+        ScheduleService(
+            runtime, store, shared.appender, shared.delays, show_waiting, form, store_config.delay_levels_ms
+        ),
         timer if shared.traits.serves_timers else None,
         saves,
         shared.standing.is_slave,

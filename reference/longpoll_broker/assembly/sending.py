@@ -70,6 +70,7 @@ def sending_of(
     commits = None
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed)
+    level_count = len(shared.store_config.delay_levels_ms)
     inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageMaker(
         runtime,
@@ -81,6 +82,7 @@ def sending_of(
         inner_queues,
         config.broker_name,
         shared.timers,
+        level_count=level_count,
     )
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
@@ -94,7 +96,14 @@ def sending_of(
             shared.traits,
         ),
         SendBackProcessor(
-            config, shared.topics, shared.groups, store, shared.appender, shared.store_host, shared.traits
+            config,
+            shared.topics,
+            shared.groups,
+            store,
+            shared.appender,
+            shared.store_host,
+            shared.traits,
+            level_count=level_count,
         ),
         transactions,
         RecallProcessor(

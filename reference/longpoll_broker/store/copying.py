@@ -9,7 +9,7 @@ Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends whatever co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 from attrs import define, field
@@ -38,6 +38,8 @@ class Copying:
     delete_topic: Callable[[str, AbstractSet[int] | None], None]
     """Forgets queues of a topic and their files; takes locks of its own, `append_lock` among them."""
     body_size_max: int
+    levels_ms: Sequence[int]
+    """How long each delay level waits here: the two brokers may differ."""
     store_ms: int = field(default=0, init=False)
     """The greatest store time of a record that was copied."""
 
@@ -149,5 +151,5 @@ class Copying:
             for each, offset in inner:
                 each.offset_next = offset + 1
         else:
-            arrival = arrival_of(record, record.topic, record.queue_id, record.queue_offset)
+            arrival = arrival_of(record, record.topic, record.queue_id, record.queue_offset, self.levels_ms)
             self.dispatcher.hand([(queue if record.in_queue else None, arrival)], end_before)

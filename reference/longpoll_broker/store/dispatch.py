@@ -15,7 +15,8 @@ from longpoll_broker.errors import StoreDamageError
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_protocol.log_record import Damage, Record
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, tags_code_of
+from longpoll_protocol.properties import DELAY_LEVELS_MS
 from longpoll_runtime import Lock
 
 HANDED_COUNT_MAX: Final = 262_144
@@ -50,6 +51,7 @@ class Dispatcher:
         "_append_lock",
         "_handed_end",
         "_inner_of",
+        "_levels_ms",
         "_log",
         "_queue_of",
         "cursor",
@@ -58,11 +60,21 @@ class Dispatcher:
         "only_durable",
     )
 
-    def __init__(self, log: CommitLog, append_lock: Lock, queue_of: QueueOf, inner_of: InnerOf, cursor: int) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        append_lock: Lock,
+        queue_of: QueueOf,
+        inner_of: InnerOf,
+        cursor: int,
+        *,
+        levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    ) -> None:
         self._log = log
         self._append_lock = append_lock
         self._queue_of = queue_of
         self._inner_of = inner_of
+        self._levels_ms = levels_ms
         self.cursor = cursor
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
@@ -154,13 +166,16 @@ class Dispatcher:
                 )
             for inner, offset in self._inner_of(found):
                 # One that lists it already, before a failure, is passed over.
-                arrival = arrival_of(found, inner.topic, inner.queue_id, offset)
+                arrival = arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms)
                 if inner.put(arrival):
                     arrivals.append(arrival)
-            arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset)
+            arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset, self._levels_ms)
             self._show(self._queue_of(found), arrival, arrivals)
 
 
-def arrival_of(record: Record, topic: str, queue_id: int, offset: int) -> Arrival:
+def arrival_of(record: Record, topic: str, queue_id: int, offset: int, levels_ms: Sequence[int]) -> Arrival:
     """How a record will arrive at an offset of a queue."""
-    return Arrival(topic, queue_id, offset + 1, record.tags_code, record.store_ms, record.physical_offset, record.size)
+    code = record.tags_code
+    if record.topic == SCHEDULE_TOPIC:
+        code = tags_code_of(record.topic, record.properties, record.store_ms, levels_ms)
+    return Arrival(topic, queue_id, offset + 1, code, record.store_ms, record.physical_offset, record.size)

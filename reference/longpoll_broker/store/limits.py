@@ -22,6 +22,7 @@ from longpoll_protocol.log_record import (
 )
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_protocol.names import NAME_SIZE_MAX
+from longpoll_protocol.properties import delay_levels_ms
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1
@@ -75,6 +76,10 @@ def check_config(config: StoreConfig) -> None:
         raise StoreUserError(
             f"mappedFileSizeConsumeQueueExt is {config.extended_file_size}: give more than {EXTENDED_SIZE_MIN}"
         )
+    try:
+        delay_levels_ms(config.delay_levels)
+    except ValueError as error:
+        raise StoreUserError(f"messageDelayLevel cannot be {config.delay_levels[:200]!r}: {error}") from None
     if config.commit_log_file_size < FIXED_SIZE + BLANK_SIZE_MIN:
         raise StoreUserError(
             f"mappedFileSizeCommitLog is {config.commit_log_file_size}: give more than the largest message"

@@ -68,6 +68,7 @@ class MessageStore:
         self._directory = directory
         self._config = config if config.memory_size else evolve(config, memory_size=runtime.memory_size())
         self._message_size_max = config.message_size_max
+        self._levels_ms = config.delay_levels_ms
         self._unlock = unlock
         self._append_lock = runtime.lock()
         self._dispatch_lock = runtime.lock()
@@ -124,7 +125,9 @@ class MessageStore:
             # What a killed process had appended and not flushed is in the log, and is shown below.
             self._log.flush()
         self._deletions.limit(self._log.end)
-        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor)
+        self._dispatcher = Dispatcher(
+            self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor, levels_ms=self._levels_ms
+        )
         self._copying = Copying(
             self._log,
             self._table,
@@ -133,6 +136,7 @@ class MessageStore:
             self._inner_of,
             self.delete_topic,
             self._message_size_max,
+            self._levels_ms,
         )
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
@@ -232,7 +236,7 @@ class MessageStore:
         queue_offset = queue.offset_next if listed else 0
         tags_code = message.tags_code
         if topic_name == SCHEDULE_TOPIC:
-            tags_code = tags_code_of(topic_name, message.properties, store_ms)
+            tags_code = tags_code_of(topic_name, message.properties, store_ms, self._levels_ms)
         inner: list[ConsumeQueue] = []
         if message.inner_queues:
             inner = [self._table.make(*place) for place in message.inner_queues]
@@ -478,8 +482,8 @@ class MessageStore:
             return None
         tags_code = queue.tags_code(unit)
         if tags_code is None:
-            record = self.read_record(unit[0])
-            tags_code = record.tags_code if record is not None else 0
+            found = self.read_record(unit[0])
+            tags_code = 0 if found is None else tags_code_of(topic, found.properties, found.store_ms, self._levels_ms)
         return unit[0], unit[1], tags_code
 
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:

@@ -221,4 +221,4 @@ def _is_tags_code(record: Record, tags_code: int) -> bool:
         return True
     # Another table of delay levels than the default: still due a whole number of seconds after it was stored.
     delay_ms = tags_code - record.store_ms
-    return record.topic == SCHEDULE_TOPIC and delay_ms > 0 and delay_ms % 1000 == 0
+    return record.topic == SCHEDULE_TOPIC and delay_ms >= 0 and delay_ms % 1000 == 0

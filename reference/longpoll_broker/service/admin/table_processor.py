@@ -43,7 +43,7 @@ from longpoll_protocol.bodies import (
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
-from longpoll_protocol.log_record import DELAY_LEVELS, SCHEDULE_TOPIC
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
 
@@ -80,6 +80,7 @@ _STORE_KEYS: Final = {
     "maxHashSlotNum": "index_slot_count",
     "maxIndexNum": "index_entry_count",
     "maxMessageSize": "message_size_max",
+    "messageDelayLevel": "delay_levels",
     "deleteWhen": "delete_when",
     "fileReservedTime": "file_reserved_hours",
     "diskMaxUsedSpaceRatio": "disk_ratio_max",
@@ -96,7 +97,6 @@ _STORE_KEYS: Final = {
 }
 _FIXED: Final = {
     "filterServerNums": "0",
-    "messageDelayLevel": DELAY_LEVELS,
     "msgTraceTopicName": TRACE_TOPIC,
     "traceOn": "true",
     "traceTopicEnable": "false",

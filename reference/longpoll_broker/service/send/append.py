@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from longpoll_broker.service.send.send_events import SendEvents
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, Record
 from longpoll_protocol.properties import (
     DELAY,
     REAL_QUEUE_ID,
@@ -67,10 +67,11 @@ class Appender:
         return results
 
 
-def delayed(message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm) -> MessageToStore:
+def delayed(
+    message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm, *, level_count: int
+) -> MessageToStore:
     """The message as the schedule topic holds it; a level beyond the last is the last."""
     assert level > 0
-    level_count = len(DELAY_LEVELS_MS)
     if level > level_count:
         level = level_count
         properties[DELAY] = str(level)

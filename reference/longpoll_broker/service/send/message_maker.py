@@ -34,6 +34,7 @@ from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 from longpoll_protocol.properties import (
     CLUSTER,
     DELAY,
+    DELAY_LEVELS_MS,
     INNER_OFFSETS,
     INNER_QUEUES,
     PREPARED,
@@ -72,6 +73,8 @@ class MessageMaker:
     """Who says which further queues a message may name; None when multi-dispatch is off."""
     broker_name: str = ""
     timers: TimerOffsets = field(factory=TimerOffsets)
+    level_count: int = len(DELAY_LEVELS_MS)
+    """Delay levels that there are."""
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)
     """The stored properties of a message that came without any."""
@@ -197,7 +200,7 @@ class MessageMaker:
         if level > 0:
             if self.traits.serves_timers:
                 forget_time(properties)
-            return delayed(message, properties, level, form)
+            return delayed(message, properties, level, form, level_count=self.level_count)
         if not self.traits.serves_timers:
             return message
         return timed(message, properties, form, self.runtime.unix_ms(), is_full=self.timers.is_full)

@@ -28,6 +28,7 @@ from longpoll_protocol.log_record import Record, as_int32
 from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
 from longpoll_protocol.properties import (
     DELAY,
+    DELAY_LEVELS_MS,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
     TAGS,
@@ -52,6 +53,8 @@ class SendBackProcessor(Serving):
     appender: Appender
     store_host: bytes
     traits: Traits = STRICT_TRAITS
+    level_count: int = len(DELAY_LEVELS_MS)
+    """Delay levels that there are."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -103,7 +106,7 @@ class SendBackProcessor(Serving):
         properties = _properties(record, level)
         message = self._message(record, topic_name, queue_id, properties)
         if level > 0:
-            message = delayed(message, properties, level, self.traits.properties_form)
+            message = delayed(message, properties, level, self.traits.properties_form, level_count=self.level_count)
         self.appender.append(message, properties.get(TAGS, ""))
         return answer(command, ResponseCode.SUCCESS)
 

@@ -20,14 +20,14 @@ from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from longpoll_protocol.properties import FORM_4_9, PropertiesForm
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, PropertiesForm
 from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
-"""`DELAY_FOR_A_WHILE`: how often the levels are looked at; no level is shorter than ten of these."""
+"""`DELAY_FOR_A_WHILE`: how often the levels are looked at."""
 BATCH: Final = 256
 """Messages of one level delivered before the others have their turn and all become visible."""
 
@@ -63,6 +63,8 @@ class ScheduleService(ServiceThread):
     appended: Callable[[], None]
     """Called after a round that appended something: it must become visible."""
     form: PropertiesForm = FORM_4_9
+    levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    """How long each level waits; what stands in queues of further ones waits until these are there again."""
 
     def _run(self) -> None:
         wait_ms = 0
@@ -77,7 +79,7 @@ class ScheduleService(ServiceThread):
         """Deliver what is due; milliseconds until there may be more to do. Raises OSError."""
         wait_ms = POLL_MS
         try:
-            for level in range(1, len(DELAY_LEVELS_MS) + 1):
+            for level in range(1, len(self.levels_ms) + 1):
                 wait_ms = min(wait_ms, self._run_level(level))
         finally:
             self.appended()
@@ -98,7 +100,7 @@ class ScheduleService(ServiceThread):
             now_ms = self.runtime.unix_ms()
             # A clock that was set back must not make anybody wait longer than the level says.
             left_ms = due_ms - now_ms
-            if 0 < left_ms <= DELAY_LEVELS_MS[queue_id]:
+            if 0 < left_ms <= self.levels_ms[queue_id]:
                 return min(left_ms, POLL_MS)
             try:
                 self._deliver(physical_offset)
