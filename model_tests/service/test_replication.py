@@ -8,6 +8,9 @@ import logging
 import shutil
 import socket
 import struct
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,11 +27,13 @@ from longpoll_broker.service.following.asking import PeerError
 from longpoll_broker.service.following.master import Master
 from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.replication import replicator
+from longpoll_broker.service.replication.slave_link import UNREPORTED_SIZE_MAX, SlaveLink
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import message, read_all
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address, Socket
 from longpoll_runtime.sockets import RealListener, RealPoller
 from longpoll_spec.errors import ConfigError
@@ -36,6 +41,8 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 TINY: StoreConfig = attrs.evolve(SMALL_STORE, commit_log_file_size=64 * 1024, message_size_max=32 * 1024)
 """Files that a few dozen messages fill."""
+LONG_MS: Final = 600_000
+"""What no passing test waits for."""
 POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 
 
@@ -419,6 +426,166 @@ def test_there_are_no_more_slaves_than_may_be(cluster: Cluster, caplog: pytest.L
     wait_until(lambda: caught_up(slave, master))
 
 
+def test_who_does_not_say_what_it_wants_keeps_no_slave_out(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """It gives its place to who comes, and one that has said it does not."""
+    master = cluster.master(slave_count_max=2, ha_idle_ms_max=LONG_MS)
+    cluster.fill(master, 1)
+    with socket.create_connection(ha_of(master)) as first, socket.create_connection(ha_of(master)) as second:
+        first.sendall(bytes(7))
+        slave = cluster.slave(ha_of(master))
+        wait_until(lambda: slave.store.dispatched_end == master.store.log_end)
+        first.settimeout(20)
+        assert first.recv(1) == b""
+        other = cluster.slave(ha_of(master), name="other")
+        second.settimeout(20)
+        assert second.recv(1) == b""
+    cluster.fill(master, 1)
+    wait_until(lambda: caught_up(slave, master) and caught_up(other, master))
+    with socket.create_connection(ha_of(master)) as more:
+        more.settimeout(20)
+        assert more.recv(1) == b""
+    reason = "it has not said what it wants, and another one is there"
+    assert lines_of(caplog, "slave_closed")[:2] == [reason, reason]
+    assert lines_of(caplog, "slave_refused") == ["there are 2 already"]
+
+
+def test_a_slave_that_gets_no_further_is_let_go(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Though it reads all that it is sent, and says again and again that it has nothing."""
+    master = cluster.master(ha_idle_ms_max=200, ha_heartbeat_ms=20)
+    cluster.fill(master, 1)
+    deadline_s = time.monotonic() + 20
+    # On a busy machine it may be let go for its silence, and tries again.
+    while "it has got no further for 200 ms" not in lines_of(caplog, "slave_closed"):
+        assert time.monotonic() < deadline_s, lines_of(caplog, "slave_closed")
+        with socket.create_connection(ha_of(master)) as pretender, suppress(ConnectionError):
+            pretender.settimeout(20)
+            pretender.sendall(bytes(8))
+            while pretender.recv(4096) != b"" and time.monotonic() < deadline_s:
+                # Each greeting is answered.
+                pretender.sendall(bytes(8))
+
+
+class Taken:
+    """A slave's socket: what it says is a list of bytes, and it takes what it may."""
+
+    def __init__(self, *said: bytes) -> None:
+        self.said = list(said)
+        self.room = 0
+
+    def recv_into(self, buffer: bytearray) -> int:
+        """The next bytes."""
+        if not self.said:
+            raise BlockingIOError
+        content = self.said.pop(0)
+        buffer[: len(content)] = content
+        return len(content)
+
+    def send_parts(self, parts: tuple[bytes, ...]) -> int:
+        """As many as there is room for."""
+        size = min(self.room, sum(map(len, parts)))
+        if not size:
+            raise BlockingIOError
+        self.room -= size
+        return size
+
+
+def test_what_counts_as_said_and_as_got_further(cluster: Cluster) -> None:
+    """A whole report is something said; bytes taken count until too many are unreported, and having everything does."""
+    master = cluster.master(store=attrs.evolve(SMALL_STORE, commit_log_file_size=64 * MIB))
+    cluster.fill(master, 20, size=MIB)
+    taken: Any = Taken(bytes(7))
+    link = SlaveLink(taken, ("127.0.0.1", 1), master.store, MIB, False, False, 1, 1)
+    assert link.read(2)
+    assert (link.heard_ns, link.moved_ns) == (1, 1)
+    taken.said = [bytes(1)]
+    assert link.read(3)
+    assert (link.heard_ns, link.moved_ns, link.lacked_size) == (3, 3, 0)
+    taken.room = 10
+    assert not link.write(4)
+    assert (link.moved_ns, link.lacked_size) == (4, MIB)
+    taken.said = [bytes(8)]
+    assert link.read(5)
+    assert (link.heard_ns, link.moved_ns) == (5, 4)
+    taken.room = 17 * MIB
+    for now_ns in range(6, 30):
+        link.write(now_ns)
+    assert link.lacked_size > UNREPORTED_SIZE_MAX
+    stuck_ns = link.moved_ns
+    taken.room = MIB
+    link.write(40)
+    assert link.moved_ns == stuck_ns < 40
+    taken.said = [struct.pack(">q", MIB)]
+    assert link.read(41)
+    assert (link.heard_ns, link.moved_ns) == (41, 41)
+    taken.room = 100 * MIB
+    while link.write(42):
+        pass
+    taken.said = [struct.pack(">q", master.store.log_end)]
+    assert link.read(43)
+    assert (link.lacked_size, link.moved_ns) == (0, 43)
+    taken.said = [struct.pack(">q", master.store.log_end)]
+    assert link.read(44)
+    assert link.moved_ns == 44
+
+
+def test_a_slave_that_begins_with_the_last_file_lacks_nothing_before_it(cluster: Cluster) -> None:
+    """It reports 0 until that file has something."""
+    master = cluster.master()
+    cluster.fill(master, 1000)
+    assert master.store.log_start == 0 < TINY.commit_log_file_size < master.store.log_end
+    taken: Any = Taken(bytes(8))
+    link = SlaveLink(taken, ("127.0.0.1", 1), master.store, MIB, True, False, 1, 1)
+    assert link.read(2)
+    assert (link.reported_offset, link.lacked_size) == (0, 0)
+    assert link.next_offset > 0
+
+
+def test_a_crowd_at_the_port_for_slaves_keeps_nobody_from_being_served(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast strangers connect: slaves have their turn in between."""
+    master = cluster.master(slave_addresses="127.0.0.1")
+    slave = cluster.slave(ha_of(master))
+    cluster.fill(master, 1)
+    wait_until(lambda: caught_up(slave, master))
+    accept, is_over = RealListener.accept, threading.Event()
+    near, far = socket.socketpair()
+
+    def crowd(listener: RealListener) -> tuple[Socket, Address]:
+        if listener.address != ha_of(master) or is_over.is_set():
+            return accept(listener)
+        stranger: Any = near
+        return stranger, ("10.0.0.1", 1)
+
+    monkeypatch.setattr(RealListener, "accept", crowd)
+    with near, far, RawClient(ha_of(master)):
+        try:
+            cluster.fill(master, 3)
+            wait_until(lambda: caught_up(slave, master))
+        finally:
+            is_over.set()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_one"),
+    [("127.0.0.1", True), ("10.0.0.0/8; 127.0.0.0/8", True), ("10.0.0.0/8", False), ("127.0.0.2", False), ("", True)],
+)
+def test_slaves_may_come_from_these_addresses(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, allowed: str, is_one: bool
+) -> None:
+    """Others are told nothing."""
+    master = cluster.master(slave_addresses=allowed)
+    cluster.fill(master, 1)
+    with socket.create_connection(ha_of(master)) as slave:
+        slave.settimeout(20)
+        told = b""
+        with suppress(ConnectionError):
+            slave.sendall(bytes(8))
+            told = slave.recv(1)
+        assert bool(told) == is_one
+    assert lines_of(caplog, "slave_refused") == ([] if is_one else ["slaveAddresses does not have it"])
+
+
 def test_without_descriptors_slaves_are_accepted_later(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +621,9 @@ def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:
         cluster.master(transfer_size=0)
     with pytest.raises(ConfigError, match="only a slave follows"):
         cluster.master(ha_master="127.0.0.1:1")
+    for bad in ("localhost", "10.0.0.1/8", "127.0.0.1,127.0.0.2"):
+        with pytest.raises(ConfigError, match=r"slaveAddresses: .*write addresses or networks"):
+            cluster.master(slave_addresses=bad)
     with pytest.raises(ConfigError, match="write HOST:PORT"):
         cluster.slave(("127.0.0.1", 0))
 

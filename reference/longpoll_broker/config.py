@@ -100,12 +100,14 @@ class BrokerConfig:
     """`haListenPort`: slaves may connect there, on loopback; 0 picks one, None: nowhere, but for a SYNC_MASTER."""
     slave_count_max: int = field(default=8)
     """Most slaves that may follow at one time."""
+    slave_addresses: str = field(default="")
+    """`slaveAddresses`: from which addresses or networks (10.0.0.0/8) they may, separated by `;`; empty: from all."""
     transfer_size: int = field(default=TRANSFER_SIZE)
     """`haTransferBatchSize`, bytes of the log that a slave is sent as one piece."""
     ha_heartbeat_ms: int = field(default=5000)
     """`haSendHeartbeatInterval`."""
     ha_idle_ms_max: int = field(default=20_000)
-    """`haHousekeepingInterval`: master or slave, who says nothing for so long is gone."""
+    """`haHousekeepingInterval`: who says nothing for so long is gone, and a slave that gets no further."""
     slave_timeout_ms: int = field(default=3000)
     """`slaveTimeout`: a send that no slave has by then is answered 12 FLUSH_SLAVE_TIMEOUT."""
     slave_behind_bytes_max: int = field(default=256 * MIB)

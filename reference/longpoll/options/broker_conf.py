@@ -122,6 +122,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     # Ours alone: a Java broker knows none of these.
     "masterAddress": ("master", _address),
     "slaveCountMax": ("slave_count_max", _count),
+    "slaveAddresses": ("slave_addresses", str),
     "connectionCountMax": ("connection_count_max", _count),
     "addressConnectionCountMax": ("address_connection_count_max", _count),
     "outputBytesMax": ("output_bytes_max", _count),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_network
 
 from attrs import frozen
 
@@ -12,7 +13,7 @@ from longpoll_broker.service.following.follower import Follower
 from longpoll_broker.service.following.master import Master, address_in
 from longpoll_broker.service.following.registrar import Registrar
 from longpoll_broker.service.following.table_copies import TableCopies
-from longpoll_broker.service.replication.replicator import ReplicationSettings, Replicator
+from longpoll_broker.service.replication.replicator import Network, ReplicationSettings, Replicator
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX
 from longpoll_runtime import Address, Listener
 from longpoll_spec.errors import ConfigError
@@ -64,6 +65,7 @@ def replicator_of(shared: Shared, listener: Listener | None) -> Replicator | Non
         heartbeat_ms=config.ha_heartbeat_ms,
         idle_ms_max=config.ha_idle_ms_max,
         slave_count_max=config.slave_count_max,
+        networks=_networks(config.slave_addresses),
         behind_bytes_max=config.slave_behind_bytes_max,
         timeout_ms=config.slave_timeout_ms,
         needed_count=max(config.in_sync_replicas - 1, 0) if traits.counts_replicas else None,
@@ -123,6 +125,16 @@ def registrar_of(shared: Shared, address: str, ha_address: str, master: Master |
     return Registrar(
         shared.runtime, config, shared.topics, name_servers, address, ha_address, master, shared.runtime.unix_ms()
     )
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    """Those of `slaveAddresses`; raises ConfigError."""
+    try:
+        return tuple(ip_network(part.strip()) for part in text.split(";") if part.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"slaveAddresses: {error}; write addresses or networks, as in '10.0.0.7;10.1.0.0/16'"
+        ) from None
 
 
 def _ha_master(config: BrokerConfig) -> Address | None:

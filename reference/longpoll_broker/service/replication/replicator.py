@@ -1,7 +1,9 @@
 """The master's side of replication: one thread that sends its log to every slave, and answers sends that wait for one.
 
 It wakes when something was appended, and looks every 100 ms besides, as RocketMQ does. Every peer that connects is
-shown all of the log: the port knows no accounts. Leaves out one connection (`slave_link`) and what the log's bytes are.
+shown all of the log: the port knows no accounts, only addresses. So that strangers do not keep the places of slaves,
+who reports nothing or gets no further is let go, and who has not reported yet gives way to who comes. Leaves out one
+connection (`slave_link`) and what the log's bytes are.
 
 Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
 """
@@ -9,7 +11,8 @@ Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeAlias
 
 from attrs import define, field, frozen
 
@@ -25,8 +28,13 @@ from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
 
+ACCEPT_COUNT_MAX: Final = 64
+"""Connections that are accepted before slaves, and sends that wait for them, have their turn."""
 LOOK_S: Final = 0.1
 """How often it is looked for what nobody told of (`allWaitForRunning`)."""
+
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 @frozen
@@ -38,8 +46,10 @@ class ReplicationSettings:
     heartbeat_ms: int
     """`haSendHeartbeatInterval`: who lacks nothing is greeted so often."""
     idle_ms_max: int
-    """`haHousekeepingInterval`: a slave that says nothing for so long is gone."""
+    """`haHousekeepingInterval`: a slave that says nothing for so long, or gets no further, is gone."""
     slave_count_max: int
+    networks: tuple[Network, ...]
+    """Who may be a slave; none: everybody."""
     behind_bytes_max: int
     """`haSlaveFallbehindMax`: a slave that lacks as many bytes of the log is not waited for."""
     timeout_ms: int
@@ -165,7 +175,7 @@ class Replicator:
             outbox.flush()
 
     def _accept(self, now_ns: int) -> None:
-        while True:
+        for _ in range(ACCEPT_COUNT_MAX):
             try:
                 socket, peer = self.listener.accept()
             except BlockingIOError:
@@ -181,13 +191,10 @@ class Replicator:
                 self._poller.modify(self.listener, read=False, write=False, data=None)
                 self._resume_ns = now_ns + int(ACCEPT_PAUSE_S * 1e9)
                 return
-            if len(self._links) >= self.settings.slave_count_max:
-                log.warning(
-                    "slave %s:%d is refused: there are %d already",
-                    *peer,
-                    len(self._links),
-                    extra=event("slave_refused", peer=f"{peer[0]}:{peer[1]}", count=len(self._links)),
-                )
+            reason = self._refusal(peer)
+            if reason:
+                told = event("slave_refused", peer=f"{peer[0]}:{peer[1]}", count=len(self._links), reason=reason)
+                log.warning("slave %s:%d is refused: %s", *peer, reason, extra=told)
                 socket.close()
                 continue
             settings = self.settings
@@ -204,6 +211,21 @@ class Replicator:
             self._poller.register(socket, read=True, write=False, data=link)
             self._links = (*self._links, link)
             log.info("%s has connected", link, extra=event("slave_connected", peer=str(link)))
+
+    def _refusal(self, peer: Address) -> str:
+        """Why nobody may follow from there; empty where there is a place, which may have to be made."""
+        settings = self.settings
+        if settings.networks:
+            address = ip_address(peer[0])
+            mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+            if not any((mapped or address) in network for network in settings.networks):
+                return "slaveAddresses does not have it"
+        if len(self._links) >= settings.slave_count_max:
+            silent = next((link for link in self._links if link.asked_offset is None), None)
+            if silent is None:
+                return f"there are {len(self._links)} already"
+            self._close(silent, "it has not said what it wants, and another one is there")
+        return ""
 
     def _serve(self, link: SlaveLink, what: str, now_ns: int) -> bool:
         """Read from a slave, or write to it; what goes wrong costs it its connection. Whether there is more."""
@@ -223,6 +245,9 @@ class Replicator:
         for link in self._links:
             if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:
                 self._close(link, f"it has said nothing for {self.settings.idle_ms_max} ms")
+                continue
+            if link.lacked_size and now_ns - link.moved_ns > self.settings.idle_ms_max * 1_000_000:
+                self._close(link, f"it has got no further for {self.settings.idle_ms_max} ms")
                 continue
             if now_ns - link.sent_ns > self.settings.heartbeat_ms * 1_000_000:
                 link.greet()

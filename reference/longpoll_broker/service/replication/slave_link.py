@@ -18,6 +18,8 @@ from longpoll_runtime import Address, Buffer, Socket
 
 TURN_SIZE: Final = 1 * MIB
 """Bytes sent to one slave before the others, and the reports, have their turn."""
+UNREPORTED_SIZE_MAX: Final = 16 * MIB
+"""Bytes that a slave may have been sent and not reported while it counts as getting further: several large records."""
 _RECEIVE_SIZE: Final = 4096
 _READS_MAX: Final = 16
 """So that one that reports without end does not keep the others from theirs."""
@@ -43,15 +45,24 @@ class SlaveLink:
     """When it last said something."""
     sent_ns: int
     """When it was last sent something."""
+    moved_ns: int = field(init=False)
+    """When it last got further, or lacked nothing of what it was sent."""
     watches_write: bool = field(default=False, init=False)
     asked_offset: int | None = field(default=None, init=False)
     reported_offset: int = field(default=0, init=False)
     """Up to where it has the log, as it says."""
     next_offset: int = field(default=0, init=False)
     """Where the next transfer begins."""
+    _greets: bool = field(default=False, init=False)
+    """Whether what was begun last is a greeting, by which nobody gets further."""
+    _first_offset: int = field(default=0, init=False)
+    """Where the first one did."""
     _reader: ReportReader = field(factory=ReportReader, init=False)
     _received: bytearray = field(factory=lambda: bytearray(_RECEIVE_SIZE), init=False)
     _out: deque[Buffer] = field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.moved_ns = self.heard_ns
 
     def __str__(self) -> str:
         return f"slave {self.peer[0]}:{self.peer[1]}"
@@ -65,10 +76,14 @@ class SlaveLink:
                 return True
             if not size:
                 return False
-            self.heard_ns = now_ns
             reported = self._reader.receive(memoryview(self._received)[:size])
             if reported is not None:
+                # A byte now and then is no report, and keeps nobody's place.
+                self.heard_ns = now_ns
+                moves = self.asked_offset is None or reported > self.reported_offset
                 self._report(reported)
+                if moves or not self.lacked_size:
+                    self.moved_ns = now_ns
         return True
 
     def _report(self, offset: int) -> None:
@@ -88,7 +103,8 @@ class SlaveLink:
                     f"asks for the log from {first} on, and its files before {store.log_start} are removed: stop it "
                     "and give it a copy of this store, or an empty directory"
                 )
-            self.asked_offset, self.next_offset = offset, first
+            self.asked_offset = offset
+            self.next_offset = self._first_offset = first
         self.reported_offset = offset
 
     def write(self, now_ns: int) -> bool:
@@ -103,6 +119,8 @@ class SlaveLink:
                 return False
             sent += size
             self.sent_ns = now_ns
+            if not self._greets and self.lacked_size <= UNREPORTED_SIZE_MAX:
+                self.moved_ns = now_ns
             self._drop(size)
         return True
 
@@ -110,6 +128,12 @@ class SlaveLink:
         """Begin a transfer of nothing, which says that the master is there; for a slave that lacks nothing."""
         if not self._out and self.asked_offset is not None:
             self._out.append(encode_head(self.next_offset, 0))
+            self._greets = True
+
+    @property
+    def lacked_size(self) -> int:
+        """Bytes that it was sent, or is being sent, and has not reported."""
+        return max(self.next_offset - max(self._first_offset, self.reported_offset), 0)
 
     @property
     def is_blocked(self) -> bool:
@@ -127,6 +151,7 @@ class SlaveLink:
                     f"is at {self.next_offset}, before {self.store.log_start}, where the log begins"
                 )
             return False
+        self._greets = False
         self._out.extend((encode_head(self.next_offset, len(part)), part))
         self.next_offset += len(part)
         return True
