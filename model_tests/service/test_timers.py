@@ -6,6 +6,8 @@ import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables import timer_offsets
 from longpoll_broker.service.send.timed import DELAY_MS_MAX
+from longpoll_broker.service.upkeep import timer_service
 from longpoll_broker.service.upkeep.timer_service import TimerService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
@@ -29,7 +32,7 @@ from longpoll_protocol.message import (
     read_handle,
 )
 from longpoll_protocol.names import TIMER_TOPIC
-from longpoll_protocol.properties import encode_properties, read_properties
+from longpoll_protocol.properties import FORM_5, encode_properties, read_properties
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -306,6 +309,56 @@ def test_what_waits_outlives_a_restart_and_what_went_does_not_come_again(
     client = connect(started(start_broker, clock, tmp_path).address)
     send(client, key="end")
     wait_until(lambda: keys(client) == ["first", "second", "new", "late", "later", "end"])
+
+
+class Stream:
+    """A timer's queue that one more message comes to whenever it is asked for one."""
+
+    def __init__(self) -> None:
+        self.end = 1
+
+    def visible_end(self, _topic: str, _queue_id: int) -> int:
+        """Ever later, up to more than any passing test reads."""
+        self.end = min(self.end + 1, 10_000)
+        return self.end
+
+    def visible_start(self, _topic: str, _queue_id: int) -> int:
+        """The first."""
+        return 0
+
+    def unit(self, _topic: str, _queue_id: int, offset: int) -> tuple[int, int, int]:
+        """Of any message."""
+        return offset, 1, 0
+
+    def read_record(self, _physical_offset: int) -> Any:
+        """One that waits for the first second."""
+        return SimpleNamespace(properties=b"TIMER_OUT_MS\x011000\x02")
+
+
+def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there when a round began is delivered in it; the next one reads what has come."""
+    monkeypatch.setattr(timer_service, "READ_COUNT", 1)
+    stream: Any = Stream()
+    shown: list[int] = []
+    appender: Any = None
+    service = Deliveries(Clock(), stream, appender, timer_offsets.TimerOffsets(), lambda: shown.append(1), FORM_5)
+    service.delivered = []
+    service.run()
+    assert service.delivered == [0, 1]
+    service.run()
+    assert service.delivered == [0, 1, 2]
+
+
+def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the last of them to see the first; all are visible at the end."""
+    monkeypatch.setattr(timer_service, "SHOWN_COUNT", 4)
+    shown: list[int] = []
+    appender: Any = None
+    offsets = timer_offsets.TimerOffsets()
+    service = Deliveries(Clock(), appender, appender, offsets, lambda: shown.append(len(service.delivered)), FORM_5)
+    service.delivered, service._due = [], [(10, offset, 0) for offset in range(10)]
+    assert service._deliver_second()
+    assert (shown, service.delivered) == ([3, 7], list(range(10)))
 
 
 def test_too_many_that_wait_are_refused(

@@ -43,7 +43,9 @@ log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 READ_COUNT: Final = 256
-"""Messages that are read before those that are due have their turn."""
+"""Messages that are read before it is looked whether the broker stops."""
+SHOWN_COUNT: Final = 256
+"""Messages of one second that are delivered before they become visible: there may be a million."""
 
 
 @define(slots=True, eq=False)
@@ -75,7 +77,9 @@ class TimerService(ServiceThread):
 
     def run(self) -> None:
         """Read what has come, and deliver what is due. Raises OSError."""
-        while self._read_some():
+        # What comes meanwhile is for the next round: who sends without end must not keep back what is due.
+        end = self.store.visible_end(TIMER_TOPIC, 0)
+        while self._read_some(end):
             if self._stop.is_set():
                 return
         try:
@@ -85,10 +89,9 @@ class TimerService(ServiceThread):
         finally:
             self.appended()
 
-    def _read_some(self) -> bool:
-        """Note when messages are due; whether there may be more."""
+    def _read_some(self, end: int) -> bool:
+        """Note when messages before `end` are due; whether there are more."""
         store, state = self.store, self.offsets
-        end = store.visible_end(TIMER_TOPIC, 0)
         if self._read is None and state.read > end:
             # A log that lost its end, or a slave's that did not get it: what comes there now was not read.
             state.put(min(state.first, end), end, state.delivered_ms, 0)
@@ -122,6 +125,8 @@ class TimerService(ServiceThread):
             taken.append(heapq.heappop(self._due))
         recalled = self._recalled(taken)
         for number, entry in enumerate(taken):
+            if number % SHOWN_COUNT == SHOWN_COUNT - 1:
+                self.appended()
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
