@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shutil
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from longpoll_broker.store import recovery
 from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
@@ -16,7 +19,9 @@ from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from longpoll_protocol.log_record import SYS_FLAG_BORN_HOST_V6, Damage, Record
 from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 
 
 def copy_of(store: pathlib.Path, name: str) -> pathlib.Path:
@@ -168,6 +173,68 @@ def test_safe_point_goes_by_the_checkpoint(tmp_path: pathlib.Path) -> None:
         assert recovery.safe_start(log, exact) == start
         assert recovery.safe_start(log, Checkpoint(exact.physic_ms - 1, exact.logics_ms)) == max(0, start - 2048)
     log.segments.close()
+
+
+def test_the_safe_record_is_the_last_before_a_younger_one(tmp_path: pathlib.Path) -> None:
+    """Of one file, whatever the order of times in it, and of messages that were born on IPv6 too."""
+    log = CommitLog(RealFiles(), str(tmp_path), 4096)
+    times_ms = [5_000, 6_000, 6_000, 9_000, 7_000, 8_000, 12_000, 13_000]
+    starts = []
+    for index, store_ms in enumerate(times_ms):
+        made = message(body=b"x" * index)
+        if index % 3 == 1:
+            made = structs.replace(made, born_host=bytes(16) + b"\0\0\0\1", sys_flag=SYS_FLAG_BORN_HOST_V6)
+        starts.append(log.append(made, b"\x01T", index, store_ms))
+    for safe_ms in range(0, 15_000, 500):
+        safe = list(itertools.takewhile(lambda index: times_ms[index] <= safe_ms, range(len(times_ms))))  # noqa: B023 - used at once
+        assert recovery._last_safe(log, 0, safe_ms) == (starts[safe[-1]] if safe else 0), safe_ms
+    # What is no record ends the look: a wrong magic, a size that cannot be, a place that is another's.
+    for field, value in ((4, b"\xda\xa3\x20\xa9"), (0, b"\0\0\0\x01"), (28, b"\0" * 8), (56, b"\0" * 8)):
+        view = log.segments.segments[0].view
+        at = starts[3] + field
+        kept = bytes(view[at : at + len(value)])
+        view[at : at + len(value)] = value
+        assert recovery._last_safe(log, 0, 99_000) == starts[2]
+        view[at : at + len(value)] = kept
+    assert recovery._last_safe(log, 0, 99_000) == starts[-1]
+    assert recovery._last_safe(log, 4096, 99_000) == 4096
+    log.segments.close()
+
+
+def test_what_was_durable_before_a_kill_is_not_read_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what stands behind the checkpoint, be the file as long as it may; without its queues all of it is."""
+    clock = [1_800_000_000_000]
+    monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: clock[0])
+    config = evolve(SMALL, commit_log_file_size=65_536)
+    store = open_store(tmp_path / "store", config)
+    for _ in range(2):
+        put_and_dispatch(store, mixed_messages(100))
+        clock[0] += 10_000
+    put_and_dispatch(store, mixed_messages(5))
+    store.flush()
+    store.flush_queues()
+    put_and_dispatch(store, mixed_messages(5))
+    copy, bare = copy_of(tmp_path / "store", "killed"), copy_of(tmp_path / "store", "bare")
+    expected = {queue: read_all(store, *queue) for queue in store.queues()}
+    expected = {queue: [bytes(each) for each in found] for queue, found in expected.items()}
+    store.abandon()
+    shutil.rmtree(bare / "consumequeue")
+    read, count = CommitLog.read, [0]
+
+    def counted(log: CommitLog, physical_offset: int) -> Record | int | Damage | None:
+        count[0] += 1
+        return read(log, physical_offset)
+
+    monkeypatch.setattr(CommitLog, "read", counted)
+    for directory, limit in ((copy, 100), (bare, 1_000)):
+        count[0] = 0
+        opened = open_store(directory, config)
+        assert count[0] < limit
+        assert {queue: [bytes(each) for each in read_all(opened, *queue)] for queue in opened.queues()} == expected
+        opened.close()
+        assert verify(RealFiles(), str(directory)).problems == []
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=5, max_size=5))
