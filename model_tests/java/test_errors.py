@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.java.findings import token_of
 
 from longpoll.cli import main
+from longpoll.commands import replay as replay_command
 from longpoll_java import broker as java_broker
 from longpoll_java.broker import JavaBroker
 from longpoll_java.errors import JavaUnavailableError
@@ -178,3 +184,36 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "schedule.txt").read_text() == "mine"
     assert ran("export", "--to", "byteman", TOKEN, tmp_path, "--force").exit_code == 0
     assert (tmp_path / "schedule.txt").read_text() != "mine"
+
+
+def test_sigterm_ends_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Ctrl-C does: what was started is ended, and no further try begins."""
+    seen: list[str] = []
+
+    @contextmanager
+    def started(*_words: object, **_options: object) -> Iterator[SimpleNamespace]:
+        seen.append("started")
+        try:
+            yield SimpleNamespace(is_running=True)
+        finally:
+            seen.append("ended")
+
+    def play(*_words: object) -> None:
+        seen.append("played")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def ignored(*_words: object) -> None:
+        seen.append("SIGTERM would have ended the process")
+
+    monkeypatch.setattr(replay_command, "started", started)
+    monkeypatch.setattr(replay_command, "play", play)
+    monkeypatch.setattr(replay_command, "chosen", lambda _on, _jars: Jars("4.9.7", "nothing.jar", "byteman.jar"))
+    before = signal.signal(signal.SIGTERM, ignored)
+    try:
+        done = ran("replay", TOKEN, "--on", "java-4.9.7", "--tries", "2")
+        assert signal.getsignal(signal.SIGTERM) is ignored
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert seen == ["started", "played", "ended"]
+    assert done.exit_code != 0

@@ -6,10 +6,12 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -17,14 +19,17 @@ from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, may_make_namespaces, standalone
-from model_tests.judge.test_growing import written
+from model_tests.judge.test_growing import are_found, certain, written
 from model_tests.judge.test_kept import generated
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.job import EngineName, judge
 from longpoll_judge.run.spark import cluster
+
+if TYPE_CHECKING:
+    from longpoll_judge.run.spark.engine import SparkEngine
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
 
@@ -32,6 +37,9 @@ COUNT = int(os.environ.get("LONGPOLL_HISTORIES", "200"))
 OF_THE_SECOND = 3
 """One of this number of histories is made by the second judge's generator."""
 EVENTS = 120
+PATIENCE_S = 240.0
+STREAMED = 10
+"""Of one of this number of histories a stream of Spark brings both halves."""
 ASKING = """
 import sys, msgspec
 from pathlib import Path
@@ -175,3 +183,54 @@ def test_followed_and_started_again(
         there[each.name] = said(last)
 
     assert differing(expected, there) == []
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_followed_on_spark_and_started_again(
+    histories: Path, here: Results, spark_engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream brings the second half, and of every tenth history one the first: each costs seconds to start.
+
+    Each certain finding that is told the whole has too, and more than half of these are told before the end.
+    """
+    monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
+    there, told, known = {}, 0, 0
+    for number, each in enumerate(sorted(histories.iterdir())):
+        (part,) = each.glob("part-*")
+        content = part.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        results: list[Result] = []
+        try:
+            part.write_bytes(content[: len(content) // 2])
+            followed_up_to("local" if number % STREAMED else "spark", each, results, tmp_path / each.name)
+            part.write_bytes(whole)
+            last = followed_up_to("spark", each, results, tmp_path / each.name)
+            expected = judge([each], engine="local")
+        finally:
+            part.write_bytes(content)
+        certain_ones = {name: one for result in results for name, one in certain(result).items()}
+        assert are_found(certain_ones, expected), each.name
+        there[each.name] = (said(last), said(expected))
+        told, known = told + len(certain_ones.keys() & certain(expected).keys()), known + len(certain(expected))
+
+    assert spark_engine.session is not None
+    assert len(there) == len(here)
+    assert [name for name, (mine, whole) in there.items() if mine != whole] == []
+    assert told > known // 2
+
+
+def followed_up_to(engine: EngineName, directory: Path, told: list[Result], kept: Path) -> Result:
+    """Follow until all events that are there were judged; on Spark by a stream of the session that is open."""
+    pause, wanted = threading.Event(), judge([directory], engine="local").events
+    begun_s = time.monotonic()
+
+    def stops(seconds: float) -> bool:
+        assert time.monotonic() - begun_s < PATIENCE_S, f"{directory} was judged up to {told[-1].events} of {wanted}"
+        is_judged = len(told) >= enough and told[-1].events >= wanted
+        return is_judged or pause.wait(seconds)
+
+    # Who has nothing to go on from judges the whole once first.
+    enough = len(told) + (1 if kept.exists() or not wanted else 2)
+    how: dict[str, Any] = {"engine": engine, "master": None, "wake_ms": 100, "late_ms": 50}
+    return follow([directory], tell=told.append, stops=stops, kept=kept, **how)

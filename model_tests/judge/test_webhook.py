@@ -153,12 +153,17 @@ def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     limits = {"late_ms": 1.0}
     with received(receiver) as url:
         with open_checkpoint(tmp_path / "told", ["/a"], limits) as kept:
-            webhook = Webhook(url, kept.posted, lambda _line: None)
+            said: list[str] = []
+            webhook = Webhook(url, kept.posted, said.append)
             webhook.start()
             for name in names:
                 webhook.put(name, b"{}")
             webhook.end(0)
             assert webhook.dropped >= 6
+            lines = "\n".join(said)
+            assert lines.count("those that come now are posted at the next start") == 1
+            told = {each.name: each.samples[0].value for each in FollowCollector(Progress(["/a"]), webhook).collect()}
+            assert told["longpoll_judge_webhook_dropped"] == webhook.dropped
             assert webhook.pending == 10
         receiver.may_answer.set()
         receiver.codes.clear()

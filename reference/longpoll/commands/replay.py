@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from longpoll.guard import interrupted_by_sigterm
 from longpoll.options import completion
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
 from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
@@ -186,10 +187,12 @@ def _replay_on_java(token: str, jars: Jars, tries: int, *, rechecks: bool, as_js
     gates = gates_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
     schedule = with_after(schedule_of(trace, gates), shown_by(trace))
     played = []
-    for one in _played(jars, schedule, tries, rechecks=rechecks):
-        played.append(one)
-        if not as_json:
-            _tell(one, trace, gates, jars.version, f"try {len(played)} of {tries}: " if tries > 1 else "")
+    # Both signals end the broker that was started.
+    with interrupted_by_sigterm():
+        for one in _played(jars, schedule, tries, rechecks=rechecks):
+            played.append(one)
+            if not as_json:
+                _tell(one, trace, gates, jars.version, f"try {len(played)} of {tries}: " if tries > 1 else "")
     code = max(map(_code, played))
     if as_json:
         told = [_told(one, trace) for one in played]

@@ -30,7 +30,7 @@ from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.growing.kept import State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar
-from longpoll_judge.run.growing.told import Picked, not_told
+from longpoll_judge.run.growing.told import Picked, left_to_the_end, not_told
 from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spill import open_spill
@@ -254,7 +254,7 @@ class Steps:
         """The judgement of what has come; what is new in it is listed, or counted as not told."""
         so_far = self.growing.so_far(history)
         survey = self.growing.survey
-        gaps = so_far.gaps + self._gaps(so_far, history)
+        gaps = so_far.gaps + self._gaps(so_far)
         found = self.growing.beside.findings()
         result = added_up(so_far.rows, gaps, survey, history, beside=found, pick=self.picked.pick)
         result = _with_gaps(result, not_told(self.untold))
@@ -269,20 +269,15 @@ class Steps:
         self.begun_s = time.monotonic()
         return result
 
-    def _gaps(self, so_far: SoFar, history: History) -> list[Gap]:
+    def _gaps(self, so_far: SoFar) -> list[Gap]:
         """What only a judgement of the whole can tell, or has not been judged yet."""
         survey = self.growing.survey
         later = {
             **self.growing.doubts,
             "events of requests that ask for messages from before what is at hand": so_far.far_count,
             "questions for committed offsets, and commits": survey.offset_queries + survey.offset_updates,
-            "limits that sources promise": len(history.hold_limits),
         }
-        return [
-            Gap("not judged", "", count, f"{what}: judging the whole history tells, at the end")
-            for what, count in later.items()
-            if count
-        ]
+        return left_to_the_end(later)
 
     def _with_evidence(self, result: Result, history: History) -> list[Finding]:
         """The findings, each with the evidence that it had when it was new."""

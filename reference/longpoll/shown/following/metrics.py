@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from longpoll.shown.following.webhook import Webhook
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.follow import Progress
+from longpoll_judge.run.growing.told import what_is_left
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing
 from longpoll_spec.errors import ConfigError
 
@@ -54,6 +55,8 @@ def _webhook(webhook: Webhook) -> Iterator[Metric]:
     yield CounterMetricFamily("longpoll_judge_webhook_taken", "Findings that the webhook took.", webhook.taken)
     yield CounterMetricFamily("longpoll_judge_webhook_refused", "Findings that it refused.", webhook.refused)
     yield CounterMetricFamily("longpoll_judge_webhook_failures", "Attempts that came to nothing.", webhook.failures)
+    dropped = "Findings that found no room among those that wait, which a checkpoint has posted at the next start."
+    yield CounterMetricFamily("longpoll_judge_webhook_dropped", dropped, webhook.dropped)
     yield GaugeMetricFamily("longpoll_judge_webhook_pending", "Findings that it has still to take.", webhook.pending)
 
 
@@ -82,6 +85,11 @@ def _result(result: Result) -> Iterator[Metric]:
     for clause, count in sorted(Counter(gap["clause"] for gap in result.gaps).items()):
         gaps.add_metric([clause], count)
     yield gaps
+    text = "What is told at the end only, and of how much."
+    left = GaugeMetricFamily("longpoll_judge_left_to_the_end", text, labels=["what"])
+    for what, count in sorted(what_is_left(result.gaps).items()):
+        left.add_metric([what], count)
+    yield left
 
 
 @contextmanager

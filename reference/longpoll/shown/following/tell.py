@@ -23,7 +23,7 @@ from longpoll.shown.following.webhook import Webhook, checked_url
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, ReportNotWrittenError
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.growing.told import NOT_TOLD
+from longpoll_judge.run.growing.told import NOT_TOLD, what_is_left
 from longpoll_judge.show.checkpoint import open_checkpoint
 from longpoll_judge.show.names import Names
 from longpoll_judge.show.standing import standing
@@ -57,6 +57,8 @@ class Teller:
     collector: FollowCollector
     say: Callable[[str], None]
     _heard: Names = field(factory=Names)
+    _left: set[str] = field(factory=set)
+    """What was said to be told at the end only."""
 
     def remember(self, told: Stream) -> None:
         """Tell the others what a checkpoint has, as far as they lack it."""
@@ -73,6 +75,9 @@ class Teller:
                     self.collector.told += 1
                     self.say(_line(finding))
         so_far = standing(result)
+        for what in what_is_left(result.gaps).keys() - self._left:
+            self._left.add(what)
+            self.say(f"told at the end only: {what}")
         if so_far.not_told:
             self._tell_more(so_far.not_told)
         self.collector.result = result

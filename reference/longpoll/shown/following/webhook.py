@@ -86,6 +86,8 @@ class Webhook:
     _is_over: threading.Event = field(factory=threading.Event)
     """Nothing more is tried."""
     _thread: RealThread | None = None
+    _is_full: bool = False
+    """Whether the last one that was offered found no room."""
 
     def start(self) -> None:
         """Begin to post."""
@@ -96,8 +98,14 @@ class Webhook:
         if self.posted is not None and name in self.posted.ids:
             return
         self.offered += 1
-        if not self._waiting.offer((name, line)):
-            self.dropped += 1
+        if self._waiting.offer((name, line)):
+            self._is_full = False
+            return
+        self.dropped += 1
+        if not self._is_full:
+            self._is_full = True
+            later = "are posted at the next start" if self.posted is not None else "are not posted"
+            self.say(f"{WAITING_MAX} findings wait for the webhook at {self._host()}: those that come now {later}")
 
     @property
     def pending(self) -> int:

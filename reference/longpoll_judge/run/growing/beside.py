@@ -4,12 +4,13 @@ The last seconds are judged as a record by itself, again and again, each event t
 hole of this record, and what may come after it too, so what would rest on either is unknown here, and what is certain
 stands. What lies further apart than the seconds that are at hand is left to a judgement of the whole.
 
-Leaves out what groups are told of their offsets (`offsets`), of which more has to be at hand.
+Leaves out what groups are told of their offsets (`offsets`) and how many pulls are held at once (`held`), of which more
+has to be at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, fill
 from longpoll_judge.rules.falls import judge_falls
 from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run.growing.held import Held
 from longpoll_judge.run.growing.latest import Latest
 from longpoll_judge.run.growing.offsets import Offsets
 from longpoll_judge.run.growing.recent import Recent
@@ -43,6 +45,7 @@ class Beside:
     found: Latest[str, Finding] = field(factory=Latest[str, Finding])
     """By name, what is certain."""
     offsets: Offsets = field(factory=Offsets)
+    held: Held = field(factory=Held)
     beyond: int = 0
     """What one look left out, as often as that grew."""
     _beyond_last: int = 0
@@ -51,20 +54,27 @@ class Beside:
         """All that is certain and kept; who asks tells it."""
         yield from self.found.look()
         yield from self.offsets.found.look()
+        yield from self.held.findings()
 
     @property
     def untold(self) -> int:
         """How much was let go before anybody asked."""
         return self.found.left_out + self.offsets.found.left_out + self.beyond
 
-    def add(self, table: pa.Table, context: Context, survey: Survey, settled_ns: int) -> None:
-        """Take what is new, and judge if it is enough; no event from before the settled moment comes any more."""
+    def add(
+        self, table: pa.Table, limits: Mapping[str, int], context: Context, survey: Survey, settled_ns: int
+    ) -> dict[str, int]:
+        """Take what is new, and judge if it is enough; what only the end can tell, and how often.
+
+        No event from before the settled moment comes any more; `limits` are what sources promise to hold at most.
+        """
         self.offsets.add(table, context, survey, settled_ns)
         codes, names = coded(table, "event")
         rows = np.flatnonzero(np.array([name in KINDS for name in names], dtype=np.bool_)[codes])
         if len(rows) and self.recent.add(taken(table, rows)):
             self.judge(context, survey)
             self.recent.forget(EVENTS_MAX)
+        return self.held.add(table, limits, context, survey, settled_ns)
 
     def judge(self, context: Context, survey: Survey) -> None:
         """Judge what is at hand."""

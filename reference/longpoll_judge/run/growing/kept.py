@@ -28,6 +28,7 @@ from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
 from longpoll_judge.read.source import kind_of
 from longpoll_judge.run.growing.beside import Beside
+from longpoll_judge.run.growing.held import Held
 from longpoll_judge.run.growing.latest import Latest
 from longpoll_judge.run.growing.logged import Logged
 from longpoll_judge.run.growing.offsets import Offsets
@@ -41,7 +42,7 @@ from longpoll_spec.history import NDJSON_SUFFIX
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
-VERSION: Final = 3
+VERSION: Final = 4
 """Is raised with every change of what is kept, or of what the judge makes of it."""
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4
@@ -76,10 +77,19 @@ class _Offsets(msgspec.Struct):
 
 
 @with_table
+class _Held(msgspec.Struct):
+    events: bytes
+    found: dict[str, Finding]
+    open: dict[str, Finding]
+    is_over: bool
+
+
+@with_table
 class _Beside(msgspec.Struct):
     recent: _Recent
     found: list[Finding]
     offsets: _Offsets
+    held: _Held
 
 
 @with_table
@@ -167,7 +177,8 @@ def read_state(file: Path, growing: Growing) -> State | None:
 
 
 def _kept(state: State) -> _Kept:
-    growing, beside, offsets = state.growing, state.growing.beside, state.growing.beside.offsets
+    growing, beside = state.growing, state.growing.beside
+    offsets, held = beside.offsets, beside.held
     tally = growing.tally.rows()
     return _Kept(
         wake_ms=growing.wake_ms,
@@ -185,6 +196,7 @@ def _kept(state: State) -> _Kept:
                 found=list(offsets.found.values.values()),
                 is_over=offsets.is_over,
             ),
+            held=_Held(encode(held.events), held.found, held.open, held.is_over),
         ),
         window=[_Piece(list(one.spans.values()), encode(one.log), one.last_ns) for one in growing.window],
         rare=encode(growing.rare),
@@ -203,6 +215,7 @@ def _kept(state: State) -> _Kept:
 
 
 def _state(kept: _Kept) -> State:
+    held = kept.beside.held
     tally = Tally(keeps_latest=True)
     tally.restore(as_table(kept.tally))
     offsets = Offsets(
@@ -218,6 +231,7 @@ def _state(kept: _Kept) -> State:
             recent=_recent(kept.beside.recent),
             found=Latest({finding.id: finding for finding in kept.beside.found}),
             offsets=offsets,
+            held=Held(decode(held.events), held.found, held.open, held.is_over),
         ),
         window=deque(Piece(_by_log(one.spans), decode(one.log), one.last_ns) for one in kept.window),
         rare=decode(kept.rare),

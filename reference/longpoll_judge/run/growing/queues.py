@@ -131,7 +131,9 @@ class Growing:
         self._settle(history)
         context, _gaps = self._context(history)
         self._look_at_logs(context)
-        self.beside.add(table, context, self.survey, self.settled_ns)
+        left = self.beside.add(table, history.hold_limits, context, self.survey, self.settled_ns)
+        for why, count in left.items():
+            self._doubt(why, count)
         self._forget()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:

@@ -9,8 +9,8 @@ Leaves out who is told (the command), and what is kept to be listed (`tally`, `l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -24,6 +24,8 @@ NOT_TOLD: Final = (
     "findings came with more than can be told one by one: judging the whole history counts them, at the end"
 )
 """How the gap ends that counts them."""
+AT_THE_END: Final = "judging the whole history tells, at the end"
+"""How a gap ends that says what cannot be told before."""
 
 
 @define(eq=False)
@@ -65,3 +67,14 @@ class Picked:
 def not_told(count: int) -> list[Gap]:
     """What says that there is more than was told; nothing where there is not."""
     return [Gap("not judged", "", count, f"{count} {NOT_TOLD}")] if count else []
+
+
+def left_to_the_end(counts: Mapping[str, int]) -> list[Gap]:
+    """What says that something is told at the end only, each with how often."""
+    return [Gap("not judged", "", count, f"{what}: {AT_THE_END}") for what, count in counts.items() if count]
+
+
+def what_is_left(gaps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """What is told at the end only, and how often, of the gaps of a result."""
+    end = f": {AT_THE_END}"
+    return {str(gap["why"]).removesuffix(end): gap["count"] for gap in gaps if str(gap["why"]).endswith(end)}
