@@ -193,8 +193,12 @@ class Replicator:
                 return
             reason = self._refusal(peer)
             if reason:
-                told = event("slave_refused", peer=f"{peer[0]}:{peer[1]}", count=len(self._links), reason=reason)
-                log.warning("slave %s:%d is refused: %s", *peer, reason, extra=told)
+                log.warning(
+                    "slave %s:%d is refused: %s",
+                    *peer,
+                    reason,
+                    extra=event("slave_refused", peer=f"{peer[0]}:{peer[1]}", count=len(self._links), reason=reason),
+                )
                 socket.close()
                 continue
             settings = self.settings
