@@ -24,7 +24,7 @@ Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`.
 ALL: Final[Matches] = (None, None)
 
 
-class GetStatus(enum.Enum):
+class GetStatus(enum.StrEnum):
     """`GetMessageStatus.java`, less the two that only 5.x has."""
 
     FOUND = "FOUND"

@@ -75,11 +75,17 @@ class PullBursts:
     def _serve(self, channel: Channel, following: Sequence[PullCommand], outbox: Outbox) -> int:
         """Serve the first of these, up to where others have their turn; how many."""
         served = 0
+        # Who was given messages is behind its queue's end, and so, mostly, are its next pulls.
+        is_behind = False
         while served < len(following) and _goes_on(channel):
-            held = 0 if self.holder is None else self.holder.hold_following(channel, following[served:], outbox)
+            held = 0
+            if self.holder is not None and not is_behind:
+                held = self.holder.hold_following(channel, following[served:], outbox)
             served += held
             if not held:
+                queued_size = channel.queued_size
                 self.serve_one(channel, following[served], outbox)
+                is_behind = channel.queued_size > queued_size
                 served += 1
         return served
 

@@ -26,6 +26,6 @@ class PatchedPullAnswers(PullAnswers):
         if kind is not JSON:
             return super().head(pull, code, read, kind, body_size)
         return encode_pull_head(
-            code, pull.opaque, RESPONSE, read.status.name,
+            code, pull.opaque, RESPONSE, read.status,
             read.offset_next, read.offset_min, read.offset_max, body_size,
         )  # fmt: skip
