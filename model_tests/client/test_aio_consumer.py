@@ -22,7 +22,6 @@ from longpoll_client import (
     ConsumeStatus,
     Later,
     LifecycleError,
-    MessageModel,
     MessageQueue,
     PullConsumer,
     ReceivedMessage,
@@ -247,7 +246,7 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
 
 
 def test_a_start_that_cannot_be_is_told(name_server: str) -> None:
-    """No topic, one that is not there, broadcasting, the consumer of threads in the place of a runtime."""
+    """No topic, one that is not there, the consumer of threads in the place of a runtime."""
 
     async def story() -> None:
         consumer = AsyncPullConsumer(RUNTIME, name_server, config(waits_for_topics=False))
@@ -257,8 +256,6 @@ def test_a_start_that_cannot_be_is_told(name_server: str) -> None:
         with pytest.raises(NoRouteError, match="not-there"):
             await consumer.start()
         await consumer.close()
-        with pytest.raises(ConfigError, match="broadcasting"):
-            AsyncPullConsumer(RUNTIME, name_server, config(message_model=MessageModel.BROADCASTING))
         plain = PullConsumer(RUNTIME, name_server, config())
         with pytest.raises(ConfigError, match="connections of its own"):
             AsyncPullConsumer(plain)  # type: ignore[arg-type] # as it was once

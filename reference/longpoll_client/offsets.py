@@ -7,6 +7,8 @@ Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalanceP
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -31,7 +33,7 @@ from longpoll_protocol.headers import (
 )
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Files
-from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 
@@ -90,13 +92,8 @@ class RemoteOffsets:
     def store(self, queue: MessageQueue, offset: int) -> None:
         """Store where the group stands, unless the broker has it already. Raises a ClientError."""
         if self._stored.get(queue) != offset or queue in self._doubted:
-            # Before the broker is told: doubted anew meanwhile, it is told again.
-            self._doubted.discard(queue)
-            try:
+            with settling(self._doubted, queue):
                 self.reset(queue, offset)
-            except LongpollError:
-                self._doubted.add(queue)
-                raise
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
         """Store where the group is to stand. Raises a ClientError."""
@@ -164,52 +161,51 @@ OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
 """A member has a few thousand queues at most, of 200 bytes each."""
 
 
-class LocalOffsets:
+class OffsetsFile:
     """The offsets of one broadcasting member, in a file of its own or, without one, for as long as it runs.
 
-    Invariant: `_offsets` has what the file has, if there is one. Raises ConfigError when the file cannot be used.
+    Leaves out who writes when: `write` may run beside the rest, but not beside itself.
+
+    Invariant: `_is_behind` says whether something was noted that neither the file has nor a `write` of now.
     """
 
-    def __init__(self, instance: ClientInstance, files: Files, path: str | None) -> None:
-        self._instance = instance
+    def __init__(self, files: Files, path: str | None) -> None:
+        """Read the file, if it is there; raises ConfigError when it cannot be read."""
         self._files = files
         self._path = path
+        self._is_behind = False
         self._offsets: dict[MessageQueue, int] = {}
         if path is not None and files.exists(path):
             self._offsets = self._read(path)
 
-    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
-        """Where this member stopped; the first time as asked. Raises a ClientError."""
-        if queue not in self._offsets:
-            client = self._instance.client(self._instance.broker_address(queue.broker_name))
-            self._offsets[queue] = find_start(client, queue, start_at, timestamp_ms)
-        return self._offsets[queue]
+    def offset(self, queue: MessageQueue) -> int | None:
+        """What was noted of a queue; None for one that was not begun."""
+        return self._offsets.get(queue)
 
-    def store(self, queue: MessageQueue, offset: int) -> None:
-        """Write the file anew, unless it has this offset; raises ConfigError when it cannot be written."""
-        if self._offsets.get(queue) == offset:
-            return
-        self._offsets[queue] = offset
-        if self._path is None:
-            return
+    def note(self, queue: MessageQueue, offset: int) -> None:
+        """Keep a place, for as long as this runs."""
+        if self._offsets.get(queue) != offset:
+            self._offsets[queue] = offset
+            self._is_behind = True
+
+    def unwritten(self) -> bytes | None:
+        """What `write` is to be called with; None when the file has it."""
+        if self._path is None or not self._is_behind:
+            return None
         entries = [
             _Entry(queue.broker_name, queue.topic, queue.queue_id, offset) for queue, offset in self._offsets.items()
         ]
+        self._is_behind = False
+        return msgspec.json.encode(entries)
+
+    def write(self, content: bytes) -> None:
+        """Write the file anew; raises ConfigError when it cannot be written, and then it is unwritten again."""
+        assert self._path is not None, "without a file nothing is unwritten"
         try:
-            self._files.write_atomic(self._path, msgspec.json.encode(entries))
+            self._files.write_atomic(self._path, content)
         except OSError as error:
+            self._is_behind = True
             raise ConfigError(f"offsets file {self._path} cannot be written: {error}; name another one") from None
-
-    def reset(self, queue: MessageQueue, offset: int) -> None:
-        """As `store`: nobody else keeps this member's offsets."""
-        self.store(queue, offset)
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Nothing: this member alone keeps its offsets, and the file has them all."""
-
-    def stored(self, queue: MessageQueue) -> int | None:
-        """The place in the file; None for a queue that was not begun."""
-        return self._offsets.get(queue)
 
     def _read(self, path: str) -> dict[MessageQueue, int]:
         try:
@@ -222,6 +218,51 @@ class LocalOffsets:
             MessageQueue(topic=entry.topic, broker_name=entry.broker_name, queue_id=entry.queue_id): entry.offset
             for entry in entries
         }
+
+
+class LocalOffsets:
+    """The offsets of one broadcasting member on threads, in its `OffsetsFile`."""
+
+    def __init__(self, instance: ClientInstance, file: OffsetsFile) -> None:
+        self._instance = instance
+        self._file = file
+
+    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+        """Where this member stopped; the first time as asked. Raises a ClientError."""
+        known = self._file.offset(queue)
+        if known is None:
+            client = self._instance.client(self._instance.broker_address(queue.broker_name))
+            known = find_start(client, queue, start_at, timestamp_ms)
+            self._file.note(queue, known)
+        return known
+
+    def store(self, queue: MessageQueue, offset: int) -> None:
+        """Write the file anew, unless it has this offset; raises ConfigError when it cannot be written."""
+        self._file.note(queue, offset)
+        content = self._file.unwritten()
+        if content is not None:
+            self._file.write(content)
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """As `store`: nobody else keeps this member's offsets."""
+        self.store(queue, offset)
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Nothing: this member alone keeps its offsets, and the file has them all."""
+
+    def stored(self, queue: MessageQueue) -> int | None:
+        """The place that is kept; None for a queue that was not begun."""
+        return self._file.offset(queue)
+
+
+@contextmanager
+def settling(doubted: set[MessageQueue], queue: MessageQueue) -> Iterator[None]:
+    """Told to its broker a queue is not in doubt, unless that fails or it is doubted anew meanwhile."""
+    doubted.discard(queue)
+    with ExitStack() as undo:
+        undo.callback(doubted.add, queue)
+        yield
+        undo.pop_all()
 
 
 def is_retry(queue: MessageQueue) -> bool:

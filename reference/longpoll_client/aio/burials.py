@@ -38,7 +38,8 @@ class Burials:
         if self._config.unreadable is Unreadable.STOP:
             raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
         became = "passed over"
-        if self._config.unreadable is Unreadable.DEAD_LETTER and message.physical_offset is not None:
+        is_buried = self._config.unreadable is Unreadable.DEAD_LETTER and not self._config.is_broadcasting
+        if is_buried and message.physical_offset is not None:
             known = self._buried.pop((queue, message.queue_offset), None)
             if known is None:
                 self._reach.begin(self._bury(message, queue, message.physical_offset))

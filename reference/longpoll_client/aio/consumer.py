@@ -70,7 +70,7 @@ class AsyncConsumer(ABC):
     async def committed(self, queue: MessageQueue) -> int | None:
         """As `PushConsumer.committed`."""
         await self._member.route(queue.topic)
-        return await self._member.calls.committed(queue)
+        return await self._member.places.stored(queue)
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """As `PushConsumer.offset_for_timestamp`."""

@@ -2,7 +2,7 @@
 
 The requests are those of the threads' client (`offsets`, `consume.membership`), and so is what is made of the answers.
 
-Leaves out when anything is asked (`member`).
+Leaves out when anything is asked (`member`), and where offsets are kept (`places`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longpoll_client.consume.membership import back_header, heartbeat_body
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.link.calls import Callback
 from longpoll_client.link.routes import Route
-from longpoll_client.offsets import Request, is_retry, query_request, start_request, store_request, succeeded
+from longpoll_client.offsets import Request, start_request, succeeded
 from longpoll_client.settings import ConsumerConfig, StartAt
 from longpoll_protocol.bodies import CheckClientData, ConsumerList, ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -97,9 +97,14 @@ class LoopReach:
             with KeepGoing(log, "what a consumer does beside the loop failed"):
                 await work
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            # Of a task that was cancelled before its first step this was never begun, which Python warns of.
+            work.close()
+
         task = asyncio.create_task(kept())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     async def close(self) -> None:
         """End everything for good, but for the task that calls this."""
@@ -143,13 +148,12 @@ class _Asking:
 
 
 class GroupCalls:
-    """What one member asks. Invariant: `_stored` has each queue's offset that its broker is known to have or imply."""
+    """What one member asks. Invariant: `_told` are the brokers that have heard of it the last time."""
 
     def __init__(self, instance: AsyncInstance, config: ConsumerConfig, consume_type: ConsumeType) -> None:
         self._instance = instance
         self._config = config
         self._consume_type = consume_type
-        self._stored: dict[MessageQueue, int] = {}
         self._told: list[str] = []
 
     async def ask(self, address: str, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
@@ -220,70 +224,18 @@ class GroupCalls:
             if isinstance(error, BaseException):
                 log.warning("leaving group %s: %s", self._config.group, error)
 
-    # ------------------------------------------------------------ places
-
-    async def begin(self, queue: MessageQueue) -> int:
-        """Where the group stopped; if it has not begun, where the config says. Raises a ClientError.
-
-        As `RemoteOffsets.begin`: what begins is stored, so that the next member goes on from there.
-        """
-        known = self._stored.get(queue)
-        start_at = self._config.start_at
-        begins = known is None and start_at is not StartAt.STORED and not is_retry(queue)
-        stored = await self._stored_offset(queue)
-        if begins:
-            # A broker of 4.x says 0 of a group that has not begun, so there an offset of 0 counts as none.
-            offset = stored or await self._start(queue, start_at)
-        elif stored is not None:
-            offset = stored
-        elif known is not None:
-            offset = known
-        else:
-            offset = 0 if is_retry(queue) else await self._start(queue, StartAt.LAST)
-        self._stored[queue] = offset
-        return offset
-
-    async def store(self, queue: MessageQueue, offset: int) -> None:
-        """Store where the group stands, unless the broker has it already. Raises a ClientError."""
-        if self._stored.get(queue) != offset:
-            await self.reset(queue, offset)
-
-    async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Store where the group is to stand. Raises a ClientError."""
-        await self._ask_of(queue, store_request(self._config.group, queue, offset))
-        self._stored[queue] = offset
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Store the queue's next place, also when it is one that was stored before."""
-        self._stored.pop(queue, None)
+    # ------------------------------------------------------------ queues
 
     async def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
         """The offset of a queue's first message, its end, or the first at or after a time. Raises a ClientError."""
-        answer = await self._ask_of(queue, start_request(queue, start_at, timestamp_ms))
+        answer = await self.ask_of(queue, start_request(queue, start_at, timestamp_ms))
         return OffsetResponseHeader.decode(answer.ext_fields).offset
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """What is stored of a queue; None when nothing is. Raises a ClientError."""
-        return await self._stored_offset(queue)
 
     async def send_back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> None:
         """Have the broker give a message to the group again later, or make it a dead letter. Raises a ClientError."""
         header = back_header(self._config, physical_offset, msg_id, queue, delay_level)
-        await self._ask_of(queue, (RequestCode.CONSUMER_SEND_MSG_BACK, header))
+        await self.ask_of(queue, (RequestCode.CONSUMER_SEND_MSG_BACK, header))
 
-    async def _start(self, queue: MessageQueue, start_at: StartAt) -> int:
-        offset = await self.find(queue, start_at, self._config.start_timestamp_ms)
-        await self.reset(queue, offset)
-        return offset
-
-    async def _stored_offset(self, queue: MessageQueue) -> int | None:
-        try:
-            answer = await self._ask_of(queue, query_request(self._config.group, queue))
-        except RefusedError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
-        return OffsetResponseHeader.decode(answer.ext_fields).offset
-
-    async def _ask_of(self, queue: MessageQueue, request: Request) -> Command:
+    async def ask_of(self, queue: MessageQueue, request: Request) -> Command:
+        """Ask a queue's broker, likewise; raises RefusedError or another ClientError."""
         return await self.ask(self._instance.routes.address(queue.broker_name), *request)

@@ -1,7 +1,7 @@
 """A member of a consumer group on an event loop: shares the queues with the others, has them pulled, keeps offsets.
 
 Its pullers, the answers to what brokers ask, and how members share are those of the client on threads; what waits is
-awaited here. Leaves out broadcasting, which has threads.
+awaited here. Leaves out where offsets are kept (`places`).
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
@@ -16,10 +16,10 @@ from longpoll_client.aio.burials import Burials
 from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
+from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Wanted
 from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
-from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import SHARING_S
 from longpoll_client.consume.statistics import Statistics
@@ -28,6 +28,7 @@ from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.offsets import OffsetsFile
 from longpoll_client.settings import ConsumerConfig, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
@@ -62,8 +63,6 @@ class AsyncMember:
 
         `is_busy` says whether the listener has messages of a queue right now, in order.
         """
-        if config.is_broadcasting:
-            raise ConfigError("broadcasting keeps its offsets in a file: use PushConsumer or PullConsumer on threads")
         self.config = config
         self.statistics = Statistics(runtime)
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
@@ -73,7 +72,7 @@ class AsyncMember:
         self._name_server = name_server
         self._deliver = deliver
         self._is_push = direct is not None
-        self._is_orderly = is_orderly
+        self._is_orderly = is_orderly and not config.is_broadcasting
         self._is_busy = is_busy
         self._on_share = on_share
         self._started_ms = 0
@@ -88,14 +87,15 @@ class AsyncMember:
         self.reach = LoopReach(self._instance)
         self.calls = GroupCalls(self._instance, config, self._consume_type)
         self._asked = Asked(self.reach, self._state, direct, self.rebalance_soon, self._move_soon)
-        self.locks = AsyncLocks(self._instance, self.calls, config.group, is_orderly=is_orderly)
-        span_max = None if is_orderly else config.cached_span_max
-        limits = FlowLimits(config.cached_count_max, config.cached_size_max, span_max)
-        self._settings = PullSettings(
-            config.group, config.batch_count_max, config.hold_ms, config.pull_timeout_s, limits, commits=True
-        )
+        self.places: Places
+        if config.is_broadcasting:
+            self.places = FilePlaces(self.calls, config, OffsetsFile(runtime.files, config.offsets_file))
+        else:
+            self.places = BrokerPlaces(self.calls, config)
+        self.locks = AsyncLocks(self._instance, self.calls, config.group, is_orderly=self._is_orderly)
+        self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
         self.own = Queues(
-            runtime, self.lifecycle, doubt=self.calls.doubt, make=self._make_puller, on_share=self._shared
+            runtime, self.lifecycle, doubt=self.places.doubt, make=self._make_puller, on_share=self._shared
         )
         self._unreadable = Burials(self.reach, self.calls, config, self.statistics)
         self._sharing = asyncio.Lock()
@@ -191,7 +191,7 @@ class AsyncMember:
         routes = await self._routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
             await self.calls.check_filter(self.wanted.subscriptions[topic], route)
-        if self._is_push:
+        if self._is_push and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
             self.wanted.want(self.wanted.make(self.retry_topic, "*", "TAG"))
         await self._tell(list(routes.values()))
@@ -208,6 +208,7 @@ class AsyncMember:
         self.own.drop_all()
         if self._started_ms:
             await self._persist()
+            await self.places.close()
             await self.locks.unlock(self.own.pullers())
             if self.wanted.assigned is None:
                 await self.calls.leave()
@@ -257,7 +258,7 @@ class AsyncMember:
         if not puller.is_locked:
             return
         try:
-            await self.calls.store(queue, puller.offset_done)
+            await self.places.store(queue, puller.offset_done)
         except LongpollError as error:
             log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
 
@@ -330,6 +331,8 @@ class AsyncMember:
         assigned = self.wanted.assigned
         if assigned is not None:
             return tuple(queue for queue in assigned if queue.topic == route.topic)
+        if self.config.is_broadcasting:
+            return route.readable
         members = await self.calls.members(route)
         if self._instance.client_id not in members:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
@@ -338,7 +341,7 @@ class AsyncMember:
         return self.config.allocate(self._instance.client_id, members, route.readable)
 
     async def _begin(self, queue: MessageQueue, locked_until_ns: int | None) -> None:
-        offset = await self.calls.begin(queue)
+        offset = await self.places.begin(queue)
         subscription = self.wanted.subscriptions.get(queue.topic)
         if subscription is not None:
             # Else it is not wanted any more since a moment ago, and the next rebalance knows.
@@ -412,7 +415,7 @@ class AsyncMember:
             for queue in sorted(moving):
                 await self._give_up(queue, stores=False)
                 try:
-                    await self.calls.reset(queue, offsets[queue])
+                    await self.places.reset(queue, offsets[queue])
                 except LongpollError as error:
                     log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
         await self._rebalance()

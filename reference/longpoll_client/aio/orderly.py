@@ -108,7 +108,9 @@ class InOrder:
     async def _are_dead(self, puller: Puller, active: _Active, messages: list[ReceivedMessage]) -> bool:
         """Whether all of them were put off often enough and are dead letters now."""
         most = self._config.reconsume_count_max
-        if most is None or any(self._shown(message, active).reconsume_times < most for message in messages):
+        if self._config.is_broadcasting or most is None:
+            return False
+        if any(self._shown(message, active).reconsume_times < most for message in messages):
             return False
         try:
             for message in messages:

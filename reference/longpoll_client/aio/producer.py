@@ -35,7 +35,7 @@ from longpoll_client.produce.outgoing import (
     single_parcel,
 )
 from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.requests import OnReply, reply_to
+from longpoll_client.produce.requests import AsksLater, OnReply, reply_to
 from longpoll_client.produce.sending import Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
@@ -65,7 +65,7 @@ class _Sending:
     begun_ns: int
 
 
-class AsyncProducer:
+class AsyncProducer(AsksLater):
     """Sends messages to any topic, from the tasks of one event loop.
 
     A send that is cancelled is not tried again; its message may be stored all the same.
@@ -203,20 +203,9 @@ class AsyncProducer:
         message = OutgoingMessage(body, tags, keys, properties or {})
         return await self._replied(self._asking(), topic, message, select, timeout_s)
 
-    def request_async(
-        self,
-        topic: str,
-        message: OutgoingMessage,
-        on_reply: OnReply,
-        *,
-        select: Select | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+    def _request_later(
+        self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
     ) -> None:
-        """As `request`, without waiting: `on_reply` gets the reply, or the ClientError instead, once, on the loop.
-
-        It must not wait. Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on
-        their way: then `on_reply` is not called.
-        """
         requests = self._asking()
         self._check_room()
         check_message(topic, message.body, message.properties)

@@ -19,7 +19,7 @@ from attrs import define
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import InOrder
-from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S
+from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
 from longpoll_client.consume.listening import Deliveries
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
@@ -283,6 +283,9 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _sent_back(self, lot: _Lot, delay_level: int) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
+        if self._config.is_broadcasting:
+            tell_not_again(self._config.group, lot.messages)
+            return []
         kept = []
         for message in lot.messages:
             try:

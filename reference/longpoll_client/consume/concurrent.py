@@ -16,7 +16,7 @@ from attrs import define
 
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, ask_listener
+from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, ask_listener, place_of
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
@@ -99,14 +99,7 @@ class ConcurrentListening(Listening):
     ) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
         if self._config.is_broadcasting:
-            for message in messages:
-                log.warning(
-                    "group %s is broadcast to, so %s queue %d offset %d does not come again",
-                    self._config.group,
-                    message.topic,
-                    message.queue_id,
-                    message.queue_offset,
-                )
+            tell_not_again(self._config.group, messages)
             return []
         kept = []
         for message in messages:
@@ -136,3 +129,9 @@ class ConcurrentListening(Listening):
                 given.messages[0].queue_offset,
             )
             self._put_off(given.puller, given.messages, 0, 0)
+
+
+def tell_not_again(group: str, messages: Sequence[ReceivedMessage]) -> None:
+    """Say that messages which a listener has put off do not come again, for the group is broadcast to."""
+    for message in messages:
+        log.warning("group %s is broadcast to, so %s does not come again", group, place_of(message))

@@ -17,7 +17,6 @@ from typing import Protocol
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership, back_header
 from longpoll_client.consume.own_queues import OnShare, OwnQueues, check_seek
-from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import Sharing
 from longpoll_client.consume.statistics import Statistics
@@ -26,7 +25,7 @@ from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
-from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask, find_start
+from longpoll_client.offsets import LocalOffsets, OffsetsFile, OffsetStore, RemoteOffsets, ask, find_start
 from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
@@ -88,23 +87,13 @@ class GroupMember:
         )
         self._offsets: OffsetStore
         if config.is_broadcasting:
-            self._offsets = LocalOffsets(self._instance, runtime.files, config.offsets_file)
+            self._offsets = LocalOffsets(self._instance, OffsetsFile(runtime.files, config.offsets_file))
         else:
             self._offsets = RemoteOffsets(self._instance, config.group)
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._membership = Membership(self._instance, config, self._consume_type)
         self._timer = Timer(runtime, f"consumer-{config.group}")
-        limits = FlowLimits(
-            config.cached_count_max, config.cached_size_max, None if self._is_orderly else config.cached_span_max
-        )
-        self._settings = PullSettings(
-            config.group,
-            config.batch_count_max,
-            config.hold_ms,
-            config.pull_timeout_s,
-            limits,
-            not config.is_broadcasting,
-        )
+        self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
         self._queues = OwnQueues(
             runtime, config, self.lifecycle, offsets=self._offsets, make=self._make_puller, on_share=on_share
         )

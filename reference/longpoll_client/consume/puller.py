@@ -21,6 +21,7 @@ from longpoll_client.link.calls import Answer, Callback
 from longpoll_client.link.routes import MASTER_ID
 from longpoll_client.link.source import Source
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
+from longpoll_client.settings import ConsumerConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
@@ -59,6 +60,19 @@ class PullSettings:
     limits: FlowLimits
     commits: bool
     """Whether a pull carries the group's offset along; not when broadcasting."""
+
+    @classmethod
+    def of(cls, config: ConsumerConfig, *, is_orderly: bool) -> PullSettings:
+        """Those of a consumer whose queues are locked, if it `is_orderly`."""
+        span_max = None if is_orderly else config.cached_span_max
+        return cls(
+            config.group,
+            config.batch_count_max,
+            config.hold_ms,
+            config.pull_timeout_s,
+            FlowLimits(config.cached_count_max, config.cached_size_max, span_max),
+            commits=not config.is_broadcasting,
+        )
 
 
 @frozen

@@ -26,7 +26,7 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import OnReply, Requests, reply_to
+from longpoll_client.produce.requests import AsksLater, OnReply, Requests, reply_to
 from longpoll_client.produce.sending import ManySends, Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
@@ -39,7 +39,7 @@ from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
 
-class Producer(Closeable):
+class Producer(Closeable, AsksLater):
     """Sends messages to any topic; may be used from many threads.
 
     Invariant: `_turn` counts the queues picked in turn and changes under `_lock`.
@@ -224,19 +224,9 @@ class Producer(Closeable):
             raise outcomes[0]
         return outcomes[0]
 
-    def request_async(
-        self,
-        topic: str,
-        message: OutgoingMessage,
-        on_reply: OnReply,
-        *,
-        select: Select | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+    def _request_later(
+        self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
     ) -> None:
-        """Send one message and wait until its broker has it; `on_reply` gets the reply, or the ClientError instead.
-
-        That happens once, on a thread of the client's, unless this raises as `send` does.
-        """
         if self._requests is None:
             raise ConfigError("a producer with the connections of another client cannot wait for replies")
         self._instance.publish_route(topic)

@@ -13,14 +13,18 @@ Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUti
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
 from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
+from longpoll_client.produce.outgoing import OutgoingMessage
+from longpoll_client.produce.tries import Select
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.compression import unpack
@@ -49,6 +53,34 @@ NOT_STORED = -1
 
 OnReply: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
+
+
+class AsksLater(ABC):
+    """What a producer on threads and one of an event loop have alike: a request whose reply nobody waits for."""
+
+    def request_async(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        on_reply: OnReply,
+        *,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Send one message; `on_reply` gets the reply, or the ClientError instead, once. It must not wait.
+
+        On threads this returns when the broker has the message, and `on_reply` is called on a thread of the client's;
+        on an event loop it returns at once, and `on_reply` is called on the loop. Raises ConfigError, LifecycleError or
+        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `on_reply` is not
+        called.
+        """
+        self._request_later(topic, message, on_reply, select, timeout_s)
+
+    @abstractmethod
+    def _request_later(
+        self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
+    ) -> None:
+        """Do so."""
 
 
 class Replies:
