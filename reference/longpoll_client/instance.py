@@ -105,12 +105,12 @@ class ClientInstance(Closeable):
         doubt on is used too, after a second, for a name server that says nothing must not keep sends from a broker.
         """
         self._lifecycle.check_open()
+        fresh = self.fresh_route(topic)
+        if fresh is not None:
+            return fresh
         with self._lock:
             known = self._routes.known(topic)
             usable = self._routes.usable(topic)
-            fresh = self._routes.fresh(topic, self.runtime.monotonic_ns())
-        if fresh is not None:
-            return fresh
         if known is None:
             return self._ask_publish_route(topic)
         answered = self.runtime.event()

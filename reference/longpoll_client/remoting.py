@@ -4,6 +4,11 @@ Any thread may call. Writing takes a caller longer than all else, and lets the o
 writes on the caller's own thread only while few others wait for answers; where many do, and while the reader thread is
 at work anyway, that one sends at once what has gathered. It also receives, runs the callbacks, and ends what is late.
 
+A caller that waits, and lately was always alone in that, reads its own answer, for two hand-overs from thread to thread
+cost more than all else of a call. It leads: the reader thread leaves the socket to it, and still ends what is late.
+Whatever else comes is left to the reader thread, and the leader waits like others from then on; no callback ever runs
+on a caller's thread.
+
 Leaves out which broker to ask (`instance`) and what to say to it (`producer`, `consumer`).
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
@@ -15,6 +20,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from attrs import define, field
+
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, Write
@@ -24,7 +31,7 @@ from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
-from longpoll_runtime import PARTS_MAX, Runtime
+from longpoll_runtime import PARTS_MAX, Event, Poller, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError
 
@@ -37,6 +44,32 @@ ALONE_COUNT_MAX: Final = 4
 """While more calls than this wait for answers, a caller leaves its bytes to the reader thread."""
 # Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
 GRACE_S: Final = 5.0
+ALONE_CALLS_MIN: Final = 8
+"""A row of calls, each made while no other waited: after more than this one that waits reads its answer itself."""
+
+
+@define(slots=True, eq=False)
+class _Waiting:
+    """A caller that waits for its answer; `answered` is made when it waits for another thread to take it."""
+
+    answers: list[Answer] = field(factory=list)
+    answered: Event | None = None
+
+    def receive(self, answer: Answer) -> None:
+        """Take the answer, on the reader thread."""
+        self.answers.append(answer)
+        # The waiter makes the event first and looks for the answer then, so one of both sees the other.
+        if self.answered is not None:
+            self.answered.set()
+
+
+@define(slots=True, eq=False)
+class _Left:
+    """What a leader has read, and leaves to the reader thread."""
+
+    commands: list[Command] = field(factory=list)
+    failure: ClientError | None = None
+    """Why nothing more can be read."""
 
 
 class RemotingClient:
@@ -46,10 +79,11 @@ class RemotingClient:
     whether it knew the request; callbacks run there too, so neither may wait for an answer of this connection.
     Raises UnreachableError.
 
-    Invariant, under `_lock`, but for what is received, which is the reader thread's: once the exchange has a failure
-    nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false) `_output` is empty, or
-    the socket is full and its room waited for (`_is_full`), or the thread is being woken; and it wakes at `_due_ns`, at
-    or before the first deadline.
+    Invariant, under `_lock`, but for what is received, which is the reader thread's or the leader's: once the exchange
+    has a failure nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false)
+    `_output` is empty, or the socket is full and its room waited for (`_is_full`), or the thread or the leader is being
+    woken; and it wakes at `_due_ns`, at or before the first deadline. While `_is_led` one caller alone receives, within
+    `_leading`, and `_poller` does not watch the socket, which is closed within `_leading` too.
     """
 
     def __init__(
@@ -71,6 +105,13 @@ class RemotingClient:
         self._is_full = False
         self._is_awake = True
         self._due_ns: int | None = None
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._alone_count = 0
+        self._is_led = False
+        self._leading = runtime.lock()
+        self._leader_poller: Poller | None = None
+        self._left: list[_Left] = []
+        self._interrupted = ConnectionLostError(f"a call to {self.address} was interrupted while it was reading")
         try:
             self._socket = runtime.connect(host, port, connect_timeout_s)
         except OSError as error:
@@ -105,20 +146,22 @@ class RemotingClient:
         """
         if self._thread.is_current():
             raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
-        answered = self._runtime.event()
-        answers: list[Answer] = []
-
-        def receive(answer: Answer) -> None:
-            answers.append(answer)
-            answered.set()
-
-        self.begin(code, write, receive, timeout_s)
-        if not answered.wait(wait_ns(timeout_s) / 1e9 + GRACE_S):
-            raise AnswerTimeoutError(f"{self._exchange.name(code)}: no answer within {timeout_s:g} s")
-        answer = answers[0]
-        if isinstance(answer, ClientError):
-            raise answer
-        return answer
+        waiting = _Waiting()
+        end_s = wait_ns(timeout_s) / 1e9 + GRACE_S
+        leader_opaque = self._begin(code, write, waiting.receive, timeout_s, may_lead=True)
+        if leader_opaque is not None:
+            with self._leading:
+                answer = self._lead(leader_opaque, end_s)
+            if answer is not None:
+                return answer
+        if not waiting.answers:
+            waiting.answered = self._runtime.event()
+            if not waiting.answers and not waiting.answered.wait(end_s):
+                raise AnswerTimeoutError(f"{self._exchange.name(code)}: no answer within {timeout_s:g} s")
+        told = waiting.answers[0]
+        if isinstance(told, ClientError):
+            raise told
+        return told
 
     def call_async(
         self,
@@ -137,14 +180,24 @@ class RemotingClient:
 
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> None:
         """The same with a request that the caller writes."""
+        self._begin(code, write, callback, timeout_s, may_lead=False)
+
+    def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float, *, may_lead: bool) -> int | None:
+        """Add a call and have it sent; its opaque where the caller is to lead."""
         now_ns = self._runtime.monotonic_ns()
         with self._lock:
-            self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
+            is_alone = not self._exchange.calls.pending
+            opaque = self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
             deadline_ns = now_ns + wait_ns(timeout_s)
             if self._due_ns is None or deadline_ns < self._due_ns:
                 self._due_ns = deadline_ns
                 if not self._is_awake:
                     self._poller.wake()
+            self._alone_count = self._alone_count + 1 if is_alone else 0
+            if not may_lead or self._alone_count <= ALONE_CALLS_MIN or self._is_awake or self._output.parts:
+                return None
+            self._begin_to_lead()
+        return opaque
 
     @property
     def is_signed(self) -> bool:
@@ -186,17 +239,38 @@ class RemotingClient:
 
     def _write(self, buffers: list[Buffer]) -> None:
         """Send what the socket takes, or have the reader thread do it; raises LocalProtocolError."""
-        if not self._output.add(buffers) or self._is_awake:
+        if self._is_awake or self._output.parts or len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
             # Whoever was first has seen to it, or the reader thread does before it sleeps.
+            if self._output.add(buffers) and not self._is_awake:
+                self._poller.wake()
             return
-        if len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
-            self._poller.wake()
-        else:
+        self._output.add(self._unsent(buffers))
+        if self._output.parts:
             self._send_output()
+
+    def _unsent(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Send what the socket takes at once; the rest, while nothing else waits. A broken socket shows when read."""
+        size = self._output.size_with(buffers)
+        try:
+            sent = self._socket.send_parts(buffers)
+        except BlockingIOError:
+            return buffers
+        except OSError:
+            return []
+        if sent == size:
+            return []
+        rest = Output(self.address)
+        rest.add(buffers)
+        rest.sent(sent)
+        return list(rest.parts)
 
     def _send_output(self) -> None:
         """Send what the socket takes; for the rest wait until it has room."""
         self._flush()
+        if self._is_led:
+            if self._output.parts and self._leader_poller is not None:
+                self._leader_poller.wake()
+            return
         if bool(self._output.parts) != self._is_full:
             self._is_full = not self._is_full
             self._poller.modify(self._socket, read=True, write=self._is_full, data=None)
@@ -211,17 +285,76 @@ class RemotingClient:
             except OSError:
                 self._output.clear()
 
+    # ------------------------------------------------------------ on a caller's thread, that of the leader
+
+    def _begin_to_lead(self) -> None:
+        """Take the socket from the reader thread, which sleeps; with the lock."""
+        if self._leader_poller is None:
+            self._leader_poller = self._runtime.poller()
+            self._leader_poller.register(self._socket, read=True, write=False, data=None)
+        self._is_led = True
+        self._poller.unregister(self._socket)
+
+    def _lead(self, opaque: int, wait_s: float) -> Command | None:
+        """Read until the answer is there, and leave all else; None when another thread takes it, or has told of it."""
+        assert self._leader_poller is not None
+        end_ns = self._runtime.monotonic_ns() + wait_ns(wait_s)
+        left = _Left()
+        commands: Sequence[Command] = ()
+        answer: Command | None = None
+        try:
+            while not (commands or left.failure or self._has_to_leave(opaque)):
+                left_s = (end_ns - self._runtime.monotonic_ns()) / 1e9
+                if left_s <= 0.0:
+                    break
+                if self._leader_poller.poll(left_s):
+                    # Bytes that were received and are nowhere would be missed by all who come after.
+                    left.failure = self._interrupted
+                    commands, failure = self._receive()
+                    answer = self._own(commands, opaque)
+                    left.commands = [command for command in commands if command is not answer]
+                    left.failure = failure
+        finally:
+            self._leave(left)
+        return answer
+
+    def _has_to_leave(self, opaque: int) -> bool:
+        """Whether somebody else has ended the call or the connection, or waits for room on the socket."""
+        with self._lock:
+            return opaque not in self._exchange.calls.pending or bool(self._output.parts)
+
+    def _own(self, commands: Sequence[Command], opaque: int) -> Command | None:
+        """The answer to a call, if it is among these and the call has not ended before."""
+        for command in commands:
+            if command.is_response and command.opaque == opaque:
+                with self._lock:
+                    return command if self._exchange.answered(command) is not None else None
+        return None
+
+    def _leave(self, left: _Left) -> None:
+        """Let the reader thread have the socket again, with what was read of it."""
+        with self._lock:
+            self._is_led = False
+            if left.commands or left.failure is not None:
+                self._left.append(left)
+            if self._exchange.failure is None:
+                self._poller.register(self._socket, read=True, write=self._is_full, data=None)
+                if self._left or self._output.parts:
+                    self._poller.wake()
+
     # ------------------------------------------------------------ on the reader thread
 
     def _run(self) -> None:
-        buffer = bytearray(RECEIVE_SIZE)
         failure: ClientError | None = None
         while failure is None:
             ready = self._poller.poll(self._fall_asleep())
-            self._wake_up(is_writable=any(writable for _data, _readable, writable in ready))
+            is_led, left = self._wake_up(is_writable=any(writable for _data, _readable, writable in ready))
+            for each in left:
+                failure = self._handle(each.commands) or each.failure or failure
             for _data, readable, _writable in ready:
-                if readable:
-                    failure = self._receive(buffer) or failure
+                if readable and not is_led and failure is None:
+                    commands, failure = self._receive()
+                    failure = self._handle(commands) or failure
             self._expire()
             with self._lock:
                 failure = failure or self._exchange.failure
@@ -236,45 +369,57 @@ class RemotingClient:
             due_ns = self._due_ns
         return None if due_ns is None else min(max(0.0, (due_ns - self._runtime.monotonic_ns()) / 1e9), SLEEP_S_MAX)
 
-    def _wake_up(self, *, is_writable: bool) -> None:
+    def _wake_up(self, *, is_writable: bool) -> tuple[bool, list[_Left]]:
+        """Whether a caller reads, and what others that did have left."""
         with self._lock:
             self._is_awake = True
-            if is_writable:
+            if is_writable and not self._is_led:
                 self._send_output()
+            left, self._left = self._left, []
+            return self._is_led, left
 
-    def _receive(self, buffer: bytearray) -> ClientError | None:
-        """Receive once and handle every whole command; why the connection ended, if it did."""
+    def _receive(self) -> tuple[list[Command], ClientError | None]:
+        """Receive once: every whole command, and why the connection ended, if it did; the leader's too."""
+        commands: list[Command] = []
         try:
-            size = self._socket.recv_into(buffer)
+            size = self._socket.recv_into(self._buffer)
         except BlockingIOError:
-            return None
+            return commands, None
         except OSError as error:
-            return ConnectionLostError(f"the connection to {self.address} broke: {error.strerror or error}")
+            return commands, ConnectionLostError(f"the connection to {self.address} broke: {error.strerror or error}")
         if size == 0:
-            return ConnectionLostError(f"{self.address} closed the connection")
-        self._exchange.receive(memoryview(buffer)[:size], self._runtime.monotonic_ns())
-        try:
-            self._handle_all()
-        except ConnectionLostError as error:
-            return error
-        except FAULTS as error:
-            log.exception("what %s sent could not be served", self.address)
-            return ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}")
-        return None
-
-    def _handle_all(self) -> None:
-        """Handle every whole command, in order; raises ConnectionLostError after those that are."""
-        answers: list[Command] = []
+            return commands, ConnectionLostError(f"{self.address} closed the connection")
+        with self._lock:
+            self._exchange.receive(memoryview(self._buffer)[:size], self._runtime.monotonic_ns())
         try:
             while (command := self._exchange.next_command()) is not None:
+                commands.append(command)
+        except ConnectionLostError as error:
+            return commands, error
+        except FAULTS as error:
+            return commands, self._unserved(error)
+        return commands, None
+
+    def _unserved(self, error: Exception) -> ConnectionLostError:
+        log.error("what %s sent could not be served", self.address, exc_info=error)
+        return ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}")
+
+    def _handle(self, commands: Sequence[Command]) -> ClientError | None:
+        """Handle commands, in order; why the connection is to end, if one could not be."""
+        answers: list[Command] = []
+        try:
+            for command in commands:
                 if command.is_response:
                     answers.append(command)
                 else:
                     self._answered(answers)
                     answers = []
                     self._requested(command)
+        except FAULTS as error:
+            return self._unserved(error)
         finally:
             self._answered(answers)
+        return None
 
     def _answered(self, answers: Sequence[Command]) -> None:
         """Tell who asked."""
@@ -300,6 +445,8 @@ class RemotingClient:
                 return
             expired = self._exchange.expire(now_ns)
             self._due_ns = self._exchange.first_deadline_ns()
+            if expired and self._leader_poller is not None:
+                self._leader_poller.wake()
         for call, error in expired:
             self._exchange.tell(call, error)
 
@@ -307,8 +454,13 @@ class RemotingClient:
         with self._lock:
             lost = self._exchange.lose(failure)
             self._output.clear()
-            self._poller.unregister(self._socket)
+            if self._leader_poller is not None:
+                self._leader_poller.wake()
+        # A leader leaves at once, for it calls nobody back.
+        with self._leading, self._lock:
             self._socket.close()
             self._poller.close()
+            if self._leader_poller is not None:
+                self._leader_poller.close()
         for call, error in lost:
             self._exchange.tell(call, error)

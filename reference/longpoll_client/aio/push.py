@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-import msgspec
-from attrs import define
+from attrs import define, field
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
@@ -30,7 +29,6 @@ from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
-from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +36,22 @@ AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answe
 """Is awaited by up to `thread_count` tasks at once."""
 
 
-@with_table
-class _Lot(msgspec.Struct, frozen=True, eq=False):
-    """Messages that a listener is to be given."""
+@define(slots=True, eq=False)
+class _Lot:
+    """Messages that the listener is to be given, a few at a time, by whichever tasks are free."""
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
     """As they were pulled."""
     again_count: int
     """How often it had them already without the broker knowing."""
+    taken_count: int = 0
+    """How many of them tasks have taken."""
+
+    def rest(self, at: int) -> _Lot:
+        """Take everything from a place on, as a lot of its own."""
+        self.taken_count = len(self.messages)
+        return _Lot(self.puller, self.messages[at:], self.again_count)
 
 
 @define(slots=True, eq=False)
@@ -58,12 +63,21 @@ class _Giving:
     """When the listener was called that has not answered yet; 0: none."""
     is_late: bool = False
     """Whether that was cancelled: its messages are sent back, unless it answers all the same."""
+    puller: Puller | None = None
+    """Of which queue `consumed` are."""
+    consumed: list[ReceivedMessage] = field(factory=list)
+    """What the listener has consumed in this turn of the loop, and nobody was told of yet."""
+    took_ns: int = 0
+    """How long it had these."""
+    is_due: bool = False
+    """Whether they will be told of in the loop's next turn, before anything that the listener has woken."""
 
 
 class _Lots:
     """What waits for a task, and the tasks that wait for something: `asyncio.Queue` at a third of its price.
 
-    Invariant: while `ready` has anything no task waits that was not woken.
+    One task is woken at a time, and wakes the next where more is left than it has taken: where listeners answer at once
+    one task does it all. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
     """
 
     def __init__(self) -> None:
@@ -76,14 +90,24 @@ class _Lots:
         self.ready.append(lot)
         self._wake()
 
-    def put_all(self, lots: Sequence[_Lot]) -> None:
-        """Have each taken by a task."""
-        self.ready += lots
-        for _lot in lots[: len(self._idle)]:
+    def next_of(self, lot: _Lot, count: int) -> Sequence[ReceivedMessage]:
+        """Take `count` messages of a lot that was the `first`; none are left when it is empty."""
+        at = lot.taken_count
+        lot.taken_count = end = at + count
+        if end >= len(lot.messages) and self.ready and self.ready[0] is lot:
+            self.ready.popleft()
+        if self._idle and self.ready:
+            self._wake()
+        return lot.messages[at:end]
+
+    def take_first(self) -> None:
+        """Nobody else is to have what was the `first`."""
+        self.ready.popleft()
+        if self._idle and self.ready:
             self._wake()
 
-    async def take(self) -> _Lot | None:
-        """The next one, as soon as there is one."""
+    async def first(self) -> _Lot | None:
+        """The first one, as soon as there is one; it stays the first until it is taken."""
         while not self.ready:
             waiting = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
@@ -93,7 +117,7 @@ class _Lots:
                 if self.ready:
                     self._wake()
                 raise
-        return self.ready.popleft()
+        return self.ready[0]
 
     def _wake(self) -> None:
         while self._idle:
@@ -191,9 +215,8 @@ class AsyncPushConsumer(AsyncConsumer):
     # ------------------------------------------------------------ for the member
 
     def _deliver(self, batch: Batch) -> None:
-        """Share a pull's messages out in small lots."""
-        size, puller, messages = self._config.consume_count_max, batch.puller, batch.messages
-        self._lots.put_all([_Lot(puller, messages[at : at + size], 0) for at in range(0, len(messages), size)])
+        """Have a pull's messages given to the listener."""
+        self._lots.put(_Lot(batch.puller, batch.messages, 0))
 
     def _deliver_in_order(self, batch: Batch) -> None:
         self._in_order.deliver(batch)
@@ -240,15 +263,17 @@ class AsyncPushConsumer(AsyncConsumer):
         lots, lifecycle = self._lots, self._member.lifecycle
         give = self._give_in_order if self._is_orderly else self._consume
         with self._calling() as giving:
-            while (lot := lots.ready.popleft() if lots.ready else await lots.take()) is not None:
+            while (lot := await lots.first()) is not None:
                 if lifecycle.is_closed:
                     return
                 try:
                     await give(giving, lot)
                 except FAULTS:
                     log.exception("a listener's task of group %s failed at its lot", self._config.group)
+            lots.take_first()
 
     async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
+        self._lots.take_first()
         await self._in_order.consume(lot.puller, partial(self._is_consumed, giving))
 
     async def _is_consumed(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> bool:
@@ -256,22 +281,52 @@ class AsyncPushConsumer(AsyncConsumer):
         return answer is ConsumeStatus.SUCCESS
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
-        puller, messages, again_count = lot.puller, lot.messages, lot.again_count
-        if not puller.is_open and (puller.is_dropped or puller.defer(partial(self._lots.put, lot))):
-            return
-        shown = all_as_shown(messages, puller.queue.topic, self._member.retry_topic, again_count)
-        began_ns = self._now_ns()
-        if self._config.hooks:
-            answer, _error = await self._watched(giving, shown)
-        else:
-            answer, _error = await self._answer(giving, shown)
-        is_consumed = answer is ConsumeStatus.SUCCESS
-        took_ms = (self._now_ns() - began_ns) / 1e6
-        self._statistics.given(puller.queue.topic, len(messages), took_ms, is_consumed=is_consumed)
-        if is_consumed:
-            puller.done(messages)
-        elif not puller.is_dropped:
-            await self._put_off(lot, answer.delay_level if isinstance(answer, Later) else 0)
+        """Give the listener what is left of a lot, a few messages at a time, as far as no other task takes them."""
+        puller, size, lifecycle = lot.puller, self._config.consume_count_max, self._member.lifecycle
+        ask = self._watched if self._config.hooks else self._answer
+        while not lifecycle.is_closed and (messages := self._lots.next_of(lot, size)):
+            if not puller.is_open:
+                rest = lot.rest(lot.taken_count - size)
+                if not puller.is_dropped:
+                    puller.defer(partial(self._lots.put, rest))
+                return
+            if not giving.is_due:
+                giving.is_due = True
+                asyncio.get_running_loop().call_soon(self._turned, giving)
+            shown = all_as_shown(messages, puller.queue.topic, self._member.retry_topic, lot.again_count)
+            began_ns = self._now_ns()
+            answer, _error = await ask(giving, shown)
+            took_ns = self._now_ns() - began_ns
+            if answer is ConsumeStatus.SUCCESS:
+                self._consumed(giving, puller, messages, took_ns)
+                continue
+            self._statistics.given(puller.queue.topic, len(messages), took_ns / 1e6, is_consumed=False)
+            if not puller.is_dropped:
+                put_off = _Lot(puller, messages, lot.again_count)
+                await self._put_off(put_off, answer.delay_level if isinstance(answer, Later) else 0)
+
+    def _consumed(self, giving: _Giving, puller: Puller, messages: Sequence[ReceivedMessage], took_ns: int) -> None:
+        """Note that the listener has consumed messages: now, or with the others of this turn of the loop."""
+        if giving.puller is not puller:
+            self._settle(giving)
+            giving.puller = puller
+        giving.consumed += messages
+        giving.took_ns += took_ns
+        if not giving.is_due:
+            self._settle(giving)
+
+    def _turned(self, giving: _Giving) -> None:
+        giving.is_due = False
+        self._settle(giving)
+
+    def _settle(self, giving: _Giving) -> None:
+        """Tell the queue, and the statistics, of what the listener has consumed."""
+        puller = giving.puller
+        if puller is not None:
+            took_ms, consumed = giving.took_ns / 1e6, giving.consumed
+            giving.puller, giving.took_ns, giving.consumed = None, 0, []
+            self._statistics.given(puller.queue.topic, len(consumed), took_ms, is_consumed=True)
+            puller.done(consumed)
 
     async def _put_off(self, lot: _Lot, delay_level: int) -> None:
         """Send messages back, and be done with them here; what cannot be sent back is given again from here."""

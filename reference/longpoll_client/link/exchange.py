@@ -52,8 +52,8 @@ _REQUEST_NAMES: Final = {code.value: code.name for code in RequestCode}
 class Exchange:
     """The calls of one connection and what is known of its peer.
 
-    Two owners' threads may share it: one that receives (`receive`, `next_command`, `expire`), and any that hold the
-    owner's lock for everything else but `written` and `replied`, which touch no state.
+    Two owners' threads may share it: one that takes what was received (`next_command`), and any that hold the owner's
+    lock for everything else but `written` and `replied`, which touch no state.
 
     Invariant: once `failure` is set no call is added. `_heard_ns` is when something was received last,
     `_silent_since_ns` since when a call that ended without an answer had waited in vain, unless something was received
@@ -228,11 +228,16 @@ class Output:
     parts: deque[Buffer] = field(factory=deque, init=False)
     size: int = field(default=0, init=False)
 
-    def add(self, buffers: list[Buffer]) -> bool:
-        """Have more sent; whether nothing waited before. Raises LocalProtocolError when too much waits."""
-        size = sum(len(buffer) for buffer in buffers)
+    def size_with(self, buffers: list[Buffer]) -> int:
+        """The bytes of these that are to be sent; raises LocalProtocolError when too much would wait with them."""
+        size = sum(map(len, buffers))
         if self.size + size > OUTPUT_BYTES_MAX:
             raise LocalProtocolError(f"{self.address} does not read: {self.size} bytes wait to be sent already")
+        return size
+
+    def add(self, buffers: list[Buffer]) -> bool:
+        """Have more sent; whether nothing waited before. Raises LocalProtocolError when too much waits."""
+        size = self.size_with(buffers)
         was_idle = not self.parts
         self.parts.extend(buffers)
         self.size += size

@@ -1,0 +1,287 @@
+"""A caller that reads its own answer: nobody else notices, whatever comes, ends or interrupts it meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from model_tests.service import test_client_remoting as as_before
+from model_tests.service.test_client_remoting import PATIENCE_S, Answers, connect, echo
+
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import remoting
+from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
+from longpoll_client.link.calls import Answer
+from longpoll_client.link.exchange import Exchange
+from longpoll_client.remoting import ALONE_CALLS_MIN, RemotingClient
+from longpoll_protocol.frames.command import Command
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.sockets import RealPoller
+
+STORIES = [
+    as_before.test_many_threads_share_a_connection,
+    as_before.test_a_call_without_an_answer_times_out_and_harms_no_other,
+    as_before.test_requests_of_the_peer_are_handled_or_refused,
+    as_before.test_what_is_left_to_the_reader_thread_is_sent_at_once,
+    as_before.test_an_earlier_deadline_is_kept_also_after_calls_that_had_time,
+]
+
+
+@pytest.fixture(autouse=True)
+def leads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every call that can leads, also the first."""
+    monkeypatch.setattr(remoting, "ALONE_CALLS_MIN", 0)
+    before = threading.active_count()
+    yield
+    wait_until(lambda: threading.active_count() <= before)
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that have received, in order."""
+    names: list[str] = []
+    honest = RemotingClient._receive
+
+    def receive(client: RemotingClient) -> Any:
+        names.append(threading.current_thread().name)
+        return honest(client)
+
+    monkeypatch.setattr(RemotingClient, "_receive", receive)
+    return names
+
+
+def led(client: RemotingClient) -> Callable[[], bool]:
+    """Whether a caller reads now."""
+    return lambda: client._is_led
+
+
+def call_beside(client: RemotingClient, code: int, timeout_s: float = 3600.0) -> tuple[threading.Thread, list[object]]:
+    """A call on a thread of its own, which leads by now, and what comes of it."""
+    outcomes: list[object] = []
+
+    def call() -> None:
+        try:
+            outcomes.append(client.call(code, body=b"led", timeout_s=timeout_s))
+        except ClientError as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=call, name="caller")
+    thread.start()
+    wait_until(led(client))
+    return thread, outcomes
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_what_holds_without_leaders_holds_with_them(story: Callable[[], None]) -> None:
+    """Each as it is told of the reader thread."""
+    alone_count: int = remoting.ALONE_CALLS_MIN
+    assert alone_count == 0
+    story()
+
+
+def test_one_that_is_always_alone_reads_its_own_answers(readers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not before it has been so for a while: who calls now and then has no poller of its own."""
+    monkeypatch.setattr(remoting, "ALONE_CALLS_MIN", ALONE_CALLS_MIN)
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        for number in range(2 * ALONE_CALLS_MIN):
+            assert bytes(client.call(10, body=b"%d" % number, timeout_s=PATIENCE_S).body) == b"%d" % number
+        client.close()
+    mine = [name == threading.current_thread().name for name in readers]
+    assert mine[:ALONE_CALLS_MIN] == [False] * ALONE_CALLS_MIN
+    assert any(mine[ALONE_CALLS_MIN:])
+
+
+def test_callbacks_and_requests_stay_on_the_reader_thread(readers: list[str]) -> None:
+    """What comes before, between and behind the leader's own answer, in one piece, and in pieces of any size."""
+    held: list[Command] = []
+    threads: list[tuple[object, str]] = []
+    asked = threading.Event()
+
+    def behind(peer: Peer, command: Command) -> None:
+        held.append(command)
+        if command.code == 10:
+            pieces = [Command(code=40, flag=2), Command(code=41, flag=2)]
+            peer.send(pieces[0])
+            for request in held:
+                peer.answer(request, body=bytes(request.body))
+            peer.send(pieces[1])
+
+    def known(command: Command) -> bool:
+        threads.append((command.code, threading.current_thread().name))
+        if command.code == 41:
+            asked.set()
+        return True
+
+    with ScriptedServer(behind) as server:
+        client = connect(server, on_request=known)
+        thread, outcomes = call_beside(client, 11)
+        answers = Answers(1)
+
+        def take(answer: Answer) -> None:
+            threads.append(("callback", threading.current_thread().name))
+            answers.take(answer)
+
+        client.call_async(10, callback=take, timeout_s=PATIENCE_S)
+        answers.wait()
+        thread.join(PATIENCE_S)
+        assert asked.wait(PATIENCE_S)
+        client.close()
+    assert [bytes(answer.body) for answer in outcomes if isinstance(answer, Command)] == [b"led"]
+    assert {name for _what, name in threads} == {f"client-{client.address}"}
+    assert [what for what, _name in threads] == [40, "callback", 41]
+    assert "caller" in readers
+
+
+@pytest.mark.parametrize("how", ["close", "garbage", "half", "client closes"])
+def test_a_connection_that_ends_tells_its_leader(how: str) -> None:
+    """At once, and everybody else; nothing of it is left open."""
+
+    def end(peer: Peer, command: Command) -> None:
+        if command.code == 12:
+            if how == "garbage":
+                peer.send_bytes(b"\x00" * 64)
+            else:
+                if how == "half":
+                    peer.send_bytes(b"\x00\x00\x00\x40\x00")
+                peer.close()
+
+    with ScriptedServer(end) as server:
+        client = connect(server)
+        thread, outcomes = call_beside(client, 11)
+        answers = Answers(1)
+        client.call_async(11 if how == "client closes" else 12, callback=answers.take, timeout_s=PATIENCE_S)
+        if how == "client closes":
+            client.close()
+        thread.join(PATIENCE_S)
+        assert isinstance(answers.wait()[0], ConnectionLostError)
+        client.close()
+        assert client._socket.fileno() == -1
+    assert [type(outcome) for outcome in outcomes] == [ConnectionLostError]
+
+
+def test_a_leader_that_gets_no_answer_gives_a_silent_connection_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader thread ends it, and the next call of anybody is refused."""
+    monkeypatch.setattr(Exchange, "_ended_unanswered", gives_up(Exchange._ended_unanswered))
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        client = connect(server)
+        with pytest.raises(AnswerTimeoutError):
+            client.call(10, timeout_s=0.05)
+        wait_until(lambda: not client.is_open)
+        with pytest.raises(ConnectionLostError, match="is silent"):
+            client.call(10, timeout_s=PATIENCE_S)
+        client.close()
+
+
+def test_a_leader_s_own_time_is_kept_where_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is woken for it, and not left to find out by itself."""
+    monkeypatch.setattr(remoting, "GRACE_S", 3600.0)
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        client = connect(server)
+        thread, outcomes = call_beside(client, 10, timeout_s=0.5)
+        thread.join(PATIENCE_S)
+        assert [type(outcome) for outcome in outcomes] == [AnswerTimeoutError]
+        assert client.is_open
+        client.close()
+
+
+def gives_up(honest: Callable[..., None]) -> Callable[..., None]:
+    """With a silence that is over at once."""
+
+    def ended(self: Any, calls: list[Any], now_ns: int) -> None:
+        honest(self, calls, now_ns + 10**10)
+
+    return ended
+
+
+class Interrupting(RealPoller):
+    """A poller that is interrupted instead of waiting."""
+
+    def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
+        """Be interrupted."""
+        raise KeyboardInterrupt
+
+
+def test_one_that_is_interrupted_while_it_waits_costs_nothing() -> None:
+    """Ctrl-C, most likely: the connection goes on, and the answer that was waited for is dropped when it comes."""
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        client.call(10, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client._is_awake)
+        poller = client._leader_poller
+        assert poller is not None
+        client._leader_poller = Interrupting()
+        with pytest.raises(KeyboardInterrupt):
+            client.call(10, body=b"1", timeout_s=PATIENCE_S)
+        client._leader_poller.close()
+        client._leader_poller = poller
+        assert bytes(client.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
+        assert client.is_open
+        client.close()
+
+
+def test_one_that_is_interrupted_while_it_reads_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has received is lost, so that others would wait in vain, or read from the middle of a frame."""
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        honest = RemotingClient._receive
+
+        def receive(self: RemotingClient) -> Any:
+            got = honest(self)
+            if got[0] and threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return got
+
+        monkeypatch.setattr(RemotingClient, "_receive", receive)
+        with pytest.raises(KeyboardInterrupt):
+            client.call(10, body=b"1", timeout_s=PATIENCE_S)
+        wait_until(lambda: not client.is_open)
+        with pytest.raises(ConnectionLostError, match="interrupted"):
+            client.call(10, timeout_s=PATIENCE_S)
+        client.close()
+
+
+def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
+    """The leader gives the socket back, for only the reader thread waits for room."""
+    released = threading.Event()
+    body = bytes(8 * 1024 * 1024)
+
+    def slow(peer: Peer, command: Command) -> None:
+        if command.code == 11:
+            assert released.wait(PATIENCE_S)
+        peer.answer(command, body=bytes(command.body[:10]))
+
+    with ScriptedServer(slow) as server:
+        client = connect(server)
+        thread, outcomes = call_beside(client, 11)
+        answers = Answers(1)
+        client.call_async(10, body=body, callback=answers.take, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client._is_led)
+        released.set()
+        answer = answers.wait()[0]
+        assert isinstance(answer, Command)
+        assert bytes(answer.body) == body[:10]
+        thread.join(PATIENCE_S)
+        assert [bytes(answer.body) for answer in outcomes if isinstance(answer, Command)] == [b"led"]
+        client.close()
+
+
+def test_a_fault_in_what_the_peer_asks_ends_the_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And neither its thread nor the process."""
+    runtime = RealRuntime(thread_died=lambda name, error: pytest.fail(f"{name} died of {error}"))
+
+    def ask(peer: Peer, _command: Command) -> None:
+        peer.send(Command(code=40, flag=0))
+
+    def fails(_client: RemotingClient, _command: Command) -> None:
+        raise KeyError("none")
+
+    monkeypatch.setattr(RemotingClient, "_requested", fails)
+    with ScriptedServer(ask) as server:
+        client = RemotingClient(runtime, server.host, server.port)
+        with pytest.raises(ConnectionLostError, match="could not be served: KeyError"):
+            client.call(10, timeout_s=PATIENCE_S)
+        client.close()
