@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -285,3 +286,52 @@ def test_a_fault_in_what_the_peer_asks_ends_the_connection_alone(monkeypatch: py
         with pytest.raises(ConnectionLostError, match="could not be served: KeyError"):
             client.call(10, timeout_s=PATIENCE_S)
         client.close()
+
+
+def test_who_comes_while_a_leader_leaves_does_not_lead_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is there, so nobody waits any more, and yet it has the socket."""
+    honest = RemotingClient._leave
+    late: list[threading.Thread] = []
+    outcomes: list[object] = []
+
+    def call(client: RemotingClient) -> None:
+        try:
+            outcomes.append(bytes(client.call(10, body=b"late", timeout_s=PATIENCE_S).body))
+        except (ClientError, OSError) as error:
+            outcomes.append(error)
+
+    def leave(client: RemotingClient, left: Any) -> None:
+        if not late:
+            late.append(threading.Thread(target=call, args=(client,)))
+            late[0].start()
+            wait_until(lambda: bool(client._exchange.calls.pending or outcomes))
+        honest(client, left)
+
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        wait_until(lambda: not client._is_awake)
+        monkeypatch.setattr(RemotingClient, "_leave", leave)
+        assert bytes(client.call(10, body=b"first", timeout_s=PATIENCE_S).body) == b"first"
+        late[0].join(PATIENCE_S)
+        assert outcomes == [b"late"]
+        assert bytes(client.call(10, body=b"last", timeout_s=PATIENCE_S).body) == b"last"
+        client.close()
+
+
+def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of it, and it is tried again later."""
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        wait_until(lambda: not client._is_awake)
+        with monkeypatch.context() as nothing_left:
+            nothing_left.setattr(RealRuntime, "poller", lambda _runtime: open_nothing())
+            assert bytes(client.call(10, body=b"1", timeout_s=PATIENCE_S).body) == b"1"
+        wait_until(lambda: not client._is_awake)
+        assert bytes(client.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
+        assert client._leader_poller is not None
+        client.close()
+
+
+def open_nothing() -> Any:
+    """Descriptors are used up."""
+    raise OSError(errno.EMFILE, "Too many open files")

@@ -194,10 +194,9 @@ class RemotingClient:
                 if not self._is_awake:
                     self._poller.wake()
             self._alone_count = self._alone_count + 1 if is_alone else 0
-            if not may_lead or self._alone_count <= ALONE_CALLS_MIN or self._is_awake or self._output.parts:
-                return None
-            self._begin_to_lead()
-        return opaque
+            is_free = not (self._is_awake or self._is_led or self._output.parts)
+            leads = may_lead and is_free and self._alone_count > ALONE_CALLS_MIN and self._begin_to_lead()
+        return opaque if leads else None
 
     @property
     def is_signed(self) -> bool:
@@ -287,13 +286,27 @@ class RemotingClient:
 
     # ------------------------------------------------------------ on a caller's thread, that of the leader
 
-    def _begin_to_lead(self) -> None:
-        """Take the socket from the reader thread, which sleeps; with the lock."""
+    def _begin_to_lead(self) -> bool:
+        """Take the socket from the reader thread, which sleeps; whether that could be done. With the lock."""
         if self._leader_poller is None:
-            self._leader_poller = self._runtime.poller()
-            self._leader_poller.register(self._socket, read=True, write=False, data=None)
+            try:
+                self._leader_poller = self._leaders_poller()
+            except OSError:
+                # No descriptor is left: the reader thread has one.
+                self._alone_count = 0
+                return False
         self._is_led = True
         self._poller.unregister(self._socket)
+        return True
+
+    def _leaders_poller(self) -> Poller:
+        poller = self._runtime.poller()
+        try:
+            poller.register(self._socket, read=True, write=False, data=None)
+        except OSError:
+            poller.close()
+            raise
+        return poller
 
     def _lead(self, opaque: int, wait_s: float) -> Command | None:
         """Read until the answer is there, and leave all else; None when another thread takes it, or has told of it."""
