@@ -256,7 +256,7 @@ function drawBroken(may) {
 }
 
 function brokenBy(machine, states, run, step, may) {
-  const must = ([number]) => machine.properties[number].kind === "always";
+  const must = ([number]) => machine.properties[number].kind !== "sometimes";
   const found = machine.decided(states[step], may).filter(([number, by]) => by < 0 && must([number]));
   if (step) {
     const before = machine.decided(states[step - 1], machine.enabled(states[step - 1]));
@@ -428,7 +428,7 @@ function drawFound(answer, before, asked) {
   const { properties } = now.machine;
   const broken = properties
     .map((item, number) => [item, answer.findings.get(number)])
-    .filter(([item, run]) => item.kind === "always" && run !== undefined)
+    .filter(([item, run]) => item.kind !== "sometimes" && run !== undefined)
     .sort(([, one], [, other]) => one.length - other.length);
   const own = (number) => asked.slip !== null && answer.right.findings.has(number);
   const isNew = ([item]) => !own(properties.indexOf(item));
