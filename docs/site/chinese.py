@@ -1,4 +1,4 @@
-"""The Chinese pages beside the English ones: the same blocks, links and order, and other words.
+"""The Chinese pages beside the English ones: the same blocks, links, paragraphs and names, and other words.
 
     python -m docs.site.chinese     # puts the English blocks into the Chinese lessons, where there are as many
 
@@ -20,6 +20,7 @@ LESSONS: Final = Path(__file__).parents[1] / "lessons"
 CHINESE: Final = LESSONS / "zh"
 BLOCK: Final = re.compile(r"^(?:```\w*\n.*?^```|@)$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?<!\\)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+_NAMED: Final = re.compile(r"`[^`\n]+`")
 _HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 SHARE_LEAST: Final = 0.2
 """Of a page's letters outside of blocks and code that are Chinese: an English page has none."""
@@ -48,6 +49,16 @@ def links(page: Path, text: str) -> list[str]:
     return found
 
 
+def paragraphs(text: str) -> list[str]:
+    """What empty lines part, a block for one `@`."""
+    return [part for part in re.split(r"\n\s*\n", BLOCK.sub("@", text)) if part.strip()]
+
+
+def shape(paragraph: str) -> tuple[int, list[str]]:
+    """How many lines a paragraph has, and what stands in it as it is typed, in any order."""
+    return len(paragraph.splitlines()), sorted(_NAMED.findall(paragraph))
+
+
 def differences(english: Path, chinese: Path) -> list[str]:
     """What the Chinese page has otherwise, or lacks; nothing where it is the same but for the words."""
     if not chinese.is_file():
@@ -62,6 +73,12 @@ def differences(english: Path, chinese: Path) -> list[str]:
         found.append(f"{chinese.name}: other headings than the English page")
     if before.count("<details>") != after.count("<details>"):
         found.append(f"{chinese.name}: other hints or solutions than the English page")
+    one, other = (list(map(shape, paragraphs(text))) for text in (before, after))
+    if len(one) != len(other):
+        found.append(f"{chinese.name}: {len(other)} paragraphs, and the English page has {len(one)}")
+    elif one != other:
+        place = next(place for place, (left, right) in enumerate(zip(one, other, strict=True)) if left != right)
+        found.append(f"{chinese.name}: other lines or names in the paragraph {paragraphs(after)[place][:40]!r}")
     prose = re.sub(r"`[^`]*`|[\W\d_]", "", BLOCK.sub("", after))
     if len(_HAN.findall(prose)) < SHARE_LEAST * len(prose):
         found.append(f"{chinese.name}: not in Chinese")
