@@ -1,11 +1,14 @@
 """How fast the judge is: simulated histories of rising size, without Spark on one thread and on Spark with two cores.
 
     python model_tests/bench/judge_bench.py [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
+    python model_tests/bench/judge_bench.py --events --lagging 5000000 --engines spark
 
 Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
-the cost of an event against the smallest size, and the most memory that the local engine took; then the same with all
-events on one queue, with 16 groups that lag (`--lagging`), and of the smallest size as NDJSON. A history of 10^8 events
-takes 1.5 GB of disk and minutes to write. Leaves out how the histories are written, which is not timed.
+the cost of an event against the smallest size, and the most memory that the local engine took, or each kind of Spark's
+processes held; then the same with all events on one queue, with 16 groups that lag (`--lagging`), and of the smallest
+size as NDJSON (`--plain` leaves the first and the last of these out). A history of 10^8 events takes 1.5 GB of disk
+and minutes to write: `--kept DIRECTORY --write` does that beforehand. Leaves out how the histories are written, which
+is not timed.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import os
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from attrs import frozen
+import pyarrow.parquet as pq
+from attrs import define, field, frozen
 
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
@@ -30,6 +37,7 @@ from longpoll_judge.run.spark.engine import open_engine
 from longpoll_judge.testing.generate import Load
 from longpoll_judge.testing.laggards import write_lagging
 from longpoll_judge.testing.tiles import write_large
+from longpoll_spec.history import PARQUET_SUFFIX
 
 WARM_EVENTS = 600_000
 """Enough for a task on each core: a worker of Spark takes a second to start with its first one."""
@@ -37,6 +45,8 @@ MASTER = "local[2]"
 KIB = 1024
 LAGGING_GROUPS = 16
 REPEATS = 3
+SAMPLE_S = 0.05
+"""How often it is looked how much memory Spark's processes hold."""
 """The least processor time counts: a machine with other work on it makes the same work dearer, never cheaper."""
 ONCE_EVENTS = 50_000_000
 """Larger histories are judged once, and not on one queue."""
@@ -92,13 +102,65 @@ def measure_local(histories: Sequence[Measured], warm: Path) -> None:
         base = show("local", history, seconds, base, f"   {memory / KIB**3:.2f} GiB")
 
 
+@define(eq=False)
+class Sampled:
+    """The most memory that this process and those that it started held, looked at again and again, in bytes."""
+
+    most: dict[str, int] = field(factory=dict)
+    """By kind of process: `driver`, `jvm`, and `worker` for the largest of these."""
+    _is_over: threading.Event = field(factory=threading.Event)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look as long as the block lasts."""
+        self.most.clear()
+        self._is_over.clear()
+        thread = threading.Thread(target=self._look)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(SAMPLE_S):
+            for kind, held in memory_by_kind():
+                self.most[kind] = max(self.most.get(kind, 0), held)
+
+    def text(self) -> str:
+        """The most of each kind."""
+        return "   " + ", ".join(f"{kind} {held / KIB**2:.0f} MiB" for kind, held in sorted(self.most.items()))
+
+
+def memory_by_kind() -> Iterator[tuple[str, int]]:
+    """What this process holds, and each that it started, directly or not."""
+    mine = {os.getpid()}
+    seen: dict[int, tuple[int, str, int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            status = dict(line.split(":", 1) for line in (place / "status").read_text(encoding="utf-8").splitlines())
+        except OSError:
+            continue  # it has ended meanwhile
+        held = int(status["VmRSS"].split()[0]) * KIB if "VmRSS" in status else 0
+        seen[int(place.name)] = int(status["PPid"]), status["Name"].strip(), held
+    while more := {pid for pid, (parent, _name, _held) in seen.items() if parent in mine} - mine:
+        mine |= more
+    for pid in mine & seen.keys():
+        _parent, name, held = seen[pid]
+        yield "driver" if pid == os.getpid() else "jvm" if name == "java" else "worker", held
+
+
 def measure_spark(histories: Sequence[Measured], warm: Path) -> None:
     """Print the figures of Spark, in a session whose workers have all judged something before."""
     with opened() as running:
         judged(running, warm)
         base = 0.0
+        sampled = Sampled()
         for history in histories:
-            base = show("spark", history, judged(running, history.directory), base, "")
+            with sampled.looking():
+                seconds = judged(running, history.directory)
+            base = show("spark", history, seconds, base, sampled.text())
 
 
 def show(engine: str, history: Measured, seconds: float, base: float, more: str) -> float:
@@ -111,33 +173,53 @@ def show(engine: str, history: Measured, seconds: float, base: float, more: str)
     return base or cost
 
 
+def made(path: Path, write: Callable[[Path], int]) -> int:
+    """Have a history written, unless it is there; how many events it has."""
+    if not path.exists():
+        return write(path)
+    return sum(pq.read_metadata(part).num_rows for part in path.glob(f"*{PARQUET_SUFFIX}"))
+
+
+def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measured]:
+    """The histories that are measured, each in a directory of its own."""
+    kinds = [(f"{events:,} events", events, options.queues) for events in options.events]
+    if not options.plain:
+        kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]
+    for name, events, queues in kinds:
+        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues)
+        yield Measured(name, made(path, partial(write_large, load=load)), path)
+    for events, queues in itertools.product(options.lagging, (options.queues, 1)):
+        path = directory / f"lagging-{events}-{queues}"
+        load = Load(events=events, queues=queues, consumers=("*",))
+        count = made(path, partial(write_lagging, load=load, groups=LAGGING_GROUPS))
+        yield Measured(f"{events:,}, {LAGGING_GROUPS} lag, {queues} queues", count, path)
+    if options.events and not options.plain:
+        text, smallest = directory / "text", options.events[0]
+        count = made(directory / f"{smallest}-{options.queues}", lambda _path: 0)
+        if not text.exists():
+            convert(directory / f"{smallest}-{options.queues}", text, into="ndjson", say=lambda _done, _whole: None)
+        yield Measured(f"{smallest:,} events, NDJSON", count, text)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Simulate, then measure each engine."""
     parser = argparse.ArgumentParser(description="How fast the judge is.")
-    parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 10_000_000, 100_000_000])
+    parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 10_000_000, 100_000_000])
     parser.add_argument("--queues", type=int, default=16)
     parser.add_argument("--lagging", type=int, nargs="*", default=[5_000_000], help="sizes with 16 groups that lag")
+    parser.add_argument("--plain", action="store_true", help="neither on one queue nor as NDJSON")
+    parser.add_argument("--kept", type=Path, help="keep the histories in this directory, and take those that are there")
+    parser.add_argument("--write", action="store_true", help="write the histories and measure nothing; wants --kept")
     parser.add_argument("--engines", nargs="+", choices=("local", "spark"), default=["local", "spark"])
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
-        histories = []
-        kinds = [(f"{events:,} events", events, options.queues) for events in options.events]
-        kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]
-        for number, (name, events, queues) in enumerate(kinds):
-            path = Path(directory) / str(number)
-            count = write_large(path, Load(events=events, queues=queues))
-            histories.append(Measured(name, count, path))
-        for events, queues in itertools.product(options.lagging, (options.queues, 1)):
-            path = Path(directory) / f"lagging-{events}-{queues}"
-            count = write_lagging(path, Load(events=events, queues=queues, consumers=("*",)), LAGGING_GROUPS)
-            histories.append(Measured(f"{events:,}, {LAGGING_GROUPS} lag, {queues} queues", count, path))
-        smallest = histories[0]
-        text = Path(directory) / "text"
-        convert(smallest.directory, text, into="ndjson", say=lambda _done, _whole: None)
-        histories.append(Measured(f"{smallest.name}, NDJSON", smallest.events, text))
-        warm = Path(directory) / "warm"
-        write_large(warm, Load(events=WARM_EVENTS))
-        for engine in options.engines:
+    if options.write and options.kept is None:
+        parser.error("--write wants --kept DIRECTORY")
+    with ExitStack() as stack:
+        directory = options.kept or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-bench-")))
+        histories = list(histories_of(directory, options))
+        warm = directory / "warm"
+        made(warm, partial(write_large, load=Load(events=WARM_EVENTS)))
+        for engine in () if options.write else options.engines:
             (measure_local if engine == "local" else measure_spark)(histories, warm)
 
 

@@ -263,3 +263,34 @@ def test_what_is_sent_is_judged_beside(tmp_path: Path, monkeypatch: pytest.Monke
     assert "send.sequential" in {one.clause for one in told.values()}
     assert fewer.keys() <= told.keys()
     assert growing.beside.recent.count <= 200 + 1_200 / 6
+
+
+@pytest.mark.parametrize("how", ["cut", "shorter", "longer"])
+def test_a_part_that_is_written_anew_is_noticed(how: str, reads: list[Slice], tmp_path: Path) -> None:
+    """What was read of it does not stand there any more: that is said, and the end judges what does."""
+    directory = written(simulated(9), tmp_path / "history")
+    part = directory / "part-0.ndjson"
+    content = part.read_bytes()
+    other = written(simulated(10), tmp_path / "other") / "part-0.ndjson"
+    half = content.index(b"\n", len(content) // 2) + 1
+    now = {"cut": content[: half // 2], "shorter": other.read_bytes()[: half // 2], "longer": other.read_bytes()}[how]
+    part.write_bytes(content[:half])
+    steps: Iterator[bytes | None] = iter([None, now, None])
+    told: list[Result] = []
+
+    def stops(_seconds: float) -> bool:
+        try:
+            step = next(steps)
+        except StopIteration:
+            return True
+        if step is not None:
+            part.write_bytes(step)
+        return False
+
+    last = follow([directory], engine="local", master=None, wake_ms=100, late_ms=50, tell=told.append, stops=stops)
+
+    assert reads
+    assert not any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[1].gaps)
+    assert any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[-1].gaps)
+    whole = judge([directory], engine="local")
+    assert (last.verdict, last.events) == (whole.verdict, whole.events)

@@ -145,6 +145,28 @@ def test_an_acknowledgement_on_a_closed_connection_is_found() -> None:
     assert clauses(send(0), acked((4, 6)), closes=closes) == []
     assert clauses(send(0), acked((5, 6)), closes={("s", "d"): (ns(3), ns(4))}) == []
     assert clauses(send(0), acked((5, 6)), closes={("t", "c"): (ns(3), ns(4))}) == []
+    assert clauses(send(0), acked((5, 6)), closes={("s", "c"): (ns(0), ns(0))}) == [OPEN]
+    assert clauses(send(0), acked((5, 6)), closes={("s", "c"): (ns(-2), ns(-1))}) == []
+
+
+@pytest.mark.parametrize(
+    ("connection", "last", "clause"),
+    [
+        (("s", "c"), (3, 4), [OPEN]),
+        (("s", "c"), (0, 0), [OPEN]),
+        (("s", "c"), (3, 5), []),
+        (("s", "c"), (3, 7), []),
+        (("s", "c"), (-4, -1), []),
+        (("t", "c"), (3, 4), []),
+        (("s", "d"), (3, 4), []),
+    ],
+)
+def test_an_acknowledgement_between_two_closes_is_found(
+    connection: tuple[str, str], last: tuple[int, int], clause: list[str]
+) -> None:
+    """Where the connection that the send came on certainly closed before; not by what was closed before the send."""
+    often = {connection: ((ns(-9), ns(-5)), (ns(last[0]), ns(last[1])))}
+    assert clauses(send(0), acked((5, 6)), closed_often=often) == clause
 
 
 def test_a_second_acknowledgement_is_found() -> None:
@@ -199,6 +221,8 @@ DUE: Final = 5 + SEND_MS
         ((), {"closes": {("s", "c"): (ns(DUE), ns(DUE + 9))}}, []),
         ((), {"closes": {("s", "c"): (ns(DUE + 1), ns(DUE + 9))}}, [ANSWERED]),
         ((), {"closes": {("s", "d"): (ns(DUE), ns(DUE + 9))}}, [ANSWERED]),
+        ((), {"closes": {("s", "c"): (ns(-9), ns(-1))}}, [ANSWERED]),
+        ((), {"closes": {("s", "c"): (ns(-9), ns(0))}}, []),
         ((), {"sources": {"s": facts(holes=holes((-5, -1)))}}, [ANSWERED]),
         ((), {"sources": {"s": facts(holes=holes((-5, 0)))}}, [ANSWERED + "?"]),
         ((), {"sources": {"s": facts(holes=holes((DUE, DUE + 1)))}}, [ANSWERED + "?"]),

@@ -28,7 +28,7 @@ from longpoll_judge.read.growth import Growth, sizes_of
 from longpoll_judge.read.source import History
 from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
-from longpoll_judge.run.growing.kept import State, read_state, write_state
+from longpoll_judge.run.growing.kept import GONE, State, read_state, sum_before, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar
 from longpoll_judge.run.growing.told import Picked, left_to_the_end, not_told
 from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
@@ -52,6 +52,7 @@ TELL_S: Final = 1.0
 """How often it is told where a history stands while what is new has not been judged, ..."""
 TELL_SHARE: Final = 4
 """... and how many times longer it lasts until the next time than it took."""
+WRITTEN_ANEW: Final = "a part that was written anew, or cut, after it was read"
 WHOLE_EVENTS: Final = 200_000
 """A history with fewer events is judged anew each time."""
 
@@ -179,6 +180,8 @@ def _follow_growing(
         begun_s = time.monotonic()
         tell_next_s = begun_s + TELL_S
         history, new = arriving.look()
+        are_anew = steps.parts.are_anew(arriving.growth.sizes, arriving.ends)
+        steps.growing.doubt(WRITTEN_ANEW, are_anew)
         for tables, damages in arriving.read(new):
             steps.growing.add(tables, damages, history)
             telling_s = time.monotonic()
@@ -190,7 +193,8 @@ def _follow_growing(
                     steps.keep(is_last=True)
                     return
                 steps.keep()
-        if new:
+        steps.parts.note(arriving.ends)
+        if new or are_anew:
             tell(steps.result(history))
             steps.keep()
         if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.slices):
@@ -200,6 +204,32 @@ def _follow_growing(
         if stops(max(period_s - took_s, 0.0)):
             steps.keep(is_last=True)
             return
+
+
+@define(eq=False)
+class Parts:
+    """Notices parts that were written anew, or cut, after they were read."""
+
+    known: dict[str, tuple[int, int]] = field(factory=dict)
+    """By part how far it was read, and what tells that it is still the same."""
+    sizes: dict[str, int] = field(factory=dict)
+    """Of each part when it was looked at."""
+
+    def note(self, ends: Mapping[str, int]) -> None:
+        """What was read up to these ends is as it is now."""
+        for part, end in ends.items():
+            if part not in self.known or self.known[part][0] != end:
+                self.known[part] = end, sum_before(part, end)
+
+    def are_anew(self, sizes: Mapping[str, int], ends: Mapping[str, int]) -> int:
+        """How many parts are not what was read of them; one that is gone is not asked for."""
+        self.note({part: end for part, end in ends.items() if part not in self.known})
+        changed = [part for part, size in sizes.items() if part in self.known and self.sizes.get(part) != size]
+        self.sizes = dict(sizes)
+        anew = [part for part in changed if sum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}]
+        for part in anew:
+            self.known[part] = self.known[part][0], sum_before(part, self.known[part][0])
+        return len(anew)
 
 
 @define(eq=False)
@@ -223,6 +253,7 @@ class Steps:
     shown: dict[tuple[str, str], Finding] = field(factory=dict)
     """By name and sentence, findings whose evidence is a history by itself."""
     picked: Picked = field(factory=Picked)
+    parts: Parts = field(factory=Parts)
 
     @classmethod
     def begun(cls, limits: Limits, kept: Path | None, engine: EngineName = "local") -> Steps:

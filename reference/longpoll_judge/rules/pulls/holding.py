@@ -82,7 +82,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     sources, names = case.events.codes("source", pulls.row)
     settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
-    closed_ns[pull] = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])[0]
+    closed_ns[pull], _before_ns = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
     outside = case.is_outside
     # No close in the record, but the record ends before one would have to be there.
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import Counter, deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,7 @@ from longpoll_spec.tables import with_table
 STATE_FILE: Final = "judging.state"
 VERSION: Final = 4
 """Is raised with every change of what is kept, or of what the judge makes of it."""
+GONE: Final = -1
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4
 _THEN: Final = "all of the history is judged again (what was told is not told again)"
@@ -99,7 +101,7 @@ class _Kept(msgspec.Struct):
     wake_ms: float
     late_ms: float
     ends: dict[str, tuple[int, int]]
-    """By part: where the next look begins, and what tells that it is still the same (`_sum_before`)."""
+    """By part: where the next look begins, and what tells that it is still the same (`sum_before`)."""
     shown: list[Finding]
     seen: list[str]
     untold: int
@@ -171,7 +173,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
     if (kept.wake_ms, kept.late_ms) != (growing.wake_ms, growing.late_ms):
         raise CheckpointError(f"{file} is of other thresholds; {_REMEDY}")
     for part, (end, known) in kept.ends.items():
-        if files.entry(part) is not None and _sum_before(part, end) != known:
+        if files.entry(part) is not None and sum_before(part, end) != known:
             raise CheckpointError(f"{part} is not what was judged before; remove {file}, and {_THEN}")
     return found
 
@@ -183,7 +185,7 @@ def _kept(state: State) -> _Kept:
     return _Kept(
         wake_ms=growing.wake_ms,
         late_ms=growing.late_ms,
-        ends={part: (end, _sum_before(part, end)) for part, end in state.ends.items()},
+        ends={part: (end, sum_before(part, end)) for part, end in state.ends.items()},
         shown=state.shown,
         seen=sorted(state.seen),
         untold=state.untold,
@@ -265,11 +267,15 @@ def _by_log(spans: list[LogSpan]) -> dict[Log, LogSpan]:
     return {(span.broker, span.topic, span.queue, span.source): span for span in spans}
 
 
-def _sum_before(part: str, end: int) -> int:
-    """The checksum of the last bytes of a part of lines before one; of another part its size, for it is whole."""
+def sum_before(part: str, end: int) -> int:
+    """The checksum of the last bytes of a part of lines before one; of another part its size, for it is whole.
+
+    `GONE` of one that is not there any more.
+    """
     found = files.entry(part)
     if found is None or kind_of(part) != NDJSON_SUFFIX:
-        return 0 if found is None else found.size
-    with files.open_file(part) as file:
+        return GONE if found is None else found.size
+    with suppress(FileNotFoundError), files.open_file(part) as file:
         file.seek(max(end - _TAIL_BYTES, 0))
         return zlib.crc32(file.read(min(end, _TAIL_BYTES)))
+    return GONE

@@ -133,7 +133,7 @@ class Growing:
         self._look_at_logs(context)
         left = self.beside.add(table, history.hold_limits, context, self.survey, self.settled_ns)
         for why, count in left.items():
-            self._doubt(why, count)
+            self.doubt(why, count)
         self._forget()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
@@ -153,8 +153,10 @@ class Growing:
         """Sources that are known to stand inside their broker."""
         return {name for name, seen in self.survey.attendance.sources.items() if seen.inside}
 
-    def _doubt(self, why: str, count: int = 1) -> None:
-        self.doubts[why] = self.doubts.get(why, 0) + count
+    def doubt(self, why: str, count: int = 1) -> None:
+        """Note why the sum is not what judging the whole comes to, and how often; nothing where it is 0."""
+        if count:
+            self.doubts[why] = self.doubts.get(why, 0) + count
 
     def _expect(self, spans: dict[Log, LogSpan], survey: Survey) -> None:
         """Look whether what comes could have changed what was judged."""
@@ -163,15 +165,15 @@ class Growing:
             queue, reached = log[:3], self.reached.get(log[:3])
             before = self.before.get(log)
             if before is not None and not follows(before, span):
-                self._doubt("an event of a log that contradicts what came long before")
+                self.doubt("an event of a log that contradicts what came long before")
             if reached is None:
                 continue
             first_known = min((known.known_min for known in whole.get(queue, [])), default=NEVER)
             # What was judged in a queue of which nothing was known rests on that.
             if span.known_min < max(reached, min(first_known, NEVER)) or span.after_min_ns <= self.settled_ns:
-                self._doubt("an event of a log that came late")
+                self.doubt("an event of a log that came late")
             if span.visible_max > BEGINNING and all(known.visible_max <= BEGINNING for known in whole.get(queue, [])):
-                self._doubt("a queue that is seen from inside after all")
+                self.doubt("a queue that is seen from inside after all")
         for source, seen in survey.attendance.sources.items():
             known = self.survey.attendance.sources.get(source)
             if (
@@ -179,18 +181,18 @@ class Growing:
                 and self.reached
                 and (bool(known.inside) < bool(seen.inside) or bool(known.requests) < bool(seen.requests))
             ):
-                self._doubt("a source that tells more than it did")
+                self.doubt("a source that tells more than it did")
         known_closes = {each[:2] for each in self.survey.closes}
         late = [each for each in survey.closes if each[2] <= self.settled_ns or each[:2] in known_closes]
         if late:
-            self._doubt("a connection that closed twice, or was told late to have", len(late))
+            self.doubt("a connection that closed twice, or was told late to have", len(late))
         fresh = [
             name
             for name, seen in survey.sources.items()
             if seen.first_ns <= self.settled_ns and name not in self.survey.sources
         ]
         if fresh:
-            self._doubt("a source that came late")
+            self.doubt("a source that came late")
 
     def _note(self, spans: dict[Log, LogSpan], last_ns: int) -> None:
         """Add the numbers of a piece to those of the whole, and see whether the logs are in order."""
@@ -255,7 +257,7 @@ class Growing:
         is_left = last_ns + wait_ns < self.settled_ns
         if not is_left.any():
             return pending
-        self._doubt("a request that hangs on what is not at hand", int(np.count_nonzero(is_left)))
+        self.doubt("a request that hangs on what is not at hand", int(np.count_nonzero(is_left)))
         return taken(pending, np.flatnonzero(~is_left[keys]))
 
     def _forget(self) -> None:
@@ -279,7 +281,7 @@ class Growing:
         last_ns = self.window[0].last_ns
         for name in [name for name, seen_ns in self.disordered.items() if seen_ns < last_ns]:
             if not self._is_gapless(name) or self._is_past_end(name):
-                self._doubt("a log with a gap")
+                self.doubt("a log with a gap")
             del self.disordered[name]
 
     def _is_past_end(self, name: QueueName) -> bool:
@@ -299,7 +301,7 @@ class Growing:
                 rest[log] = together(rest[log], span) if log in rest else span
         is_clean = all(log not in rest or follows(span, rest[log]) for log, span in oldest.spans.items())
         if must and not is_clean:
-            self._doubt("a log whose order is not seen for long")
+            self.doubt("a log whose order is not seen for long")
         return is_clean or must
 
     def _log(self) -> pa.Table:
@@ -349,11 +351,11 @@ class Growing:
         """Note what makes verdicts rest on what may come later: a record that is not whole, or not in order."""
         holes = any(len(facts.holes) for facts in context.sources.values())
         if holes or any(map(len, context.life_holes.values())) or context.deleted or context.begun_anew:
-            self._doubt("a hole of the record, or a queue that began anew")
+            self.doubt("a hole of the record, or a queue that began anew")
         if context.blocked or context.unsteady_brokers or context.asked_alone or self.survey.damages:
-            self._doubt("damage, a clock that was set, or a connection that was not read")
+            self.doubt("damage, a clock that was set, or a connection that was not read")
         if not all(facts.is_steady for facts in context.sources.values()):
-            self._doubt("a clock that was set")
+            self.doubt("a clock that was set")
 
     def _look_at_logs(self, context: Context) -> None:
         """Note what is certainly wrong with the logs at hand, of the queues whose numbers do not show that none is."""
@@ -363,7 +365,7 @@ class Growing:
         rows = judge_logs({name: home.log_of(name) for name in sorted(self.disordered)}, context)
         count = self.logged.add(rows)
         if count:
-            self._doubt("a log that is at fault", count)
+            self.doubt("a log that is at fault", count)
 
     def _context(self, history: History) -> tuple[Context, list[Gap]]:
         """The context and the gaps of everything that has come, as if nothing came after it."""
