@@ -20,6 +20,7 @@ PARTS: Final = {
     "schedules": ("schedules_bench",),
     "oracle": ("oracle_bench",),
     "attacks": ("attacks_bench",),
+    "opening": ("opening_bench",),
     "java": ("java_steps_bench",),
     "client": ("client_bench",),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 import shutil
 
@@ -10,7 +9,6 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from longpoll_broker.store import recovery
 from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
@@ -19,7 +17,7 @@ from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
-from longpoll_protocol.log_record import SYS_FLAG_BORN_HOST_V6, Damage, Record
+from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
@@ -105,8 +103,7 @@ def test_garbage_after_the_tail_is_forgotten(tmp_path: pathlib.Path) -> None:
     """A torn record and the whole ones behind it are gone for good: what is appended does not bring them back."""
     store = open_store(tmp_path / "store")
     put, _arrivals = put_and_dispatch(store, [message() for _ in range(10)])
-    store.close()
-    (tmp_path / "store" / "abort").touch()
+    store.abandon()
     path = tmp_path / "store" / "commitlog" / f"{0:020d}"
     content = bytearray(path.read_bytes())
     content[put[6].physical_offset + 4] ^= 1
@@ -175,30 +172,41 @@ def test_safe_point_goes_by_the_checkpoint(tmp_path: pathlib.Path) -> None:
     log.segments.close()
 
 
-def test_the_safe_record_is_the_last_before_a_younger_one(tmp_path: pathlib.Path) -> None:
-    """Of one file, whatever the order of times in it, and of messages that were born on IPv6 too."""
-    log = CommitLog(RealFiles(), str(tmp_path), 4096)
-    times_ms = [5_000, 6_000, 6_000, 9_000, 7_000, 8_000, 12_000, 13_000]
-    starts = []
-    for index, store_ms in enumerate(times_ms):
-        made = message(body=b"x" * index)
-        if index % 3 == 1:
-            made = structs.replace(made, born_host=bytes(16) + b"\0\0\0\1", sys_flag=SYS_FLAG_BORN_HOST_V6)
-        starts.append(log.append(made, b"\x01T", index, store_ms))
-    for safe_ms in range(0, 15_000, 500):
-        safe = list(itertools.takewhile(lambda index: times_ms[index] <= safe_ms, range(len(times_ms))))  # noqa: B023 - used at once
-        assert recovery._last_safe(log, 0, safe_ms) == (starts[safe[-1]] if safe else 0), safe_ms
-    # What is no record ends the look: a wrong magic, a size that cannot be, a place that is another's.
-    for field, value in ((4, b"\xda\xa3\x20\xa9"), (0, b"\0\0\0\x01"), (28, b"\0" * 8), (56, b"\0" * 8)):
-        view = log.segments.segments[0].view
-        at = starts[3] + field
-        kept = bytes(view[at : at + len(value)])
-        view[at : at + len(value)] = value
-        assert recovery._last_safe(log, 0, 99_000) == starts[2]
-        view[at : at + len(value)] = kept
-    assert recovery._last_safe(log, 0, 99_000) == starts[-1]
-    assert recovery._last_safe(log, 4096, 99_000) == 4096
+def test_a_checkpoint_names_a_durable_record(tmp_path: pathlib.Path) -> None:
+    """The last that was visible when queues were flushed; none of a log that lacks it, or after RocketMQ wrote it."""
+    store = open_store(tmp_path / "store", evolve(SMALL, commit_log_file_size=65_536))
+    put, _arrivals = put_and_dispatch(store, mixed_messages(20))
+    store.put(message())
+    store.flush_queues()
+    path = tmp_path / "store" / "checkpoint"
+    told = load_checkpoint(RealFiles(), str(path))
+    assert told.durable_offset == put[-1].physical_offset
+    store.put(message())
+    copy = copy_of(tmp_path / "store", "killed")
+    store.abandon()
+    log = CommitLog(RealFiles(), str(copy / "commitlog"), 65_536)
+    assert recovery.recover_crashed(log, [], told).cursor == put[-1].physical_offset
+    for offset in (put[-1].physical_offset + 1, log.end, 10**9):
+        assert recovery.recover_crashed(log, [], evolve(told, durable_offset=offset)).cursor == 0
     log.segments.close()
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    assert decode_checkpoint(bytes(content)).durable_offset == -1
+
+
+def test_what_another_log_had_durable_is_forgotten(tmp_path: pathlib.Path) -> None:
+    """Else a record that begins at the same place one day, and that nobody has synced, would be taken for durable."""
+    config = evolve(SMALL, commit_log_file_size=65_536)
+    store = open_store(tmp_path / "store", config)
+    put_and_dispatch(store, mixed_messages(20))
+    store.close()
+    assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).durable_offset > 0
+    for part in ("commitlog", "consumequeue"):
+        shutil.rmtree(tmp_path / "store" / part)
+    store = open_store(tmp_path / "store", config)
+    store.flush_queues()
+    assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).durable_offset == -1
+    store.abandon()
 
 
 def test_what_was_durable_before_a_kill_is_not_read_again(
@@ -243,6 +251,9 @@ def test_checkpoint_survives(fields: list[int]) -> None:
     checkpoint = Checkpoint(*fields)
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert len(encode_checkpoint(checkpoint)) == 4096
+    ours = evolve(checkpoint, durable_offset=fields[0])
+    assert decode_checkpoint(encode_checkpoint(ours)) == ours
+    assert encode_checkpoint(ours)[:4064] == encode_checkpoint(checkpoint)[:4064]
     assert decode_checkpoint(encode_checkpoint(checkpoint)[:40]) == checkpoint
     assert decode_checkpoint(encode_checkpoint(checkpoint)[:39]) == Checkpoint()
 

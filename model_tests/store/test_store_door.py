@@ -307,32 +307,32 @@ def test_a_broker_that_knows_no_further_queues_makes_none(
 
 
 def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: pathlib.Path) -> None:
-    """The log up to the last flush, the queues up to the last message that was visible; neither moves back."""
+    """Log and queues, the last record that is so in both, and what of the log was flushed besides; none moves back."""
     clock = Clock()
     store = opened(clock, tmp_path)
+    starts = []
     for now_ms in (1_000, 2_000, 3_000):
         clock.now_ms = now_ms
-        store.put(message())
+        starts.append(store.put(message()).physical_offset)
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint()
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000)
     assert len(store.dispatch(2)) == 2
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(0, 2_000, 0)
-    store.flush()
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1])
     store.flush()
     assert store.dispatch(0) == []
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0)
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1])
     store.close()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0)
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2])
     store = opened(clock, tmp_path)
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0)
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2])
     # Of what no queue lists a recovery need know nothing either.
     clock.now_ms = 4_000
-    store.put(message(sys_flag=PREPARED))
+    unlisted = store.put(message(sys_flag=PREPARED)).physical_offset
     store.close()
-    assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0)
+    assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0, durable_offset=unlisted)
 
 
 def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: pathlib.Path) -> None:

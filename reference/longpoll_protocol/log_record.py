@@ -70,8 +70,6 @@ SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 HEAD: Final = struct.Struct(">iIiiiqqiq")
 """The first 48 bytes, up to the born host."""
 HEAD_SIZE: Final = 48
-HEAD_WITH_TIME: Final = struct.Struct(">iI20xqi16xq")
-"""Size, magic, physical offset, system flag and, of a message that was born on IPv4, its store timestamp."""
 FIXED_SIZE: Final = HEAD_SIZE + 8 + 8 + 8 + 4 + 8 + 4 + 1 + 2
 """A V1 record between IPv4 hosts with nothing in it: 91 bytes."""
 Lookup: TypeAlias = Callable[[str], str | None]

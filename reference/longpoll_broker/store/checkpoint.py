@@ -6,6 +6,9 @@
     16      8     the same for the index
     24      8     5.x: physical offset the master has flushed
     32      8     5.x: physical offset that is confirmed
+    4064    8     ours: "longpoll"
+    4072    16    the first two numbers again: a checkpoint that RocketMQ wrote since says nothing of what follows
+    4088    8     physical offset of a record that, with all before it, is durable in log and queues
 
 Leaves out when it is written: `message_store` does it, always after the bytes it speaks of are durable.
 """
@@ -23,6 +26,9 @@ CHECKPOINT_SIZE: Final = 4096
 SLACK_MS: Final = 3000
 """Records are stamped before they are appended, so the order of stamps may be this much off (`getMinTimestamp`)."""
 _FIELDS: Final = struct.Struct(">qqqqq")
+_OURS: Final = struct.Struct(">8sqqq")
+_OURS_AT: Final = CHECKPOINT_SIZE - _OURS.size
+_MARK: Final = b"longpoll"
 
 
 @frozen
@@ -34,6 +40,8 @@ class Checkpoint:
     index_ms: int = 0
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
+    durable_offset: int = -1
+    """Of the last record that is durable in log and queues with all before it; -1 where nobody says."""
 
     @property
     def safe_ms(self) -> int:
@@ -43,18 +51,30 @@ class Checkpoint:
 
 def decode_checkpoint(content: bytes) -> Checkpoint:
     """The fields; a file that is too short counts as never written."""
-    return Checkpoint(*_FIELDS.unpack_from(content)) if len(content) >= _FIELDS.size else Checkpoint()
+    if len(content) < _FIELDS.size:
+        return Checkpoint()
+    fields = _FIELDS.unpack_from(content)
+    durable_offset = -1
+    if len(content) >= CHECKPOINT_SIZE:
+        mark, physic_ms, logics_ms, told = _OURS.unpack_from(content, _OURS_AT)
+        if (mark, physic_ms, logics_ms) == (_MARK, *fields[:2]):
+            durable_offset = told
+    physic_ms, logics_ms, index_ms, master_flushed_offset, confirmed_offset = fields
+    return Checkpoint(physic_ms, logics_ms, index_ms, master_flushed_offset, confirmed_offset, durable_offset)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The whole file."""
-    return _FIELDS.pack(
+    fields = _FIELDS.pack(
         checkpoint.physic_ms,
         checkpoint.logics_ms,
         checkpoint.index_ms,
         checkpoint.master_flushed_offset,
         checkpoint.confirmed_offset,
-    ).ljust(CHECKPOINT_SIZE, b"\0")
+    ).ljust(_OURS_AT, b"\0")
+    if checkpoint.durable_offset < 0:
+        return fields.ljust(CHECKPOINT_SIZE, b"\0")
+    return fields + _OURS.pack(_MARK, checkpoint.physic_ms, checkpoint.logics_ms, checkpoint.durable_offset)
 
 
 def load_checkpoint(files: Files, path: str) -> Checkpoint:

@@ -58,6 +58,7 @@ class Dispatcher:
         "handed",
         "handing",
         "only_durable",
+        "shown_offset",
     )
 
     def __init__(
@@ -76,6 +77,8 @@ class Dispatcher:
         self._inner_of = inner_of
         self._levels_ms = levels_ms
         self.cursor = cursor
+        # The record that was shown last; -1 before the first.
+        self.shown_offset = -1
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
         self._handed_end = cursor
@@ -141,6 +144,7 @@ class Dispatcher:
     def _show(self, queue: ConsumeQueue | None, arrival: Arrival, arrivals: list[Arrival]) -> None:
         if queue is not None and queue.put(arrival):
             arrivals.append(arrival)
+        self.shown_offset = arrival.physical_offset
         self.cursor = arrival.physical_offset + arrival.size
 
     def _read(self, limit: int, end: int, arrivals: list[Arrival]) -> None:

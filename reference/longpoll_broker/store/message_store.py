@@ -120,6 +120,9 @@ class MessageStore:
         self._finish_deletions()
         queues = self._table.all()
         recovered = recover(self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues)
+        if not isinstance(self._log.read(self._checkpoint.durable_offset), Record):
+            # It was another log's: one day a record that nobody has synced may begin there.
+            self._checkpoint = evolve(self._checkpoint, durable_offset=-1)
         self._store_ms = recovered.store_ms
         if self._config.visible_when_durable:
             # What a killed process had appended and not flushed is in the log, and is shown below.
@@ -574,18 +577,24 @@ class MessageStore:
             store_ms = self._store_ms
             end = self._log.flush()
             known = self._checkpoint
-            self._checkpoint = Checkpoint(max(known.physic_ms, store_ms), known.logics_ms, known.index_ms)
+            self._checkpoint = evolve(known, physic_ms=max(known.physic_ms, store_ms))
             return end
 
     def flush_queues(self) -> None:
         """Make every visible unit durable, then write the checkpoint; recovery is short after it. Raises OSError."""
         with self._flush_lock:
-            dispatched_ms = self._dispatched_ms
+            store_ms, dispatched_ms, shown_offset = self._store_ms, self._dispatched_ms, self._dispatcher.shown_offset
+            self._log.flush()
             for queue in self._table.all():
                 queue.flush()
             known = self._checkpoint
             index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
-            checkpoint = Checkpoint(known.physic_ms, max(known.logics_ms, dispatched_ms), max(known.index_ms, index_ms))
+            checkpoint = Checkpoint(
+                max(known.physic_ms, store_ms),
+                max(known.logics_ms, dispatched_ms),
+                max(known.index_ms, index_ms),
+                durable_offset=known.durable_offset if shown_offset < 0 else shown_offset,
+            )
             self._runtime.files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(checkpoint))
             self._checkpoint = checkpoint
 

@@ -4,9 +4,9 @@ After a clean stop as RocketMQ does (`ConsumeQueue.recover`, `CommitLog.recoverN
 are walked to the first unit or record that is not whole, and what follows is forgotten. After a crash the queues are
 believed only for records before a safe point, and everything from there is dispatched again. The safe point is the
 newest file that begins with a record no younger than the checkpoint (`isMappedFileMatchedRecover`), and so do all files
-before it: what was stored up to the checkpoint is durable in log and queues, whatever pages a power cut lost. For the
-same reason it is, unlike in RocketMQ, not where that file begins but its last such record, so that a file of a gigabyte
-is not read whole.
+before it: what was stored up to the checkpoint is durable in log and queues, whatever pages a power cut lost. Unlike
+RocketMQ's, our checkpoint names a record too that is durable with all before it: then it is there, and a file of a
+gigabyte is not read whole.
 
 Leaves out the index (`indexer`), and repairing damage before the tail: `verify` names it, nobody guesses.
 """
@@ -23,20 +23,11 @@ from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import Segment
-from longpoll_protocol.log_record import (
-    FIXED_SIZE,
-    HEAD_WITH_TIME,
-    MAGIC_V1,
-    MAGIC_V2,
-    SYS_FLAG_BORN_HOST_V6,
-    Damage,
-    Record,
-)
+from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)
 
-_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 FILES_WALKED: Final = 3
 """How many of the newest files a normal recovery walks."""
 
@@ -56,7 +47,9 @@ def recover(
 ) -> Recovered:
     """Recover as the store was left, and say so; raises OSError. Without queues all of the log is dispatched again."""
     if crashed:
-        found = recover_crashed(log, queues, checkpoint if had_queues else evolve(checkpoint, logics_ms=0))
+        found = recover_crashed(
+            log, queues, checkpoint if had_queues else evolve(checkpoint, logics_ms=0, durable_offset=-1)
+        )
     else:
         found = recover_clean(log, queues, checkpoint.logics_ms if had_queues else -1)
     _lines.log(
@@ -97,7 +90,7 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms:
 
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
     """Recover after a crash: believe queues before the safe point only; raises OSError."""
-    start = _last_safe(log, safe_start(log, checkpoint), checkpoint.safe_ms)
+    start = max(safe_start(log, checkpoint), _last_durable(log, checkpoint))
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
@@ -119,30 +112,13 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     return start
 
 
-def _last_safe(log: CommitLog, start: int, safe_ms: int) -> int:
-    """Physical offset of the last record of a file that, with all before it there, is no younger than `safe_ms`.
+def _last_durable(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Physical offset of the record that the checkpoint names as durable with all before it; 0 where it is not there.
 
-    Sizes, places and times alone are looked at, for a quarter of a microsecond each. `start`, where the file begins,
-    if its first record is younger.
+    A log that was put there from elsewhere may lack it, and is then walked from where its newest safe file begins.
     """
-    segment = log.segments.find(start)
-    if segment is None:
-        return start
-    view, begin = segment.view, segment.start
-    found = position = start - begin
-    last_position = segment.size - HEAD_WITH_TIME.size
-    while position <= last_position:
-        size, magic, physical_offset, sys_flag, store_ms = HEAD_WITH_TIME.unpack_from(view, position)
-        if magic not in _MAGICS or size < FIXED_SIZE or physical_offset != begin + position:
-            break
-        if sys_flag & SYS_FLAG_BORN_HOST_V6:
-            record = log.read(physical_offset)
-            store_ms = record.store_ms if isinstance(record, Record) else 0
-        if not 0 < store_ms <= safe_ms:
-            break
-        found = position
-        position += size
-    return begin + found
+    offset = checkpoint.durable_offset
+    return offset if offset >= log.start and isinstance(log.read(offset), Record) else 0
 
 
 def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from attrs import define
 from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime.faults import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 QUEUES_EVERY: Final = 20
 """Consume queues and checkpoint are made durable once in this many rounds (10 s, as Java's thorough flush)."""
 
+QUEUES_SIZE: Final = 32 * MIB
+"""Bytes of the log after which they are all the same: what stands behind the checkpoint is read again after a crash."""
 INDEX_COUNT: Final = 256
 """Messages indexed before it is asked whether the broker stops."""
 
@@ -56,7 +59,8 @@ class FlushService(ServiceThread):
             with KeepGoing(log, "the store could not be made durable; trying again"):
                 if self.store.flushed_end < self.store.log_end:
                     self.store.flush()
-                if rounds % QUEUES_EVERY == 0 and flushed_queues_end != self.store.log_end:
+                grown = self.store.log_end - flushed_queues_end
+                if grown >= QUEUES_SIZE or (grown and rounds % QUEUES_EVERY == 0):
                     flushed_queues_end = self.store.log_end
                     self.store.flush_queues()
             self._index()

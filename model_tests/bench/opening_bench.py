@@ -1,0 +1,212 @@
+"""How long `longpoll serve` takes until it is ready: on a log of a gigabyte after a kill, and with many topics.
+
+    python -m model_tests.bench.opening_bench [--size-mib 1024] [--body 1000] [--topics 10000] [--json]
+
+The log is written by a broker of its own process, to which sends come as fast as it answers, and which is then killed
+with SIGKILL. Topics of 8 queues are made by requests (17) and the broker is stopped and started again; then each queue
+is sent a message until the machine has no map left for one more (`vm.max_map_count`; every queue with messages takes
+one), and the broker is started once more. Memory is what the process has for itself, without what is mapped from files.
+
+Times are from the command to its line `ready`, an empty broker's start beside them. Everything is in the page cache, as
+a kill leaves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import frozen
+
+from longpoll_broker.testing.raw_client import RawClient, send_fields
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Address
+
+MAIN: Final = "from longpoll.cli import main; main()"
+BURST: Final = 128
+IN_FLIGHT: Final = 8
+"""Bursts that are not answered yet."""
+QUEUES: Final = 8
+PATIENCE_S: Final = 600.0
+
+
+class Opened(msgspec.Struct):
+    """One start."""
+
+    what: str
+    ready_s: float
+    messages: int = 0
+    queues: int = 0
+    memory_mib: float = 0.0
+
+
+@frozen
+class Served:
+    """A broker's process that is ready."""
+
+    process: subprocess.Popen[str]
+    address: Address
+    ready_s: float
+
+    @property
+    def memory_mib(self) -> float:
+        """What it has for itself now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"^RssAnon:\s+(\d+)", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) / 1024
+
+
+@contextmanager
+def serving(store: Path, ends: signal.Signals = signal.SIGINT) -> Iterator[Served]:
+    """A broker of its own process on a store, ended by a signal."""
+    command = [sys.executable, "-c", MAIN, "serve", "--store", str(store), "--listen", "127.0.0.1:0"]
+    command += ["--name-server", "127.0.0.1:0", "--json", "--log-level", "error"]
+    begun_s = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = msgspec.json.decode(process.stdout.readline())
+            ready_s = time.monotonic() - begun_s
+            host, _colon, port = ready["broker"].rpartition(":")
+            yield Served(process, (host, int(port)), ready_s)
+        finally:
+            process.send_signal(ends)
+            process.wait(PATIENCE_S)
+
+
+def say(text: str) -> None:
+    """What goes on, for whoever waits."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def fill(served: Served, size: int, body: int) -> int:
+    """Send until the log has grown by a size; how many messages."""
+    content = b"x" * body
+    properties = "UNIQ_KEY\x017F00000100002A9F000000000001E240\x02WAIT\x01true\x02"
+    count = 0
+    last: list[int] = []
+    with RawClient(served.address) as client:
+        waiting: list[list[int]] = []
+        per_message = body + 200
+        while count * per_message < size:
+            burst = [(send_fields("Big", (count + number) % 4, properties), content) for number in range(BURST)]
+            waiting.append(client.send_burst(RequestCode.SEND_MESSAGE_V2, burst))
+            count += BURST
+            while len(waiting) > IN_FLIGHT or (waiting and count * per_message >= size):
+                last = waiting.pop(0)
+                for opaque in last:
+                    reply = client.reply(opaque, PATIENCE_S)
+                    assert reply is not None
+                    assert reply.code == 0, reply.remark
+    return count
+
+
+def after_a_kill(directory: Path, size_mib: int, body: int) -> Iterator[Opened]:
+    """A broker is killed after its log was filled, and started again; and once more after a stop."""
+    store = directory / "big"
+    with serving(store, signal.SIGKILL) as served:
+        yield Opened("an empty store", served.ready_s, memory_mib=served.memory_mib)
+        say(f"writing a log of {size_mib} MiB")
+        begun_s = time.monotonic()
+        count = fill(served, size_mib * MIB, body)
+        say(f"{count} messages in {time.monotonic() - begun_s:.0f} s; killing the broker")
+    for what in ("after a kill", "after a stop"):
+        with serving(store) as served:
+            yield Opened(f"a log of {size_mib} MiB, {what}", served.ready_s, count, 4, served.memory_mib)
+
+
+def make_topics(served: Served, count: int) -> None:
+    """Topics of 8 queues."""
+    with RawClient(served.address) as client:
+        for number in range(count):
+            fields = {
+                "topic": f"Topic{number:05}", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+                "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
+                "order": "false",
+            }  # fmt: skip
+            reply = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            assert reply.code == 0, reply.remark
+
+
+def send_to_all(served: Served, count: int) -> tuple[int, str]:
+    """A message to every queue, until one is refused; how many were taken, and what was said then."""
+    taken, said = 0, ""
+    with RawClient(served.address) as client:
+        for number in range(count):
+            burst = [(send_fields(f"Topic{number:05}", queue_id), b"x" * 100) for queue_id in range(QUEUES)]
+            for opaque in client.send_burst(RequestCode.SEND_MESSAGE_V2, burst):
+                reply = client.reply(opaque, PATIENCE_S)
+                assert reply is not None
+                taken += reply.code == 0
+                said = said or (f"{reply.code}: {reply.remark}" if reply.code else "")
+            if said:
+                break
+    return taken, said
+
+
+def many_topics(directory: Path, count: int) -> Iterator[Opened]:
+    """Topics without messages, then with one in each queue as far as it goes."""
+    store = directory / "wide"
+    with serving(store) as served:
+        say(f"making {count} topics of {QUEUES} queues")
+        begun_s = time.monotonic()
+        make_topics(served, count)
+        say(f"made in {time.monotonic() - begun_s:.0f} s")
+    with serving(store) as served:
+        yield Opened(f"{count} topics without messages", served.ready_s, 0, count * QUEUES, served.memory_mib)
+        taken, said = send_to_all(served, count)
+        say(f"a message in each of {taken} queues" + (f", and then {said}" if said else ""))
+    with serving(store) as served:
+        yield Opened(f"{count} topics, after a stop", served.ready_s, taken, taken, served.memory_mib)
+    with serving(store, signal.SIGKILL):
+        pass
+    with serving(store) as served:
+        yield Opened(f"{count} topics, after a kill", served.ready_s, taken, taken, served.memory_mib)
+
+
+def show(results: Sequence[Opened]) -> None:
+    """A line for each start."""
+    for each in results:
+        sys.stdout.write(
+            f"{each.what:44} {each.ready_s:7.2f} s   {each.messages:9} messages   {each.queues:6} queues   "
+            f"{each.memory_mib:6.0f} MiB\n"
+        )
+
+
+def main() -> int:
+    """Measure, and say it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size-mib", type=int, default=1024, help="of the log; 0: leave it out")
+    parser.add_argument("--body", type=int, default=1000, help="bytes of each message's body")
+    parser.add_argument("--topics", type=int, default=10_000, help="0: leave them out")
+    parser.add_argument("--store", type=Path, help="where stores are made, a directory; a temporary one by default")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results: list[Opened] = []
+    with tempfile.TemporaryDirectory(dir=options.store) as directory:
+        if options.size_mib:
+            results += after_a_kill(Path(directory), options.size_mib, options.body)
+        if options.topics:
+            results += many_topics(Path(directory), options.topics)
+    if options.json:
+        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+    else:
+        show(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
