@@ -13,18 +13,20 @@ from typing import Final, Protocol
 
 from attrs import field, frozen
 
+from longpoll_client.checks import check_callable, check_group, check_one_of, check_seconds, check_whole
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.rebalance import Allocate, allocate_averagely
 from longpoll_protocol.bodies import MessageModel
 from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
 
-GROUP_SIZE_MAX: Final = 255
 CLIENT_ID_SIZE_MAX: Final = 255
 RECONSUME_COUNT_MAX: Final = 16
 """How often a message is given again before it is a dead letter, if the config does not say (`maxReconsumeTimes`)."""
 
 
+THREAD_COUNT_MAX: Final = 1000
+"""As Java's `checkConfig` allows."""
 DEAD_LEVEL: Final = -1
 """The delay level that sends a message to the dead letters at once."""
 
@@ -72,6 +74,34 @@ class ConsumeHook(Protocol):
     ) -> object:
         """It has answered after so long, or raised the error."""
         ...
+
+
+_WHOLE: Final = {
+    "batch_count_max": 1,
+    "cached_count_max": 1,
+    "cached_size_max": 1,
+    "cached_span_max": 1,
+    "thread_count": 1,
+    "consume_count_max": 1,
+    "hold_ms": 0,
+    "start_timestamp_ms": 0,
+}
+"""The least of each whole number of a config."""
+_SECONDS: Final = {
+    "pull_timeout_s": False,
+    "rebalance_s": False,
+    "heartbeat_s": False,
+    "persist_s": False,
+    "consume_timeout_s": False,
+    "suspend_s": True,
+    "close_timeout_s": True,
+}
+"""Whether each time of a config may be none at all."""
+_CHOICES: Final[dict[str, type[enum.Enum]]] = {
+    "start_at": StartAt,
+    "message_model": MessageModel,
+    "unreadable": Unreadable,
+}
 
 
 @frozen
@@ -129,14 +159,26 @@ class ConsumerConfig:
 
     def __attrs_post_init__(self) -> None:
         """Refuse what no broker takes and what could never deliver anything."""
-        if not 0 < len(self.group) <= GROUP_SIZE_MAX or self.group.isspace():
-            raise ConfigError(f"group {self.group[:40]!r} is not allowed: 1 to {GROUP_SIZE_MAX} characters")
-        for name in ("batch_count_max", "cached_count_max", "cached_size_max", "thread_count", "consume_count_max"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.client_id is not None and not 0 < len(self.client_id) <= CLIENT_ID_SIZE_MAX:
-            raise ConfigError(f"client_id {self.client_id[:40]!r} is not allowed: 1 to {CLIENT_ID_SIZE_MAX} characters")
-        if self.offsets_file is not None and not self.offsets_file.startswith("/"):
+        check_group(self.group)
+        for name, least in _WHOLE.items():
+            check_whole(name, getattr(self, name), least)
+        if self.thread_count > THREAD_COUNT_MAX:
+            raise ConfigError(f"thread_count is {self.thread_count}: it must be at most {THREAD_COUNT_MAX}")
+        if self.reconsume_count_max is not None:
+            check_whole("reconsume_count_max", self.reconsume_count_max, -1)
+        for name, may_be_none in _SECONDS.items():
+            check_seconds(name, getattr(self, name), may_be_none=may_be_none)
+        for name, kind in _CHOICES.items():
+            check_one_of(name, getattr(self, name), kind)
+        check_callable("allocate", self.allocate)
+        if self.on_unreadable is not None:
+            check_callable("on_unreadable", self.on_unreadable)
+        if self.client_id is not None and not (
+            isinstance(self.client_id, str) and 0 < len(self.client_id) <= CLIENT_ID_SIZE_MAX
+        ):
+            given = str(self.client_id)[:40]
+            raise ConfigError(f"client_id {given!r} is not allowed: 1 to {CLIENT_ID_SIZE_MAX} characters")
+        if self.offsets_file is not None and not str(self.offsets_file).startswith("/"):
             raise ConfigError(f"offsets_file {self.offsets_file!r} is no absolute path")
 
     @property

@@ -17,6 +17,7 @@ from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
+from longpoll_client.checks import check_wanted
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Wanted
 from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
@@ -110,6 +111,7 @@ class AsyncMember:
 
     def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
         """Want messages of a topic; while it runs this takes effect soon. Raises ConfigError or LifecycleError."""
+        check_wanted(topic, expression, expression_type)
         if expression_type == "TAG":
             self.lifecycle.check_open()
         else:

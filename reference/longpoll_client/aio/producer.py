@@ -17,6 +17,7 @@ from attrs import define
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
+from longpoll_client.checks import check_callable, check_group
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
@@ -92,6 +93,7 @@ class AsyncProducer(AsksLater):
             raise ConfigError(
                 "AsyncProducer has connections of its own: write AsyncProducer(runtime, name_server, group)"
             )
+        check_group(group)
         self.group = group
         self._runtime = runtime
         self._requests: AsyncRequests | None = None
@@ -272,6 +274,7 @@ class AsyncProducer(AsksLater):
         Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on their way: then `told`
         is not called.
         """
+        check_callable("told", told)
         self._instance.check()
         self._check_room()
         parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))

@@ -18,6 +18,7 @@ from attrs import define, field
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import InOrder
+from longpoll_client.checks import check_callable
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
 from longpoll_client.consume.listening import Deliveries
 from longpoll_client.consume.own_queues import OnShare
@@ -149,6 +150,7 @@ class AsyncPushConsumer(AsyncConsumer):
         credentials: Credentials | None = None,
     ) -> None:
         """Raises ConfigError."""
+        check_callable("listener", listener)
         self._runtime = runtime
         self._now_ns = runtime.monotonic_ns
         self._config = config

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
+from longpoll_client.checks import check_whole
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NotOursError
 from longpoll_client.lifecycle import Lifecycle
@@ -228,6 +229,7 @@ class OwnQueues(Queues):
 
 def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:
     """Raise ConfigError for an offset that a queue with these does not have; its end will do."""
+    check_whole("offset", offset)
     if not first <= offset <= end:
         place = f"{queue.topic[:140]} queue {queue.queue_id}"
         raise ConfigError(f"offset {offset} is not in {place}, which has those from {first} to {end}")

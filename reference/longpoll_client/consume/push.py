@@ -8,6 +8,7 @@ Source: `DefaultMQPushConsumer.java`.
 
 from __future__ import annotations
 
+from longpoll_client.checks import check_callable
 from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.listening import Listening
@@ -39,6 +40,7 @@ class PushConsumer(MemberConsumer):
         on_share: OnShare | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        check_callable("listener", listener)
         self._listening: Listening
         if is_orderly:
             self._listening = OrderlyListening(runtime, config, listener)

@@ -16,6 +16,7 @@ import msgspec
 from attrs import field, frozen
 from msgspec.structs import replace
 
+from longpoll_client.checks import check_topic
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
@@ -23,7 +24,7 @@ from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.message import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX, BatchMessage, encode_batch
-from longpoll_protocol.names import NAME_SIZE_MAX, name_problem
+from longpoll_protocol.names import name_problem
 from longpoll_protocol.properties import (
     DELAY,
     KEYS,
@@ -203,13 +204,13 @@ def batch_parcel(
 def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
     """Check what every broker checks, before anything is sent; raises ConfigError."""
     if not isinstance(topic, str) or not _is_named_well(topic):
-        raise ConfigError(
-            f"topic {str(topic)[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
-        )
+        check_topic(topic)
     if not isinstance(body, _BYTES):
         raise ConfigError(f"a body of type {type(body).__name__} cannot be sent: give bytes, such as text.encode()")
     if len(body) > BODY_SIZE_MAX:
         raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
+    if not isinstance(properties, Mapping):
+        raise ConfigError(f"properties are {str(properties)[:40]!r}: give texts by their names, such as a dict")
     reserved = RESERVED_PROPERTIES & properties.keys() if properties else ()
     if reserved:
         raise ConfigError(f"property {min(reserved)} is set by the client itself: use the option for it")

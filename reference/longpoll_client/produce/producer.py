@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from longpoll_client.checks import check_callable, check_group
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
@@ -65,6 +66,7 @@ class Producer(Closeable, AsksLater):
         `avoids_slow_brokers`: sends stay away for seconds from brokers that were slow or failed, where there are others
         (`sendLatencyFaultEnable`). `hooks` are told of every send.
         """
+        check_group(group)
         self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._watch = Watch(runtime, hooks)
         self._packing = Packing(compression, compress_over_bytes)
@@ -141,6 +143,7 @@ class Producer(Closeable, AsksLater):
         and the connection here. What fails before anything is sent is raised here, and `told` is not called; also
         LocalProtocolError, while 65,535 sends to one broker are on their way.
         """
+        check_callable("told", told)
         message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
         (msg_id,) = self._ids.new(1)
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)

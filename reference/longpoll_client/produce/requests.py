@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from longpoll_client.checks import check_callable
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -74,6 +75,7 @@ class AsksLater(ABC):
         another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `on_reply` is not
         called.
         """
+        check_callable("on_reply", on_reply)
         self._request_later(topic, message, on_reply, select, timeout_s)
 
     @abstractmethod
@@ -176,7 +178,7 @@ class Requests(Replies):
         """Leave the group, if it was joined, and end the requests that wait."""
         with self._lock:
             self._is_closed = True
-            timer = self._timer
+            timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
             self._greeter.leave()

@@ -1,0 +1,137 @@
+"""What is none of what it is to be is told by its name at once, and not taken for something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from longpoll_client import (
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    ConsumerConfig,
+    ConsumeStatus,
+    MessageQueue,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
+from longpoll_client.consume.own_queues import check_seek
+from longpoll_client.link.waits import WAIT_S_MAX
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
+
+RUNTIME = RealRuntime()
+NOWHERE = "127.0.0.1:1"
+WHOLE = ("batch_count_max", "cached_count_max", "cached_size_max", "cached_span_max", "thread_count", "hold_ms")
+TIMES = ("rebalance_s", "heartbeat_s", "persist_s", "pull_timeout_s", "consume_timeout_s")
+CONFIGS: list[tuple[dict[str, Any], str]] = [
+    *(({name: wrong}, f"{name} is") for name in WHOLE for wrong in ("1", None, 1.5, True, -1)),
+    *(({name: wrong}, f"{name} is .* give seconds") for name in TIMES for wrong in ("1", None, 0, -1, float("nan"))),
+    ({"suspend_s": -1}, "suspend_s"),
+    ({"thread_count": 1001}, "at most 1000"),
+    ({"reconsume_count_max": "1"}, "reconsume_count_max"),
+    ({"start_at": "first"}, "start_at is 'first': give one of StartAt.STORED, StartAt.FIRST"),
+    ({"message_model": "BROADCASTING"}, "message_model is .* MessageModel.BROADCASTING"),
+    ({"unreadable": "skip"}, "give one of Unreadable.DEAD_LETTER"),
+    ({"allocate": None}, "allocate is None, which cannot be called"),
+    ({"on_unreadable": 5}, "on_unreadable is 5"),
+    ({"client_id": 5}, "client_id '5'"),
+    ({"offsets_file": 5}, "offsets_file 5"),
+    *(({"group": wrong}, "group") for wrong in (None, 5, "", " ", "x" * 256, ["x"])),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), CONFIGS, ids=str)
+def test_a_config(wrong: dict[str, Any], words: str) -> None:
+    """Text of an enum once was taken for none of its members: a group began at the end instead of the beginning."""
+    with pytest.raises(ConfigError, match=words):
+        ConsumerConfig(**{"group": "G"} | wrong)
+
+
+def test_a_config_may_be_extreme() -> None:
+    """But right."""
+    whole = dict.fromkeys(WHOLE, 1)
+    made = ConsumerConfig("x" * 255, **whole | dict.fromkeys(TIMES, WAIT_S_MAX), suspend_s=0, reconsume_count_max=-1)  # type: ignore[arg-type] # a test's
+    assert made.thread_count == 1
+
+
+def listener(_messages: object) -> ConsumeStatus:
+    """Consumes."""
+    return ConsumeStatus.SUCCESS
+
+
+CALLS: list[tuple[Callable[[], object], str]] = [
+    (lambda: Producer(RUNTIME, NOWHERE, ""), "group ''"),
+    (lambda: AsyncProducer(RUNTIME, NOWHERE, None), "group 'None'"),  # type: ignore[arg-type] # a mistake
+    (lambda: PushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), None), "listener is None"),  # type: ignore[arg-type]
+    (lambda: AsyncPushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), 5), "listener is 5"),  # type: ignore[arg-type]
+    (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), 1.5, 0, 9), "offset is 1.5"),  # type: ignore[arg-type]
+    (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), None, 0, 9), "offset is None"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _call, words in CALLS])
+def test_a_call(call: Callable[[], object], words: str) -> None:
+    """A listener that cannot be called once put every message off, for good."""
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"topic": None}, "topic 'None' is not allowed"),
+        ({"topic": "a b"}, "topic 'a b' is not allowed"),
+        ({"topic": "x" * 128}, "1 to 127 letters"),
+        ({"expression": None}, "expression is None: give text"),
+        ({"expression_type": 5}, "expression_type is 5: give text"),
+    ],
+    ids=str,
+)
+def test_a_subscription(wrong: dict[str, Any], words: str) -> None:
+    """A topic that cannot be was once waited for, for good."""
+    with PullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G")) as threads, pytest.raises(ConfigError, match=words):
+        threads.subscribe(**{"topic": "T"} | wrong)
+
+    async def story() -> None:
+        loop = AsyncPullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"))
+        loop.subscribe("%DLQ%" + "x" * 255)
+        with pytest.raises(ConfigError, match=words):
+            loop.subscribe(**{"topic": "T"} | wrong)
+        await loop.close()
+
+    asyncio.run(story())
+
+
+def test_a_send() -> None:
+    """What is to be called, and properties that are none, on both sides."""
+
+    async def story() -> None:
+        async with AsyncProducer(RUNTIME, NOWHERE) as loop:
+            with Producer(RUNTIME, NOWHERE) as threads:
+                for producer in (threads, loop):
+                    with pytest.raises(ConfigError, match="told is None"):
+                        producer.send_async("T", b"x", None)  # type: ignore[arg-type] # a mistake
+                    with pytest.raises(ConfigError, match="on_reply is 5"):
+                        producer.request_async("T", OutgoingMessage(b"x"), 5)  # type: ignore[arg-type] # a mistake
+                with pytest.raises(ConfigError, match="select is 5"):
+                    threads.send("T", b"x", select=5)  # type: ignore[arg-type] # a mistake
+                with pytest.raises(ConfigError, match="properties are"):
+                    await loop.send("T", b"x", properties=[1])  # type: ignore[arg-type] # a mistake
+
+    asyncio.run(story())
+
+
+def test_a_second_close_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Also of a producer that has waited for a reply, which leaves its group once."""
+    with Producer(RUNTIME, NOWHERE) as producer:
+        assert producer._requests is not None
+        producer._requests.expect("1", 10.0, lambda _outcome: None)
+        producer.close()
+        caplog.clear()
+    assert caplog.text == ""

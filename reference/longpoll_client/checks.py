@@ -1,0 +1,69 @@
+"""Whether what a caller gives is what it is to be: each says in a ConfigError what to give instead.
+
+Leaves out what only brokers know, and what the types of a checked program rule out and nothing would go silently wrong
+without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
+from longpoll_spec.errors import ConfigError
+
+GROUP_SIZE_MAX: Final = 255
+OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
+
+
+def check_group(group: object) -> None:
+    """A group has a name that every broker takes."""
+    if not isinstance(group, str) or not 0 < len(group) <= GROUP_SIZE_MAX or group.isspace():
+        raise ConfigError(f"group {str(group)[:40]!r} is not allowed: 1 to {GROUP_SIZE_MAX} characters")
+
+
+def check_topic(topic: object) -> None:
+    """A topic has one too."""
+    if not isinstance(topic, str) or name_problem(topic):
+        raise ConfigError(
+            f"topic {str(topic)[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
+        )
+
+
+def check_wanted(topic: object, expression: object, expression_type: object) -> None:
+    """A topic that may be subscribed to, of a group of any length too, and texts that say what is wanted of it."""
+    if not isinstance(topic, str) or not topic.startswith(OF_GROUPS):
+        check_topic(topic)
+    for name, value in (("expression", expression), ("expression_type", expression_type)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} is {repr(value)[:40]}: give text, such as '*', 'red || blue' or 'TAG'")
+
+
+def check_whole(name: str, value: object, least: int | None = None) -> None:
+    """A whole number, and no less than the least."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is {repr(value)[:40]}: it must be a whole number")
+    if least is not None and value < least:
+        raise ConfigError(f"{name} is {value}: it must be at least {least}")
+
+
+def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
+    """Seconds, which may be without end; `may_be_none` says whether 0 will do."""
+    is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
+        raise ConfigError(f"{name} is {repr(value)[:40]}: give seconds, {'0 or' if may_be_none else 'and'} more than 0")
+
+
+def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
+    """A member of an enum; its text would be compared with the members and found to be none."""
+    if not isinstance(value, kind):
+        choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
+        raise ConfigError(f"{name} is {repr(value)[:40]}: give one of {choices}")
+
+
+def check_callable(name: str, value: Callable[..., Any] | None) -> None:
+    """Something to be called."""
+    if not callable(value):
+        raise ConfigError(f"{name} is {repr(value)[:40]}, which cannot be called: give a function")
