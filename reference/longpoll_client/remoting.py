@@ -99,6 +99,7 @@ class RemotingClient:
         self.address = f"{host}:{port}"
         self._runtime = runtime
         self._on_request = on_request
+        self._process_id = runtime.process_id()
         self._lock = runtime.lock()
         self._exchange = Exchange(self.address, credentials)
         self._output = Output(self.address)
@@ -122,7 +123,12 @@ class RemotingClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can still be made."""
+        """Whether calls can still be made, by this process: a forked one has no reader thread and shares all else.
+
+        Its answers and the other's would be mixed up, so it needs a connection of its own.
+        """
+        if self._process_id != self._runtime.process_id():
+            return False
         with self._lock:
             return self._exchange.failure is None
 
@@ -184,6 +190,10 @@ class RemotingClient:
 
     def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float, *, may_lead: bool) -> int | None:
         """Add a call and have it sent; its opaque where the caller is to lead."""
+        if self._process_id != self._runtime.process_id():
+            raise ConnectionLostError(
+                f"{self._exchange.name(code)}: the connection is that of the process before a fork"
+            )
         now_ns = self._runtime.monotonic_ns()
         with self._lock:
             is_alone = not self._exchange.calls.pending
