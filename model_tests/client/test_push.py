@@ -329,3 +329,42 @@ def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog
             counts = consumer.statistics[topic]
     assert (counts.later_count, counts.sent_back_count) == (1, 1)
     assert f"{topic} queue 0 offset 0" in caplog.text
+
+
+def test_a_batch_is_shared_among_threads_whose_listener_waits(name_server: str) -> None:
+    """Each message once, in lots of the size that was asked for, as many at a time as there are threads."""
+    got: list[list[bytes]] = []
+    all_wait, at_once = threading.Barrier(3, timeout=PATIENCE_S), threading.Lock()
+
+    def slow(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        with at_once:
+            got.append([message.body for message in messages])
+            is_first = len(got) <= 3
+        if is_first:
+            all_wait.wait()
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, *(b"%d" % number for number in range(10)))
+        with listening(name_server, topic, slow, thread_count=3, consume_count_max=3) as consumer:
+            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 10)
+    assert sorted(body for lot in got for body in lot) == [b"%d" % number for number in range(10)]
+    assert max(map(len, got)) == 3
+
+
+def test_what_one_thread_fails_at_costs_no_other_message(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours, not the listener's: the rest of the batch is given by another thread."""
+    honest = concurrent.ConcurrentListening._consume
+    failures = [ZeroDivisionError("planted")]
+
+    def consume(self: concurrent.ConcurrentListening, *arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        honest(self, *arguments)
+
+    monkeypatch.setattr(concurrent.ConcurrentListening, "_consume", consume)
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, *(b"%d" % number for number in range(10)))
+        with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, thread_count=1) as consumer:
+            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 9)
+    assert failures == []

@@ -8,6 +8,7 @@ Source: `ConsumeMessageConcurrentlyService.java`, `ProcessQueue.cleanExpiredMsg`
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -55,10 +56,22 @@ class ConcurrentListening(Listening):
 
     def deliver(self, batch: Batch) -> None:
         """Share a pull's messages out in small lots."""
-        size, puller, messages = self._config.consume_count_max, batch.puller, batch.messages
-        self._workers.submit_all(
-            [partial(self._consume, puller, messages[at : at + size], 0) for at in range(0, len(messages), size)]
-        )
+        size, messages = self._config.consume_count_max, batch.messages
+        lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
+        self._workers.submit(partial(self._share, batch.puller, lots))
+
+    def _share(self, puller: Puller, lots: deque[tuple[ReceivedMessage, ...]]) -> None:
+        """Give the listener lots until none is left; before the first, have another thread do the same.
+
+        Where the listener is quick that one comes too late, and one thread gives all: a task for each lot costs more
+        than such a listener does. What is raised here ends this thread's part alone.
+        """
+        lot = _next_of(lots)
+        if lots:
+            self._workers.submit(partial(self._share, puller, lots))
+        while lot is not None and not self._workers.is_stopping:
+            self._consume(puller, lot, 0)
+            lot = _next_of(lots)
 
     def _submit(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         self._workers.submit(partial(self._consume, puller, messages, again_count))
@@ -129,6 +142,14 @@ class ConcurrentListening(Listening):
                 given.messages[0].queue_offset,
             )
             self._put_off(given.puller, given.messages, 0, 0)
+
+
+def _next_of(lots: deque[tuple[ReceivedMessage, ...]]) -> tuple[ReceivedMessage, ...] | None:
+    """Take the first lot, if another thread has not taken the last one."""
+    try:
+        return lots.popleft()
+    except IndexError:
+        return None
 
 
 def tell_not_again(group: str, messages: Sequence[ReceivedMessage]) -> None:

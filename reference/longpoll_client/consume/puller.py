@@ -225,9 +225,11 @@ class Puller:
 
     @property
     def is_open(self) -> bool:
-        """Whether what it has is to be consumed now: it is neither given up nor paused."""
-        with self._lock:
-            return not (self._is_dropped or self._is_paused)
+        """Whether what it has is to be consumed now: it is neither given up nor paused; asked for each message.
+
+        Read without the lock: with it, too, the answer may be an old one when it is looked at.
+        """
+        return not (self._is_dropped or self._is_paused)
 
     @property
     def subscription(self) -> SubscriptionData:

@@ -127,6 +127,11 @@ class Workers:
         """The thread whose task has called `stop`."""
         self._then: Callable[[], None] = lambda: None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether tasks that run are to end soon."""
+        return self._stopping.is_set()
+
     def start(self) -> None:
         """Start the threads."""
         assert not self._threads, "they are started already"
