@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -363,3 +364,13 @@ def test_a_process_that_was_forked_connects_anew() -> None:
             assert bytes(new.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
         assert [bytes(command.body) for command in server.received] == [b"1", b"2"]
         old.close()
+
+
+def test_a_leader_may_wait_without_end() -> None:
+    """A poller cannot: it takes no more than 24 days at a time."""
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        wait_until(lambda: not client._is_awake)
+        assert bytes(client.call(10, body=b"1", timeout_s=math.inf).body) == b"1"
+        assert client._leader_poller is not None
+        client.close()

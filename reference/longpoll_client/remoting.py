@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 SLEEP_S_MAX: Final = 3600.0
-"""The longest sleep of a reader thread that has a deadline to keep: a poller takes no more than 24 days."""
+"""The longest sleep of a thread that has a deadline to keep: a poller takes no more than 24 days."""
 ALONE_COUNT_MAX: Final = 4
 """While more calls than this wait for answers, a caller leaves its bytes to the reader thread."""
 # Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
@@ -330,7 +330,7 @@ class RemotingClient:
                 left_s = (end_ns - self._runtime.monotonic_ns()) / 1e9
                 if left_s <= 0.0:
                     break
-                if self._leader_poller.poll(left_s):
+                if self._leader_poller.poll(min(left_s, SLEEP_S_MAX)):
                     # Bytes that were received and are nowhere would be missed by all who come after.
                     left.failure = self._interrupted
                     commands, failure = self._receive()
