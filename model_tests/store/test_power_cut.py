@@ -98,6 +98,7 @@ def run_and_cut(root: pathlib.Path, seed: int) -> None:
                 promised = len(sent)
             if chance.random() < 0.2:
                 store.flush_queues()
+                promised = len(sent)
         disk.cut(root / "store", root / "cut", chance)
         store.abandon()
     store = open_store(root / "cut", CONFIG)
