@@ -72,16 +72,7 @@ class Reader:
 
     def wait(self, condition: str) -> None:
         """Wait until a condition of the page that is there by then holds."""
-        while not self._holds(condition):
-            pass  # each question is answered by the page that is there by then
-
-    def _holds(self, condition: str) -> bool:
-        try:
-            return bool(self.browser.run(LOADED.format(condition=condition)))
-        except AssertionError as error:
-            if "navigated" in str(error) or "context" in str(error):
-                return False
-            raise
+        self.browser.until(LOADED.format(condition=condition))
 
     def sees(self, where: str) -> str:
         """The text of an element."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
+from docs.site.start import EXPLORER
 from model_tests.docs_site.built import build_or_skip
 from model_tests.judge.browser import Browser, open_browser
 
@@ -140,6 +144,39 @@ def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> No
         " addEventListener('load', look); if (document.readyState === 'complete') look(); })"
     )
     assert found
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """The address of the site as Python's own server has it."""
+    words = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(site)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"port (\d+)", server.stdout.readline())
+            assert found is not None
+            yield f"http://127.0.0.1:{found[1]}"
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("zh/index.html", "document.querySelector('iframe.lp-explorer') !== null"),
+        ("search.html?q=commit_never_regresses", "document.querySelectorAll('#search-results a').length > 0"),
+        (f"{EXPLORER}?lang=zh", "document.querySelectorAll('#enabled button').length > 0"),
+    ],
+)
+def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, page: str, shown: str) -> None:
+    """Where a browser gives pages of a folder less than those of a server; nobody else is asked."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.addresses.clear()
+    browser.call("Page.navigate", url=f"{served}/{page}")
+    browser.until(f"location.protocol === 'http:' && document.readyState === 'complete' && {shown}")
+
+    assert browser.addresses
+    assert [each for each in browser.addresses if not each.startswith((served, "data:", "blob:"))] == []
 
 
 def test_a_step_is_taken_on_the_start_page(browser: Browser, site: Path) -> None:

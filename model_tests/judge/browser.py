@@ -108,6 +108,20 @@ class Browser:
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
+    def holds(self, condition: str) -> bool:
+        """Whether a condition holds in the page that is there by now; in one that is left meanwhile none does."""
+        try:
+            return bool(self.run(condition))
+        except AssertionError as error:
+            if "navigated" in str(error) or "context" in str(error):
+                return False
+            raise
+
+    def until(self, condition: str) -> None:
+        """Wait until a condition holds, in whichever page is there by then."""
+        while not self.holds(condition):
+            pass  # each question is answered by the page that is there by then
+
     def picture(self) -> bytes:
         """What is seen of the page without scrolling, as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

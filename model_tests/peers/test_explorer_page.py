@@ -162,8 +162,7 @@ def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, pag
     """Nothing of it becomes part of the page, which stays as it was; the next step takes the sentence away."""
     browser.call("Page.navigate", url="about:blank")
     browser.call("Page.navigate", url=f"{page.as_uri()}?lang={language}")
-    while not browser.run("document.querySelector('#enabled button') !== null"):
-        pass  # each question is answered by the page that is there by then
+    browser.until("document.querySelector('#enabled button') !== null")
     shown = browser.run("document.getElementById('requests').textContent")
     images = "<img src=x onerror=document.title='mine'>"
     fragments = [token for token, _ in HOSTILE.values() if len(token) < 10_000]
@@ -202,19 +201,9 @@ def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened
         opened.run(f"void setTimeout(() => history.{step}())")
         at_run = f"location.hash === '#{token}' && document.querySelectorAll('#story li').length === 3"
         gone = "location.href === 'about:blank'"
-        while not _is(opened, at_run if wanted else gone):
-            pass  # each question is answered by the page that is there by then
+        opened.until(at_run if wanted else gone)
     assert _token(opened) == token
     assert opened.run("history.length") >= 3
-
-
-def _is(browser: Browser, condition: str) -> bool:
-    try:
-        return bool(browser.run(condition))
-    except AssertionError as error:
-        if "navigated" in str(error) or "context" in str(error):
-            return False
-        raise
 
 
 ON_PAPER: Final = """
