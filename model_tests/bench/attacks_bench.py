@@ -15,37 +15,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import resource
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from model_tests.bench import bystander
+from model_tests.bench.attacks import ATTACKS, PATIENCE_S, Attack, Served
 from rich.console import Console
 from rich.table import Table
-
-from longpoll_broker.testing.raw_client import RawClient, send_message
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.sizes import MIB
-from longpoll_runtime import Address
 
 MAIN: Final = "from longpoll.cli import main; main()"
 TOLD_AT_ONCE: Final = "from longpoll_broker.service.admin import member_notices; member_notices.NOTICES_MAX = 1 << 60; "
 FAR: Final = 1 << 40
 WITHOUT: Final = f"unfinishedBytesMax={FAR}\nunsentBytesMax={FAR}\noutputBytesMax={FAR}\n"
-GREEDY_COUNT: Final = 60
-PATIENCE_S: Final = 60.0
 WORST_MS_MAX: Final = 500
 CALM_S: Final = 4.0
 """How long the bystander goes on after an attack is over."""
@@ -68,147 +57,18 @@ class Result(msgspec.Struct):
     """Growth of the most memory that the process has had."""
 
 
-class Served:
-    """A serving process; `status` and `processor_s` read what the kernel says of it."""
-
-    def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
-        self.process = process
-        self.address = address
-
-    def most_memory_kib(self) -> int:
-        """The most memory it has had, KiB."""
-        found = re.search(r"^VmHWM:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
-
-    def processor_s(self) -> float:
-        """The processor time it has had, user and system."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def frame(code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> bytes:
-    """A request as it is written."""
-    return b"".join(encode(Command(code, 1, ext_fields=fields, body=body)))
-
-
-def heartbeat(client_id: str) -> bytes:
-    """A heartbeat that joins the group of the attack."""
-    consumer = {"groupName": "crowd", "subscriptionDataSet": []}
-    return frame(
-        RequestCode.HEART_BEAT, {}, msgspec.json.encode({"clientID": client_id, "consumerDataSet": [consumer]})
-    )
-
-
-def crowd(served: Served, count: int, stack: ExitStack) -> list[socket.socket]:
-    """Connections that are members of one group, which read nothing unless somebody does it for them."""
-    # Nobody is told while they join: without limits that alone is two million notices.
-    tell_changes(served, wanted=False)
-    found = []
-    for number in range(count):
-        member = stack.enter_context(socket.create_connection(served.address, PATIENCE_S))
-        member.sendall(heartbeat(f"m{number}"))
-        found.append(member)
-    wait_for_quiet(served)
-    tell_changes(served, wanted=True)
-    return found
-
-
-def tell_changes(served: Served, *, wanted: bool) -> None:
-    """Have the group's members told of its changes, or not."""
-    with RawClient(served.address) as client:
-        group = msgspec.json.encode({"groupName": "crowd", "notifyConsumerIdsChangedEnable": wanted})
-        assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group).code == 0
-
-
-def wait_for_quiet(served: Served) -> None:
-    """Wait until the broker has used little of the processor for a while."""
-    last_s = served.processor_s()
-    deadline_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline_s:
-        bystander.PAUSE.wait(0.3)
-        now_s = served.processor_s()
-        if now_s - last_s < 0.05:
-            return
-        last_s = now_s
-
-
-# -- the attacks: what is made ready, and then what is done ------------------------------------------------------------
-
-Attack = Callable[[Served, int, ExitStack], Callable[[], None]]
-
-
-def members(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:
-    """One connection joins and leaves a large group a hundred times, in one piece of 39 KB."""
-    crowd(served, count, stack)
-    restless = stack.enter_context(socket.create_connection(served.address, PATIENCE_S))
-    leave = frame(RequestCode.UNREGISTER_CLIENT, {"clientID": "x", "consumerGroup": "crowd"})
-    return lambda: restless.sendall((heartbeat("x") + leave) * 100)
-
-
-def members_gone(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:
-    """A large group closes all its connections at once."""
-    found = crowd(served, count, stack)
-
-    def go() -> None:
-        for member in found:
-            member.close()
-
-    return go
-
-
-def unfinished(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
-    """Sixty connections each send all but the end of a frame of 16 MiB."""
-    greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
-    content = struct.pack(">iI", 16 * MIB, 100) + bytes(16 * MIB - 1_000)
-
-    def send() -> None:
-        for each in greedy:
-            try:
-                each.sendall(content)
-            except OSError:
-                continue
-
-    return send
-
-
-def unsent(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
-    """Sixty connections each ask for 27 MB of tables that the broker has to write for them, and read nothing."""
-    with RawClient(served.address) as client:
-        for number in range(300):
-            send_message(client, f"T{number}")
-    greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
-    content = frame(RequestCode.GET_ALL_TOPIC_CONFIG) * 600
-
-    def ask() -> None:
-        for each in greedy:
-            try:
-                each.sendall(content)
-            except OSError:
-                continue
-
-    return ask
-
-
-ATTACKS: Final[dict[str, Attack]] = {
-    "members": members,
-    "members gone": members_gone,
-    "unfinished frames": unfinished,
-    "unsent answers": unsent,
-}
-
-
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def serving(directory: Path, *, limits: bool) -> Iterator[Served]:
+def serving(directory: Path, attack: Attack, *, limits: bool) -> Iterator[Served]:
     """A broker of its own process."""
     config = directory / "broker.conf"
-    config.write_text("mappedFileSizeCommitLog=67108864\nmappedFileSizeConsumeQueue=20000\n" + ("" if limits else WITHOUT))  # noqa: E501 - one text  # fmt: skip
+    config.write_text(attack.settings + ("" if limits else WITHOUT))
     code = MAIN if limits else TOLD_AT_ONCE + MAIN
     command = [sys.executable, "-c", code, "serve", "--store", str(directory / "store"), "--config", str(config)]
     command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--json", "--log-level", "error"]
+    command += ["--policy", attack.policy]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -224,8 +84,8 @@ def measured(name: str, count: int, *, limits: bool) -> Result:
     """One attack, one way."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        served = stack.enter_context(serving(directory, limits=limits))
-        attack = ATTACKS[name](served, count, stack)
+        served = stack.enter_context(serving(directory, ATTACKS[name], limits=limits))
+        attack = ATTACKS[name].prepare(served, count, stack)
         memory_kib, processor_s = served.most_memory_kib(), served.processor_s()
         command = bystander.command(served.address, served.process.pid)
         out = stack.enter_context((directory / "times").open("w+"))
@@ -295,7 +155,12 @@ def main() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     names = [options.attack] if options.attack else list(ATTACKS)
-    results = [measured(name, options.members, limits=limits) for name in names for limits in (False, True)]
+    results = [
+        measured(name, options.members, limits=limits)
+        for name in names
+        for limits in (False, True)
+        if limits or ATTACKS[name].has_limit
+    ]
     if options.json:
         sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
     else:

@@ -1,0 +1,357 @@
+"""Attacks on a broker of its own process: what is made ready, and then what is done to it.
+
+Each is told in its docstring. Leaves out measuring what others notice of it (`attacks_bench`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import frozen
+from model_tests.bench import bystander
+
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.properties import encode_properties
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Address
+
+GREEDY_COUNT: Final = 60
+PATIENCE_S: Final = 60.0
+QUIET_S: Final = 3.0
+"""A broker that answers nothing for so long has answered what it will."""
+
+
+class Served:
+    """A serving process; `status` and `processor_s` read what the kernel says of it."""
+
+    def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
+        self.process = process
+        self.address = address
+
+    def most_memory_kib(self) -> int:
+        """The most memory it has had, KiB."""
+        found = re.search(r"^VmHWM:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+    def processor_s(self) -> float:
+        """The processor time it has had, user and system."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def frame(
+    code: int,
+    fields: dict[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    flag: int = 0,
+    serialisation: Serialisation = Serialisation.JSON,
+) -> bytes:
+    """A request as it is written."""
+    return b"".join(encode(Command(code, 1, flag, ext_fields=fields, body=body, serialisation=serialisation)))
+
+
+def heartbeat(client_id: str) -> bytes:
+    """A heartbeat that joins the group of the attack."""
+    consumer = {"groupName": "crowd", "subscriptionDataSet": []}
+    return frame(
+        RequestCode.HEART_BEAT, {}, msgspec.json.encode({"clientID": client_id, "consumerDataSet": [consumer]})
+    )
+
+
+def crowd(served: Served, count: int, stack: ExitStack) -> list[socket.socket]:
+    """Connections that are members of one group, which read nothing unless somebody does it for them."""
+    # Nobody is told while they join: without limits that alone is two million notices.
+    tell_changes(served, wanted=False)
+    found = []
+    for number in range(count):
+        member = stack.enter_context(socket.create_connection(served.address, PATIENCE_S))
+        member.sendall(heartbeat(f"m{number}"))
+        found.append(member)
+    wait_for_quiet(served)
+    tell_changes(served, wanted=True)
+    return found
+
+
+def tell_changes(served: Served, *, wanted: bool) -> None:
+    """Have the group's members told of its changes, or not."""
+    with RawClient(served.address) as client:
+        group = msgspec.json.encode({"groupName": "crowd", "notifyConsumerIdsChangedEnable": wanted})
+        assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group).code == 0
+
+
+def wait_for_quiet(served: Served) -> None:
+    """Wait until the broker has used little of the processor for a while."""
+    last_s = served.processor_s()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        bystander.PAUSE.wait(0.3)
+        now_s = served.processor_s()
+        if now_s - last_s < 0.05:
+            return
+        last_s = now_s
+
+
+# -- the attacks: what is made ready, and then what is done ------------------------------------------------------------
+
+Prepare = Callable[[Served, int, ExitStack], Callable[[], None]]
+"""Makes an attack ready, of a size in peers, and gives what does it."""
+
+
+@frozen
+class Attack:
+    """How one is made; `settings` are lines of `broker.conf`."""
+
+    prepare: Prepare
+    settings: str = ""
+    policy: str = "strict"
+    has_limit: bool = False
+    """Whether there are settings, or constants, without which it can be tried too."""
+
+
+def flood(address: Address, contents: Sequence[bytes]) -> None:
+    """Write each content on a connection of its own, reading and forgetting answers, until there are no more."""
+    with ExitStack() as stack:
+        chosen = stack.enter_context(selectors.DefaultSelector())
+        for content in contents:
+            peer = stack.enter_context(socket.create_connection(address, PATIENCE_S))
+            peer.setblocking(False)
+            chosen.register(peer, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(content))
+        while chosen.get_map():
+            ready = chosen.select(QUIET_S)
+            if not ready:
+                return
+            for key, events in ready:
+                _turn(chosen, key, events)
+
+
+def flood_and_wait(address: Address, contents: Sequence[bytes], count: int) -> None:
+    """The same, and wait until so many messages have been delivered to the queue `Late`."""
+    flood(address, contents)
+    deadline_s = time.monotonic() + PATIENCE_S
+    with RawClient(address) as client:
+        while time.monotonic() < deadline_s:
+            reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": "Late", "queueId": "0"})
+            if int((reply.ext_fields or {}).get("offset", "0")) >= count:
+                return
+            bystander.PAUSE.wait(0.2)
+
+
+def _turn(chosen: selectors.BaseSelector, key: selectors.SelectorKey, events: int) -> None:
+    """Read a piece and write a piece; a connection that was closed is left."""
+    peer = key.fileobj
+    assert isinstance(peer, socket.socket)
+    with suppress(BlockingIOError):
+        try:
+            if events & selectors.EVENT_READ and not peer.recv(MIB):
+                chosen.unregister(peer)
+                return
+            if events & selectors.EVENT_WRITE:
+                left = key.data[peer.send(key.data[:65_536]) :]
+                chosen.modify(peer, selectors.EVENT_READ | (selectors.EVENT_WRITE if left else 0), left)
+        except ConnectionError:
+            chosen.unregister(peer)
+
+
+def members(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:
+    """One connection joins and leaves a large group a hundred times, in one piece of 39 KB."""
+    crowd(served, count, stack)
+    restless = stack.enter_context(socket.create_connection(served.address, PATIENCE_S))
+    leave = frame(RequestCode.UNREGISTER_CLIENT, {"clientID": "x", "consumerGroup": "crowd"})
+    return lambda: restless.sendall((heartbeat("x") + leave) * 100)
+
+
+def members_gone(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:
+    """A large group closes all its connections at once."""
+    found = crowd(served, count, stack)
+
+    def go() -> None:
+        for member in found:
+            member.close()
+
+    return go
+
+
+def unfinished(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """Sixty connections each send all but the end of a frame of 16 MiB."""
+    greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
+    content = struct.pack(">iI", 16 * MIB, 100) + bytes(16 * MIB - 1_000)
+
+    def send() -> None:
+        for each in greedy:
+            try:
+                each.sendall(content)
+            except OSError:
+                continue
+
+    return send
+
+
+def unsent(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """Sixty connections each ask for 27 MB of tables that the broker has to write for them, and read nothing."""
+    with RawClient(served.address) as client:
+        for number in range(300):
+            send_message(client, f"T{number}")
+    greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
+    content = frame(RequestCode.GET_ALL_TOPIC_CONFIG) * 600
+
+    def ask() -> None:
+        for each in greedy:
+            try:
+                each.sendall(content)
+            except OSError:
+                continue
+
+    return ask
+
+
+def half_frames(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:
+    """Peers that each have begun a frame go on with it, a byte at a time."""
+    content = struct.pack(">iI", 1 * MIB, 1000) + b"{" * 500
+    peers = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(count)]
+    for each in peers:
+        each.sendall(content)
+
+    def drip() -> None:
+        deadline_s = time.monotonic() + 4
+        while time.monotonic() < deadline_s:
+            for each in peers:
+                with suppress(OSError):
+                    each.sendall(b"{")
+
+    return drip
+
+
+def headers(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Sixteen connections send headers of up to a mebibyte: 60,000 fields, in either encoding, or nested brackets."""
+    fields = {f"n{number}": "" for number in range(60_000)}
+    nested = b'{"code":11,"extFields":' + b'{"a":' * 150_000
+    deep = struct.pack(">ii", len(nested) + 4, len(nested)) + nested
+    wide = frame(RequestCode.PULL_MESSAGE, fields)
+    packed = frame(RequestCode.PULL_MESSAGE, fields, serialisation=Serialisation.ROCKETMQ)
+    beat = frame(RequestCode.HEART_BEAT, {}, b"[" * MIB)
+    contents = [kind * 20 for kind in (wide, packed, deep, beat) for _ in range(4)]
+    return lambda: flood(served.address, contents)
+
+
+def topics(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Eight connections send to 20,000 topics that nobody has made, and pull from as many more."""
+    contents = [
+        b"".join(
+            frame(RequestCode.SEND_MESSAGE_V2, send_fields(f"made{lane}x{number}"), b"x")
+            + frame(RequestCode.PULL_MESSAGE, pull_fields(f"none{lane}x{number}", 0, group=f"g{lane}x{number}"))
+            for number in range(2_500)
+        )
+        for lane in range(8)
+    ]
+    return lambda: flood(served.address, contents)
+
+
+def held(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """A hundred connections wait for one queue, a thousand times each, and a message comes there."""
+    with RawClient(served.address) as client:
+        send_message(client, "Held")
+    pulls = frame(RequestCode.PULL_MESSAGE, pull_fields("Held", 1, timeout_ms=300_000)) * 1_000
+    peers = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(100)]
+    for each in peers:
+        each.sendall(pulls)
+    wait_for_quiet(served)
+
+    def wake() -> None:
+        for _ in range(3):
+            with RawClient(served.address) as client:
+                send_message(client, "Held")
+            for each in peers:
+                each.setblocking(False)
+                with suppress(OSError):
+                    while each.recv(MIB):
+                        pass
+
+    return wake
+
+
+def transactions(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """A producer prepares 20,000 messages and never says what became of them, however often it is asked."""
+    silent = stack.enter_context(socket.create_connection(served.address, PATIENCE_S))
+    producer = {"clientID": "silent", "producerDataSet": [{"groupName": "PG"}]}
+    silent.sendall(frame(RequestCode.HEART_BEAT, {}, msgspec.json.encode(producer)))
+    properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "PG"})
+    prepared = frame(RequestCode.SEND_MESSAGE_V2, send_fields("Maybe", 0, properties), b"x") * 5_000
+    return lambda: flood(served.address, [prepared] * 4)
+
+
+def timers(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """A hundred thousand messages wish for one second."""
+    wish = {"TIMER_DELIVER_MS": str((int(time.time()) + 12) * 1000), "UNIQ_KEY": "K"}
+    timed = frame(RequestCode.SEND_MESSAGE_V2, send_fields("Late", 0, encode_properties(wish)), b"x") * 12_500
+    return lambda: flood_and_wait(served.address, [timed] * 8, 100_000)
+
+
+def delays(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """A hundred thousand messages wait for a second, and become due as fast as they came."""
+    properties = encode_properties({"DELAY": "1"})
+    late = frame(RequestCode.SEND_MESSAGE_V2, send_fields("Late", 0, properties), b"x") * 12_500
+    return lambda: flood_and_wait(served.address, [late] * 8, 100_000)
+
+
+def unique_keys(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Sixteen connections ask 500 times each for a key that ten thousand messages have."""
+    properties = encode_properties({"UNIQ_KEY": "SAME"})
+    flood(served.address, [frame(RequestCode.SEND_MESSAGE_V2, send_fields("Keys", 0, properties), b"x") * 10_000])
+    fields = {
+        "topic": "Keys", "key": "SAME", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**60),
+        "_UNIQUE_KEY_QUERY": "true",
+    }  # fmt: skip
+    return lambda: flood(served.address, [frame(RequestCode.QUERY_MESSAGE, fields) * 500] * 16)
+
+
+def slow_readers(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """Sixty connections ask for 50 MB of messages each, and read a kilobyte now and then."""
+    with RawClient(served.address) as client:
+        for _ in range(64):
+            send_message(client, "Large", b"x" * 256_000)
+    asked = frame(RequestCode.PULL_MESSAGE, pull_fields("Large", 0)) * 200
+    peers = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
+
+    def ask() -> None:
+        for each in peers:
+            each.sendall(asked)
+        deadline_s = time.monotonic() + 4
+        while time.monotonic() < deadline_s:
+            for each in peers:
+                with suppress(OSError):
+                    each.recv(1024)
+
+    return ask
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "members": Attack(members, has_limit=True),
+    "members gone": Attack(members_gone, has_limit=True),
+    "unfinished frames": Attack(unfinished, has_limit=True),
+    "unsent answers": Attack(unsent, has_limit=True),
+    "half frames": Attack(half_frames),
+    "headers": Attack(headers),
+    "topics": Attack(topics, "mappedFileSizeConsumeQueue=20000\n"),
+    "held": Attack(held),
+    "transactions": Attack(transactions, "transactionTimeOut=1000\ntransactionCheckInterval=1000\n"),
+    "timers": Attack(timers, policy="rocketmq-5"),
+    "delays": Attack(delays),
+    "unique keys": Attack(unique_keys),
+    "slow readers": Attack(slow_readers),
+}
