@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -248,3 +250,21 @@ def test_prometheus_hears_of_the_judgement_and_of_the_lag(tmp_path: Path) -> Non
     assert behind["longpoll_judge_behind_seconds",] > 0
     assert behind["longpoll_judge_behind_bytes",] == len(lines[200])
     assert behind["process_resident_memory_bytes",] > 0
+
+
+def test_who_asks_for_metrics_and_goes_leaves_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines on stderr are findings; the next one who asks is answered."""
+    at_once = struct.pack("ii", 1, 0)
+    with told_at(0, FollowCollector(Progress(["/a"]))) as where:
+        host, _colon, port = where.partition(":")
+        for content in (b"GET /" + b"a" * 70_000, b"\x00\xff\r\n\r\n", b"GET /metrics HTTP/1.0\r\n\r\n"):
+            with socket.create_connection((host, int(port)), PATIENCE_S) as asking:
+                asking.sendall(content)
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=PATIENCE_S) as answer:
+            assert b"longpoll_judge_behind_seconds" in answer.read()
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(PATIENCE_S)
+
+    assert capsys.readouterr().err == ""

@@ -92,6 +92,10 @@ def _result(result: Result) -> Iterator[Metric]:
     yield left
 
 
+def _leave(_request: object, _address: object) -> None:
+    """Say nothing of who asks and does not wait for the answer: the lines of who follows are findings."""
+
+
 @contextmanager
 def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
     """Serve the metrics, and this process's memory and processor time, at a port of 127.0.0.1; where.
@@ -105,6 +109,8 @@ def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
         raise ConfigError(f"metrics cannot be told at {HOST}:{port}: {error}; give another port, or 0") from None
+    # The library makes the server, and takes no class for it.
+    vars(server)["handle_error"] = _leave
     try:
         yield f"{HOST}:{server.server_port}"
     finally:
