@@ -35,6 +35,7 @@ QUICK = (*range(4),)
 LONG = (*range(200),)
 EVENTS = 700
 PIECES = 6
+KILLS = 20
 
 
 def generated(number: int) -> Recording:
@@ -245,3 +246,46 @@ def test_a_process_that_is_killed_tells_each_finding_once(engine: str, tmp_path:
     assert sorted(names) == sorted(one.id for one in whole.findings)
     assert sorted(names) == sorted(one["id"] for one in json.loads(out)["findings"])
     assert f"up to event {counts[1]}".encode() not in said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_twenty_kills_at_any_moment_tell_each_finding_once(tmp_path: Path) -> None:
+    """SIGKILL while it starts, reads, judges, tells or keeps, beside a history that grows by a part at each start."""
+    made, history, chosen = tmp_path / "made", tmp_path / "history", random.Random(20)
+    for directory in (made, history):
+        directory.mkdir()
+    write_meta(history)
+    tile = simulated_tile(Load(events=30_000))
+    row = int(np.flatnonzero(rows_where(tile.table, "answer_sent"))[1_000])
+    told = tile.table["offset_next"].to_numpy().copy()
+    told[row] += 1_000_000
+    at = tile.table.schema.get_field_index("offset_next")
+    wrong = evolve(tile, table=tile.table.set_column(at, "offset_next", pa.array(told, pa.int64())))
+    places = plan([tile, wrong], KILLS, changed=dict.fromkeys(range(KILLS), 1))
+    count = sum(write_place(made, wrong, place) for place in places)
+    found, kept = tmp_path / "found.ndjson", tmp_path / "kept"
+    command = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", "local", "--follow", "--json"]
+    command += ["--findings", str(found), "--checkpoint", str(kept)]
+    for number, part in enumerate(sorted(made.iterdir())):
+        part.rename(history / part.name)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+            assert running.stderr is not None
+            if chosen.random() < 0.5:
+                read_until(running.stderr.fileno(), b"up to event")
+            while number == KILLS // 2 and not (kept / STATE_FILE).exists():
+                select.select([], [], [], 0.05)
+            select.select([], [], [], chosen.uniform(0, 3))
+            assert running.poll() is None, running.stderr.read()
+            running.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        read_until(running.stderr.fileno(), f"up to event {count}".encode())
+        running.send_signal(signal.SIGTERM)
+        out, _errors = running.communicate(timeout=PATIENCE_S)
+    names = [json.loads(line)["id"] for line in found.read_bytes().splitlines()]
+
+    assert (kept / STATE_FILE).exists()
+    assert len(names) == KILLS
+    assert sorted(names) == sorted(one.id for one in judge([history], engine="local").findings)
+    assert sorted(names) == sorted(one["id"] for one in json.loads(out)["findings"])
