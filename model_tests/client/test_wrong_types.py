@@ -49,8 +49,9 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("wrong", "words"), CONFIGS, ids=str)
 def test_a_config(wrong: dict[str, Any], words: str) -> None:
     """Text of an enum once was taken for none of its members: a group began at the end instead of the beginning."""
+    options: dict[str, Any] = {"group": "G"}
     with pytest.raises(ConfigError, match=words):
-        ConsumerConfig(**{"group": "G"} | wrong)
+        ConsumerConfig(**options | wrong)
 
 
 def test_a_config_may_be_extreme() -> None:

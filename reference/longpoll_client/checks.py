@@ -18,6 +18,14 @@ GROUP_SIZE_MAX: Final = 255
 OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
 
 
+def check_runtime(runtime: object, form: str) -> None:
+    """What a client is made of first is a runtime, and no other client; `form` is how the client is to be written."""
+    if not callable(getattr(runtime, "monotonic_ns", None)):
+        raise ConfigError(
+            f"{type(runtime).__name__} is no runtime, and a client has connections of its own: write {form}"
+        )
+
+
 def check_group(group: object) -> None:
     """A group has a name that every broker takes."""
     if not isinstance(group, str) or not 0 < len(group) <= GROUP_SIZE_MAX or group.isspace():

@@ -232,8 +232,8 @@ LOCKS: Final = (
         "Two threads make the queues durable at once, or one beside the log: the checkpoint forgets what the other "
         "wrote into it, and a recovery walks a log that needs no walk.",
         MESSAGE_STORE,
-        "        with self._flush_lock:\n            dispatched_ms = self._dispatched_ms\n",
-        "        if True:\n            dispatched_ms = self._dispatched_ms\n",
+        "        with self._flush_lock:\n            store_ms, dispatched_ms, shown_offset",
+        "        if True:\n            store_ms, dispatched_ms, shown_offset",
         units=("store/test_message_store.py", "store/test_store_door.py"),
     ),
     _lock(

@@ -275,7 +275,7 @@ PEERS: Final = (
         "A client waits exactly as long as it asks to be held, so an answer at the deadline comes too late for it: "
         "every quiet hold ends in an error and a new connection.",
         Change(
-            f"{CLIENT}/consume/consumer.py",
+            f"{CLIENT}/consume/puller.py",
             "            config.pull_timeout_s,\n",
             "            config.hold_ms / 1000,\n",
         ),

@@ -17,7 +17,6 @@ from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
-from longpoll_client.checks import check_wanted
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Wanted
 from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
@@ -111,12 +110,12 @@ class AsyncMember:
 
     def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
         """Want messages of a topic; while it runs this takes effect soon. Raises ConfigError or LifecycleError."""
-        check_wanted(topic, expression, expression_type)
+        subscription = self.wanted.make(topic, expression, expression_type)
         if expression_type == "TAG":
             self.lifecycle.check_open()
         else:
             self.lifecycle.check_created(f"a subscription by {expression_type[:20]}")
-        self.wanted.want(self.wanted.make(topic, expression, expression_type))
+        self.wanted.want(subscription)
         self._wanted_anew()
 
     def unsubscribe(self, topic: str) -> None:

@@ -17,7 +17,7 @@ from attrs import define
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
-from longpoll_client.checks import check_callable, check_group
+from longpoll_client.checks import check_callable, check_group, check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
@@ -35,7 +35,6 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.requests import AsksLater, OnReply, reply_to
 from longpoll_client.produce.sending import Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
@@ -89,10 +88,7 @@ class AsyncProducer(AsksLater):
         hooks: Sequence[SendHook] = (),
     ) -> None:
         """As `Producer`; raises ConfigError for what cannot be. Connections are made by the first send."""
-        if isinstance(runtime, Producer):
-            raise ConfigError(
-                "AsyncProducer has connections of its own: write AsyncProducer(runtime, name_server, group)"
-            )
+        check_runtime(runtime, "AsyncProducer(runtime, name_server, group)")
         check_group(group)
         self.group = group
         self._runtime = runtime

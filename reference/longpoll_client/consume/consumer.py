@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Protocol
 
-from longpoll_client.checks import check_wanted
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership, back_header
 from longpoll_client.consume.own_queues import OnShare, OwnQueues, check_seek
@@ -163,7 +162,6 @@ class GroupMember:
         filter so: only what is no expression of tags is asked about.
         """
         self.lifecycle.check_open()
-        check_wanted(topic, expression, expression_type)
         subscription = self._membership.make(topic, expression, expression_type)
         if self.lifecycle.state is State.RUNNING and expression_type != "TAG":
             self._check_filter(subscription)

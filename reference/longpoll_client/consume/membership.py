@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from longpoll_client.checks import check_wanted
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.routes import Route
@@ -68,6 +69,7 @@ class Wanted:
 
     def make(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:
         """What `want` takes; raises ConfigError. A later one has a higher version: brokers look at that."""
+        check_wanted(topic, expression, expression_type)
         with self._lock:
             known = self.subscriptions.get(topic)
         version = max(self._runtime.unix_ms(), known.sub_version + 1 if known is not None else 0)
