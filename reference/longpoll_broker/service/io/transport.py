@@ -32,8 +32,12 @@ log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 """Bytes asked of one connection before the next has its turn."""
-QUEUED_SIZE_MAX: Final = 64 * KIB
-"""Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on."""
+QUEUED_SIZE_MAX: Final = 32 * KIB
+"""Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on.
+
+About four pulls of 32 small messages: with twice as much, eight pulls under way all are served before one is answered,
+and client and broker work by turns instead of at once.
+"""
 TURN_NS_MAX: Final = 5_000_000
 """How long one connection is served in a pass before others have their turn; its last request may take longer."""
 PASS_NS: Final = 10_000_000
