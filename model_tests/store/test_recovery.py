@@ -185,9 +185,15 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: pathlib.Path) -> None:
     copy = copy_of(tmp_path / "store", "killed")
     store.abandon()
     log = CommitLog(RealFiles(), str(copy / "commitlog"), 65_536)
+    told = evolve(told, queue_file_count=0)
+    assert recovery.believed(log, [], told, had_queues=True) == told
     assert recovery.recover_crashed(log, [], told).cursor == put[-1].physical_offset
-    for offset in (put[-1].physical_offset + 1, log.end, 10**9):
-        assert recovery.recover_crashed(log, [], evolve(told, durable_offset=offset)).cursor == 0
+    for wrong in ({"durable_offset": offset} for offset in (put[-1].physical_offset + 1, log.end, 10**9)):
+        less = recovery.believed(log, [], evolve(told, **wrong), had_queues=True)
+        assert less == evolve(told, durable_offset=-1)
+        assert recovery.recover_crashed(log, [], less).cursor == 0
+    assert recovery.believed(log, [], evolve(told, queue_file_count=1), had_queues=True).durable_offset == -1
+    assert recovery.believed(log, [], told, had_queues=False) == evolve(told, logics_ms=0, durable_offset=-1)
     log.segments.close()
     content = bytearray(path.read_bytes())
     content[7] ^= 1
@@ -207,6 +213,20 @@ def test_what_another_log_had_durable_is_forgotten(tmp_path: pathlib.Path) -> No
     store.flush_queues()
     assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).durable_offset == -1
     store.abandon()
+
+
+def test_queues_whose_files_were_removed_are_made_anew(tmp_path: pathlib.Path) -> None:
+    """Those of one among several, after a crash: the checkpoint says that there were more."""
+    config = evolve(SMALL, commit_log_file_size=65_536)
+    store = open_store(tmp_path, config)
+    put_and_dispatch(store, mixed_messages(20))
+    expected = {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()}
+    store.close()
+    (tmp_path / "abort").touch()
+    shutil.rmtree(next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()))
+    store = open_store(tmp_path, config)
+    assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
+    store.close()
 
 
 def test_what_was_durable_before_a_kill_is_not_read_again(
@@ -251,9 +271,9 @@ def test_checkpoint_survives(fields: list[int]) -> None:
     checkpoint = Checkpoint(*fields)
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert len(encode_checkpoint(checkpoint)) == 4096
-    ours = evolve(checkpoint, durable_offset=fields[0])
+    ours = evolve(checkpoint, durable_offset=fields[0], queue_file_count=fields[1])
     assert decode_checkpoint(encode_checkpoint(ours)) == ours
-    assert encode_checkpoint(ours)[:4064] == encode_checkpoint(checkpoint)[:4064]
+    assert encode_checkpoint(ours)[:4056] == encode_checkpoint(checkpoint)[:4056]
     assert decode_checkpoint(encode_checkpoint(checkpoint)[:40]) == checkpoint
     assert decode_checkpoint(encode_checkpoint(checkpoint)[:39]) == Checkpoint()
 

@@ -318,21 +318,21 @@ def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: pathlib.P
     assert checkpoint_of(tmp_path) == Checkpoint(3_000)
     assert len(store.dispatch(2)) == 2
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1])
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1], queue_file_count=1)
     store.flush()
     assert store.dispatch(0) == []
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1])
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1], queue_file_count=1)
     store.close()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2])
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2], queue_file_count=1)
     store = opened(clock, tmp_path)
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2])
+    assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2], queue_file_count=1)
     # Of what no queue lists a recovery need know nothing either.
     clock.now_ms = 4_000
     unlisted = store.put(message(sys_flag=PREPARED)).physical_offset
     store.close()
-    assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0, durable_offset=unlisted)
+    assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0, durable_offset=unlisted, queue_file_count=1)
 
 
 def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: pathlib.Path) -> None:

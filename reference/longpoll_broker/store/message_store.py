@@ -35,7 +35,7 @@ from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.recovery import recover, safe_start
+from longpoll_broker.store.recovery import believed, file_count, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -119,10 +119,11 @@ class MessageStore:
         self._table.load()
         self._finish_deletions()
         queues = self._table.all()
+        known = self._checkpoint
+        self._checkpoint = believed(self._log, queues, known, had_queues=self._had_queues)
+        if self._checkpoint != known:
+            files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(self._checkpoint))
         recovered = recover(self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues)
-        if not isinstance(self._log.read(self._checkpoint.durable_offset), Record):
-            # It was another log's: one day a record that nobody has synced may begin there.
-            self._checkpoint = evolve(self._checkpoint, durable_offset=-1)
         self._store_ms = recovered.store_ms
         if self._config.visible_when_durable:
             # What a killed process had appended and not flushed is in the log, and is shown below.
@@ -585,15 +586,18 @@ class MessageStore:
         with self._flush_lock:
             store_ms, dispatched_ms, shown_offset = self._store_ms, self._dispatched_ms, self._dispatcher.shown_offset
             self._log.flush()
-            for queue in self._table.all():
+            queues = self._table.all()
+            for queue in queues:
                 queue.flush()
             known = self._checkpoint
             index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
+            durable_offset = known.durable_offset if shown_offset < 0 else shown_offset
             checkpoint = Checkpoint(
                 max(known.physic_ms, store_ms),
                 max(known.logics_ms, dispatched_ms),
                 max(known.index_ms, index_ms),
-                durable_offset=known.durable_offset if shown_offset < 0 else shown_offset,
+                durable_offset=durable_offset,
+                queue_file_count=file_count(queues) if durable_offset >= 0 else 0,
             )
             self._runtime.files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(checkpoint))
             self._checkpoint = checkpoint

@@ -14,7 +14,7 @@ Leaves out the index (`indexer`), and repairing damage before the tail: `verify`
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from attrs import evolve, frozen
@@ -47,9 +47,7 @@ def recover(
 ) -> Recovered:
     """Recover as the store was left, and say so; raises OSError. Without queues all of the log is dispatched again."""
     if crashed:
-        found = recover_crashed(
-            log, queues, checkpoint if had_queues else evolve(checkpoint, logics_ms=0, durable_offset=-1)
-        )
+        found = recover_crashed(log, queues, checkpoint)
     else:
         found = recover_clean(log, queues, checkpoint.logics_ms if had_queues else -1)
     _lines.log(
@@ -90,7 +88,7 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms:
 
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
     """Recover after a crash: believe queues before the safe point only; raises OSError."""
-    start = max(safe_start(log, checkpoint), _last_durable(log, checkpoint))
+    start = max(safe_start(log, checkpoint), checkpoint.durable_offset)
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
@@ -112,13 +110,25 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     return start
 
 
-def _last_durable(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Physical offset of the record that the checkpoint names as durable with all before it; 0 where it is not there.
+def file_count(queues: Iterable[ConsumeQueue]) -> int:
+    """How many files the queues have."""
+    return sum(len(queue.segments.segments) for queue in queues)
 
-    A log that was put there from elsewhere may lack it, and is then walked from where its newest safe file begins.
+
+def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> Checkpoint:
+    """As much of a checkpoint as log and queues bear out.
+
+    A log that was put there from elsewhere may lack the record that it names, and somebody may have removed files of
+    queues, or all of them, to have them made anew. What is taken back must be so on disk before a recovery makes them:
+    a second crash would find queues that nobody has synced.
     """
+    if not had_queues:
+        return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=0)
     offset = checkpoint.durable_offset
-    return offset if offset >= log.start and isinstance(log.read(offset), Record) else 0
+    is_there = offset >= log.start and isinstance(log.read(offset), Record)
+    if is_there and file_count(queues) >= checkpoint.queue_file_count:
+        return checkpoint
+    return evolve(checkpoint, durable_offset=-1, queue_file_count=0)
 
 
 def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, int]:
