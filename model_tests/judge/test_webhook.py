@@ -163,7 +163,8 @@ def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             webhook.end(0)
             assert webhook.dropped >= 6
             lines = "\n".join(said)
-            assert lines.count("those that come now are posted at the next start") == 1
+            # Once more if the first one was taken to be posted after another had found no room.
+            assert lines.count("those that come now are posted at the next start") in {1, 2}
             told = {each.name: each.samples[0].value for each in FollowCollector(Progress(["/a"]), webhook).collect()}
             assert told["longpoll_judge_webhook_dropped"] == webhook.dropped
             assert webhook.pending == 10
