@@ -124,8 +124,7 @@ def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpo
     """
     if not had_queues:
         return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=0)
-    offset = checkpoint.durable_offset
-    is_there = offset >= log.start and isinstance(log.read(offset), Record)
+    is_there = isinstance(log.read(checkpoint.durable_offset), Record)
     if is_there and file_count(queues) >= checkpoint.queue_file_count:
         return checkpoint
     return evolve(checkpoint, durable_offset=-1, queue_file_count=0)
