@@ -133,6 +133,36 @@ def test_queues_and_index_follow_the_log(tmp_path: pathlib.Path, any_hour: Store
         store.close()
 
 
+def test_a_file_that_went_does_not_come_back(
+    tmp_path: pathlib.Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one's name is synced too: with it a power cut would bring back messages whose deletion is forgotten."""
+    store = open_store(tmp_path, any_hour)
+    put_and_dispatch(store, [message() for _ in range(100)])
+    while not store.index(50):
+        pass
+    store.flush()
+    make_old(tmp_path, 2)
+    log, done = str(tmp_path / "commitlog"), list[str]()
+    remove, sync = RealFiles.remove, RealFiles.sync_directory
+
+    def removed(files: RealFiles, path: str) -> None:
+        if path.startswith(log):
+            done.append("removed")
+        remove(files, path)
+
+    def synced(files: RealFiles, path: str) -> None:
+        if path == log:
+            done.append("synced")
+        sync(files, path)
+
+    monkeypatch.setattr(RealFiles, "remove", removed)
+    monkeypatch.setattr(RealFiles, "sync_directory", synced)
+    assert store.remove_expired() == 2
+    assert done[-4:] == ["removed", "synced"] * 2
+    store.close()
+
+
 def test_nothing_goes_that_is_not_safe(tmp_path: pathlib.Path, any_hour: StoreConfig) -> None:
     """What is not visible, not indexed or not durable yet stays, however old its file is."""
     store = open_store(tmp_path, any_hour)

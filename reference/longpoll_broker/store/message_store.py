@@ -551,6 +551,8 @@ class MessageStore:
         with self._flush_lock, self._dispatch_lock, self._append_lock:
             count = self._count_expired(needed_from, at_any_hour=at_any_hour)
             log.segments.remove(count)
+            # A deletion is forgotten once the log begins behind it: no name of a file from before may come back.
+            self._runtime.files.sync_directory(log.segments.directory)
             for queue in self._table.all():
                 queue.remove_before(log.start)
         if self._indexer is not None:
