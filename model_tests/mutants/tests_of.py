@@ -174,6 +174,8 @@ KNOWN: Final = (
             "simulate/test_locksets.py",
             "store/test_message_store.py",
             "store/test_recovery.py",
+            "store/test_power_cut.py",
+            "store/test_simulated_store.py",
             "store/test_store_times.py",
             "store/test_store_reads.py",
             "store/test_copying.py",

@@ -224,7 +224,10 @@ def test_queues_whose_files_were_removed_are_made_anew(tmp_path: pathlib.Path) -
     store.close()
     (tmp_path / "abort").touch()
     shutil.rmtree(next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()))
+    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset > 0
     store = open_store(tmp_path, config)
+    # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
+    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
     assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
     store.close()
 

@@ -247,11 +247,11 @@ LOCKS: Final = (
     ),
     _lock(
         "lock-flush",
-        "Two threads make the log durable at once, and the checkpoint tells of the one that was not done.",
+        "Two threads make the log durable at once: one says that it is while the other has not done it.",
         MESSAGE_STORE,
-        "        with self._flush_lock:\n            store_ms = self._store_ms\n",
-        "        if True:\n            store_ms = self._store_ms\n",
-        units=("store/test_message_store.py", "service/test_group_commit.py"),
+        "        with self._flush_lock:\n            return self._log.flush()\n",
+        "        if True:\n            return self._log.flush()\n",
+        units=("store/test_message_store.py", "service/test_group_commit.py", "simulate/test_locksets.py"),
     ),
     _lock(
         "lock-dispatcher-reads",

@@ -577,11 +577,7 @@ class MessageStore:
     def flush(self) -> int:
         """Make every appended message durable; the physical offset up to which they are. Raises OSError."""
         with self._flush_lock:
-            store_ms = self._store_ms
-            end = self._log.flush()
-            known = self._checkpoint
-            self._checkpoint = evolve(known, physic_ms=max(known.physic_ms, store_ms))
-            return end
+            return self._log.flush()
 
     def flush_queues(self) -> None:
         """Make every visible unit durable, then write the checkpoint; recovery is short after it. Raises OSError."""
@@ -593,13 +589,12 @@ class MessageStore:
                 queue.flush()
             known = self._checkpoint
             index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
-            durable_offset = known.durable_offset if shown_offset < 0 else shown_offset
             checkpoint = Checkpoint(
                 max(known.physic_ms, store_ms),
                 max(known.logics_ms, dispatched_ms),
                 max(known.index_ms, index_ms),
-                durable_offset=durable_offset,
-                queue_file_count=file_count(queues) if durable_offset >= 0 else 0,
+                durable_offset=max(known.durable_offset, shown_offset),
+                queue_file_count=file_count(queues),
             )
             self._runtime.files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(checkpoint))
             self._checkpoint = checkpoint
