@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -187,19 +188,19 @@ def members_gone(served: Served, count: int, stack: ExitStack) -> Callable[[], N
     return go
 
 
+def _to_each(peers: Sequence[socket.socket], content: bytes) -> None:
+    """Send the same to all that are still connected."""
+    for each in peers:
+        with suppress(OSError):
+            each.sendall(content)
+
+
 def unfinished(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
     """Sixty connections each send all but the end of a frame of 16 MiB."""
     greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
     content = struct.pack(">iI", 16 * MIB, 100) + bytes(16 * MIB - 1_000)
 
-    def send() -> None:
-        for each in greedy:
-            try:
-                each.sendall(content)
-            except OSError:
-                continue
-
-    return send
+    return partial(_to_each, greedy, content)
 
 
 def unsent(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
@@ -210,14 +211,7 @@ def unsent(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
     greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
     content = frame(RequestCode.GET_ALL_TOPIC_CONFIG) * 600
 
-    def ask() -> None:
-        for each in greedy:
-            try:
-                each.sendall(content)
-            except OSError:
-                continue
-
-    return ask
+    return partial(_to_each, greedy, content)
 
 
 def half_frames(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:

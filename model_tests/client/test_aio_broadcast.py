@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,9 +17,6 @@ import pytest
 from model_tests.client.test_aio_consumer import fill, run
 from model_tests.client.test_unreadable import BAD, send
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     Admin,
     AsyncPullConsumer,
@@ -46,21 +43,6 @@ from longpoll_spec.errors import ConfigError
 RUNTIME = RealRuntime()
 PATIENCE_S = 20.0
 QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("broadcast") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
-
-
-@pytest.fixture
-def topic(name_server: str) -> Iterator[str]:
-    """With one queue."""
-    with new_topic(name_server, 1) as made:
-        yield made
 
 
 def config(topic: str, file: Path | None = None, **options: object) -> ConsumerConfig:

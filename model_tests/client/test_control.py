@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     Admin,
@@ -38,14 +37,6 @@ from longpoll_spec.errors import ConfigError
 RUNTIME: Final = RealRuntime()
 COUNT: Final = 10
 PATIENCE_S: Final = 10.0
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("control") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
 
 
 @pytest.fixture

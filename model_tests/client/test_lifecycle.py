@@ -19,8 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     ConsumerConfig,
@@ -46,14 +45,6 @@ from longpoll_spec.errors import ConfigError
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S: Final = 10.0
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("lifecycle") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
 
 
 @pytest.fixture

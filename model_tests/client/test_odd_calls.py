@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
     AsyncProducer,
     AsyncPullConsumer,
@@ -35,21 +33,6 @@ RUNTIME = RealRuntime()
 PATIENCE_S = 10.0
 ENDLESS = [math.inf, 1e12]
 NO_TIMES: list[Any] = [math.nan, "3", None]
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name server of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("odd") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
-
-
-@pytest.fixture
-def topic(name_server: str) -> Iterator[str]:
-    """One of one queue."""
-    with new_topic(name_server, 1) as made:
-        yield made
 
 
 def config(group: str) -> ConsumerConfig:

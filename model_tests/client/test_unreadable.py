@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
     ConsumerConfig,
     ConsumeStatus,
@@ -36,21 +34,6 @@ RUNTIME: Final = RealRuntime()
 PATIENCE_S: Final = 10.0
 BAD: Final = b"bad"
 """A body that is sent as one that was packed, and is none: every client fails to unpack it."""
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("unreadable") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
-
-
-@pytest.fixture
-def topic(name_server: str) -> Iterator[str]:
-    """One queue."""
-    with new_topic(name_server, 1) as made:
-        yield made
 
 
 def send(name_server: str, topic: str, *bodies: bytes) -> None:
