@@ -218,9 +218,11 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     broker: Broker, name_server: str, is_orderly: bool, has_run_out: bool, stored: int
 ) -> None:
     """Not when it is closed either: another one may have the queue, and be further. Who needs no lock has none."""
-    goes_on = threading.Event()
+    has_them, goes_on = threading.Event(), threading.Event()
 
-    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        assert len(messages) == 3
+        has_them.set()
         assert goes_on.wait(PATIENCE_S)
         return ConsumeStatus.SUCCESS
 
@@ -234,6 +236,8 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
             (puller,) = (each for queue, each in pullers().items() if queue.topic == topic)
             # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
             wait_until(lambda: puller._is_pulling)
+            # Without its lock nothing is given to a listener that has nothing yet.
+            assert has_them.wait(PATIENCE_S)
             assert (puller.locked_until_ns is None) is not is_orderly
             if has_run_out:
                 puller.locked_until_ns = 1
