@@ -30,15 +30,21 @@ class Given:
         config = ConsumerConfig("G", consume_count_max=lot_size)
         self.consumer = AsyncPushConsumer(RealRuntime(), "127.0.0.1:1", config, listener)
         self.tasks = [asyncio.create_task(self.consumer._work()) for _number in range(task_count)]
-        subscription = SubscriptionData(topic="T", sub_string="*")
-        self.puller: Puller = self.consumer._member._make_puller(QUEUE, subscription, 0, False)
-        self.puller._is_pulling = True  # a pull is on its way, so none is asked for
+        self.puller = self.queue(QUEUE)
 
-    def deliver(self) -> None:
+    def queue(self, queue: MessageQueue) -> Puller:
+        """The puller of a queue."""
+        subscription = SubscriptionData(topic="T", sub_string="*")
+        puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
+        puller._is_pulling = True  # a pull is on its way, so none is asked for
+        return puller
+
+    def deliver(self, puller: Puller | None = None) -> None:
         """As a pull does."""
-        self.puller._is_pulling = True
-        self.puller._take(tuple(message(offset) for offset in range(COUNT)), COUNT, 0, is_moved=False)
-        self.puller._is_pulling = True
+        puller = puller or self.puller
+        puller._is_pulling = True
+        puller._take(tuple(message(offset) for offset in range(COUNT)), COUNT, 0, is_moved=False)
+        puller._is_pulling = True
 
     async def end(self) -> None:
         """End the tasks."""
@@ -83,6 +89,26 @@ def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
             await given.end()
 
     run(story)
+
+
+def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
+    """What was consumed of the first is not taken for the second's, nor forgotten."""
+
+    async def story() -> None:
+        given = Given(consumed, task_count=1)
+        pullers = [given.puller, given.queue(MessageQueue(topic="T", broker_name="b", queue_id=1))]
+        for puller in pullers:
+            given.deliver(puller)
+        await turned(lambda: [puller.offset_done for puller in pullers] == [COUNT, COUNT])
+        assert given.consumer.statistics["T"].consumed_count == 2 * COUNT
+        await given.end()
+
+    run(story)
+
+
+async def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    """At once."""
+    return ConsumeStatus.SUCCESS
 
 
 def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:

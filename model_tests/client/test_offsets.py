@@ -9,7 +9,7 @@ import pytest
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import StartAt, offsets
-from longpoll_client.errors import RefusedError
+from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.offsets import RemoteOffsets
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
@@ -130,6 +130,28 @@ def test_an_offset_that_is_known_already_is_not_told_again(
     assert broker.stored is None
     members[0].store(QUEUE, 6)
     assert broker.stored == 6
+
+
+def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(
+    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failure does not settle it; after the broker has heard it, it is not told again."""
+    members[0].begin(QUEUE, StartAt.STORED, 0)
+    members[0].doubt(QUEUE)
+    broker.stored = None
+    with monkeypatch.context() as unheard:
+        unheard.setattr(members[0], "_tell", _fail)
+        with pytest.raises(ConnectionLostError):
+            members[0].store(QUEUE, 5)
+    members[0].store(QUEUE, 5)
+    assert broker.stored == 5
+    broker.stored = None
+    members[0].store(QUEUE, 5)
+    assert broker.stored is None
+
+
+def _fail(_queue: MessageQueue, _offset: int) -> None:
+    raise ConnectionLostError("planted")
 
 
 def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

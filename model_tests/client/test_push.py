@@ -356,6 +356,30 @@ def test_a_batch_is_shared_among_threads_whose_listener_waits(name_server: str) 
     assert max(map(len, got)) == 3
 
 
+def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
+    """Who closes waits for what the listener has, and not for all that was pulled."""
+    got: list[bytes] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        got.extend(message.body for message in messages)
+        closing.start()
+        wait_until(lambda: workers.is_stopping)
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, *(b"%d" % number for number in range(10)))
+        config = ConsumerConfig("G", start_at=StartAt.FIRST, thread_count=1)
+        consumer = PushConsumer(RUNTIME, name_server, config, listen)
+        assert isinstance(consumer._listening, concurrent.ConcurrentListening)
+        workers = consumer._listening._workers
+        closing = threading.Thread(target=consumer.close)
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until(lambda: bool(got))
+        closing.join(PATIENCE_S)
+    assert got == [b"0"]
+
+
 def test_what_one_thread_fails_at_costs_no_other_message(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours, not the listener's: the rest of the batch is given by another thread."""
     honest = concurrent.ConcurrentListening._consume
