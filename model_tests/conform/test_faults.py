@@ -6,10 +6,11 @@ import json
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pytest
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from model_tests.conform.relay import (
     Asked,
     Fault,
@@ -259,6 +260,33 @@ def test_without_a_name_server_nobody_is_blamed_for_it(good: Broker) -> None:
         outcomes += [(result.outcome, result.why) for result in suite.run([vector])]
 
     assert outcomes == [("UNTESTED", "the broker has not: name-server"), ("PASS", "")]
+
+
+@pytest.mark.parametrize("late", [2, 1_000])
+def test_a_route_that_is_told_a_little_late_is_waited_for(good: Broker, late: int) -> None:
+    """A broker tells its name server one-way of a topic that a send made; one that is never told is a finding."""
+    (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
+    *steps, route = vector.case["after"]
+    vector = evolve(vector, case={**vector.case, "after": [*steps, {**route, "limit_ms": 200 if late > 2 else 10_000}]})
+    told: list[int] = []
+    relay = Relay(good.name_server_address, answers(105, partial(_not_known_at_first, told, late)))
+    try:
+        suite = Suite(Place(good.address, relay.address), "rocketmq-4.9", f"late{late}", makes_smaller=False)
+        suite.capabilities = set(HAS)
+        (result,) = suite.run([vector])
+    finally:
+        relay.close()
+
+    if late == 2:
+        assert (result.outcome, len(told)) == ("PASS", 3)
+    else:
+        assert (result.outcome, result.why) == ("FAIL", "after[2].code: expected 0, got 17")
+        assert len(told) > 1
+
+
+def _not_known_at_first(told: list[int], late: int, command: dict[str, Any]) -> dict[str, Any] | None:
+    told.append(command["code"])
+    return {**command, "code": 17} if len(told) <= late else None
 
 
 def test_there_are_enough() -> None:

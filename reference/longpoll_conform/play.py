@@ -35,6 +35,11 @@ PUSH_S: Final = 0.3
 """How long requests of the broker's own are waited for, where a vector has some."""
 DURING_S: Final = 30.0
 ANSWER_MS: Final = 10_000
+LIMIT_MS: Final = 8_000
+"""How long something that happens a little later is waited for."""
+LOOK_S: Final = 0.02
+ROUTE_OF_TOPIC: Final = 105
+NO_TOPIC: Final = 17
 _VARIABLE: Final = re.compile(r"\$\{(\w+)([+-]\d+)?\}")
 
 
@@ -176,6 +181,7 @@ class _Player:
             if is_one_way:
                 continue
             answer = line.wait(opaque, step.get("wait_ms", ANSWER_MS) / 1000)
+            answer = self._when_registered(step, answer)
             step["response"] = described(step["code"], answer, line)
             if answer.command is not None:
                 for name, how in (step.get("save") or {}).items():
@@ -183,10 +189,19 @@ class _Player:
         if is_one_way:
             step["response"] = None
 
+    def _when_registered(self, step: Mapping[str, Any], answer: Answer) -> Answer:
+        """A route, when it is there: Java's broker tells its name server one-way of a topic that a send made."""
+        end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
+        while _is_early(step, answer) and time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+            line, opaque = self._ask(step)
+            answer = line.wait(opaque, step.get("wait_ms", ANSWER_MS) / 1000)
+        return answer
+
     def _until(self, step: dict[str, Any]) -> None:
         """Wait until a queue has come to an offset: what was sent may become visible a little later."""
         wanted = self._filled(step["until_max_offset"])
-        end_s = time.monotonic() + step.get("limit_ms", 8_000) / 1000
+        end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
         line = self._line("probe")
         fields = {"topic": wanted["topic"], "queueId": str(wanted["queueId"])}
         while True:
@@ -197,7 +212,7 @@ class _Player:
             if answer is None or answer["code"] == UNKNOWN_CODE or time.monotonic() > end_s:
                 step["failed"] = told
                 return
-            time.sleep(0.02)
+            time.sleep(LOOK_S)
 
     def _ask(self, step: Mapping[str, Any]) -> tuple[Line, int]:
         line = self._line(step.get("conn", "main"))
@@ -246,6 +261,13 @@ class _Player:
             for _ in range(each.get("times", 1))
         ]
         return batch_body(parts)
+
+
+def _is_early(step: Mapping[str, Any], answer: Answer) -> bool:
+    """Whether a name server does not know a topic yet whose route the recorded one told."""
+    is_of_name_server = step["code"] == ROUTE_OF_TOPIC and step.get("conn", "").startswith("ns")
+    was_told = (step.get("response") or {}).get("code") == 0
+    return is_of_name_server and was_told and (answer.command or {}).get("code") == NO_TOPIC
 
 
 def _saved(answer: Mapping[str, Any], how: list[Any]) -> str:
