@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from types import SimpleNamespace
 from unittest.mock import patch
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longpoll_broker.store.log.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import messages
-from longpoll_client.messages import decode_readable, read_plain
+from longpoll_client.messages import AlikeProperties, ReceivedMessage, decode_readable, read_plain
 from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.properties import decode_properties
 
 HOSTS = st.sampled_from([host_bytes("127.0.0.1", 10911), host_bytes("::1", 70)])
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -52,7 +53,7 @@ def told(body: bytes) -> tuple[object, str]:
 
 def plainly(body: bytes) -> tuple[object, str]:
     """The same without the quick way."""
-    with patch.object(messages, "read_plain", lambda *_where: None):
+    with patch.object(messages, "read_plain", lambda _data, at, *_rest: at):
         return told(body)
 
 
@@ -83,12 +84,51 @@ def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, s
 def test_what_nearly_every_record_is_goes_the_quick_way() -> None:
     """And a damaged body, a packed one, and half a record do not."""
     twice = WHOLE * 2
-    quick = read_plain(twice, len(WHOLE), {})
 
-    assert quick is not None
-    assert (quick[0].msg_id, quick[0].body, quick[1]) == ("AB", b"body", len(twice))
-    assert read_plain(WHOLE.replace(b"body", b"bodY"), 0, {}) is None
-    assert read_plain(twice[:-1], len(WHOLE), {}) is None
+    assert quickly(twice) == (["AB", "AB"], len(twice))
+    assert quickly(twice, len(WHOLE)) == (["AB"], len(twice))
+    assert quickly(WHOLE + WHOLE.replace(b"body", b"bodY")) == (["AB"], len(WHOLE))
+    assert quickly(twice[:-1]) == (["AB"], len(WHOLE))
+
+
+def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
+    """The ids of the messages that are read the quick way, and where that ends."""
+    found: list[ReceivedMessage] = []
+    end = read_plain(body, at, found, decode_properties)
+    return [message.msg_id for message in found], end
+
+
+KEYS = st.sampled_from([b"0A", b"0B", b"0C", b"\x020", b"\xc3\xa9", b"", b"\x011"])
+BEFORE = st.sampled_from([b"", b"A\x01b\x02", b"X", b"\x02", b"UNIQ_KEY\x010\x02"])
+AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x01Z"])
+
+
+@given(st.lists(st.tuples(BEFORE, st.lists(KEYS, max_size=3), AFTER), max_size=3), st.integers(0, 9))
+@example([(b"X", [b"0A", b"0B"], b"")], 9)
+@example([(b"A\x01b\x02", [b"0A", b"0B"], b"\x02C\x01d")], 9)
+def test_properties_that_are_like_the_last_ones_are_read_as_by_themselves(
+    groups: list[tuple[bytes, list[bytes], bytes]], most: int
+) -> None:
+    """In the same order, and each in a dict of its own."""
+    encoded = [b"%sUNIQ_KEY\x01%s%s" % (before, key, after) for before, keys, after in groups for key in keys]
+    with patch.object(messages, "MISSED_COUNT_MAX", most):
+        read = AlikeProperties().read
+        found = [read(each) for each in encoded]
+    assert [list(each.items()) for each in found] == [list(decode_properties(each).items()) for each in encoded]
+    assert len({id(each) for each in found}) == len(found)
+
+
+def test_properties_like_the_last_ones_are_not_decoded() -> None:
+    """And where they differ each time nobody looks for what is alike any more."""
+    with patch.object(messages, "decode_properties", wraps=decode_properties) as decode:
+        read = AlikeProperties().read
+        for key in (b"A", b"B", b"C"):
+            read(b"TAGS\x01t\x02UNIQ_KEY\x01" + key)
+        assert decode.call_count == 1
+        for size in range(1, 9):
+            read(b"KEYS\x01" + b"k" * size + b"\x02UNIQ_KEY\x01A")
+        read(b"KEYS\x01kkkkkkkk\x02UNIQ_KEY\x01B")
+        assert decode.call_count == 10
 
 
 def test_planted_a_body_that_nobody_checks_is_seen() -> None:
@@ -96,5 +136,11 @@ def test_planted_a_body_that_nobody_checks_is_seen() -> None:
     spoiled = WHOLE.replace(b"body", b"bodY")
     expected = plainly(spoiled)
     right = zlib.crc32(b"body")
-    with patch.object(messages, "zlib", SimpleNamespace(crc32=lambda _body: right)):
+    with patch.object(messages, "_crc32", lambda _body: right):
         assert told(spoiled) != expected
+
+
+def test_planted_properties_that_keep_the_last_key_are_seen() -> None:
+    """A copy whose key is the last one's gives two messages one id."""
+    with patch.object(messages, "UNIQUE_KEY", "TAGS"), pytest.raises(AssertionError):
+        test_properties_that_are_like_the_last_ones_are_read_as_by_themselves()

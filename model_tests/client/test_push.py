@@ -361,8 +361,8 @@ def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
     got: list[bytes] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        got.extend(message.body for message in messages)
         closing.start()
+        got.extend(message.body for message in messages)
         wait_until(lambda: workers.is_stopping)
         return ConsumeStatus.SUCCESS
 

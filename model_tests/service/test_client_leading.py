@@ -17,8 +17,10 @@ from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link import leading
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.exchange import Exchange
+from longpoll_client.link.leading import Leading
 from longpoll_client.remoting import ALONE_CALLS_MIN, RemotingClient
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
@@ -58,7 +60,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def led(client: RemotingClient) -> Callable[[], bool]:
     """Whether a caller reads now."""
-    return lambda: client._is_led
+    return lambda: client._leading.is_led
 
 
 def call_beside(client: RemotingClient, code: int, timeout_s: float = 3600.0) -> tuple[threading.Thread, list[object]]:
@@ -214,13 +216,13 @@ def test_one_that_is_interrupted_while_it_waits_costs_nothing() -> None:
         client = connect(server)
         client.call(10, timeout_s=PATIENCE_S)
         wait_until(lambda: not client._is_awake)
-        poller = client._leader_poller
+        poller = client._leading._poller
         assert poller is not None
-        client._leader_poller = Interrupting()
+        client._leading._poller = Interrupting()
         with pytest.raises(KeyboardInterrupt):
             client.call(10, body=b"1", timeout_s=PATIENCE_S)
-        client._leader_poller.close()
-        client._leader_poller = poller
+        client._leading._poller.close()
+        client._leading._poller = poller
         assert bytes(client.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
         assert client.is_open
         client.close()
@@ -228,17 +230,17 @@ def test_one_that_is_interrupted_while_it_waits_costs_nothing() -> None:
 
 def test_one_that_is_interrupted_while_it_reads_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has received is lost, so that others would wait in vain, or read from the middle of a frame."""
+    honest = RemotingClient._receive
+
+    def receive(self: RemotingClient) -> Any:
+        got = honest(self)
+        if got[0] and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return got
+
+    monkeypatch.setattr(RemotingClient, "_receive", receive)
     with ScriptedServer(echo) as server:
         client = connect(server)
-        honest = RemotingClient._receive
-
-        def receive(self: RemotingClient) -> Any:
-            got = honest(self)
-            if got[0] and threading.current_thread() is threading.main_thread():
-                raise KeyboardInterrupt
-            return got
-
-        monkeypatch.setattr(RemotingClient, "_receive", receive)
         with pytest.raises(KeyboardInterrupt):
             client.call(10, body=b"1", timeout_s=PATIENCE_S)
         wait_until(lambda: not client.is_open)
@@ -262,7 +264,7 @@ def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
         thread, outcomes = call_beside(client, 11)
         answers = Answers(1)
         client.call_async(10, body=body, callback=answers.take, timeout_s=PATIENCE_S)
-        wait_until(lambda: not client._is_led)
+        wait_until(lambda: not client._leading.is_led)
         released.set()
         answer = answers.wait()[0]
         assert isinstance(answer, Command)
@@ -292,7 +294,7 @@ def test_a_fault_in_what_the_peer_asks_ends_the_connection_alone(monkeypatch: py
 
 def test_who_comes_while_a_leader_leaves_does_not_lead_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer is there, so nobody waits any more, and yet it has the socket."""
-    honest = RemotingClient._leave
+    honest = Leading._leave
     late: list[threading.Thread] = []
     outcomes: list[object] = []
 
@@ -302,17 +304,17 @@ def test_who_comes_while_a_leader_leaves_does_not_lead_beside_it(monkeypatch: py
         except (ClientError, OSError) as error:
             outcomes.append(error)
 
-    def leave(client: RemotingClient, left: Any) -> None:
+    def leave(leading: Leading, left: Any, opaque: int) -> Command | None:
         if not late:
             late.append(threading.Thread(target=call, args=(client,)))
             late[0].start()
-            wait_until(lambda: bool(client._exchange.calls.pending or outcomes))
-        honest(client, left)
+            wait_until(lambda: bool(len(client._exchange.calls.pending) > 1 or outcomes))
+        return honest(leading, left, opaque)
 
     with ScriptedServer(echo) as server:
         client = connect(server)
         wait_until(lambda: not client._is_awake)
-        monkeypatch.setattr(RemotingClient, "_leave", leave)
+        monkeypatch.setattr(Leading, "_leave", leave)
         assert bytes(client.call(10, body=b"first", timeout_s=PATIENCE_S).body) == b"first"
         late[0].join(PATIENCE_S)
         assert outcomes == [b"late"]
@@ -330,7 +332,7 @@ def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: 
             assert bytes(client.call(10, body=b"1", timeout_s=PATIENCE_S).body) == b"1"
         wait_until(lambda: not client._is_awake)
         assert bytes(client.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
-        assert client._leader_poller is not None
+        assert client._leading._poller is not None
         client.close()
 
 
@@ -372,5 +374,108 @@ def test_a_leader_may_wait_without_end() -> None:
         client = connect(server)
         wait_until(lambda: not client._is_awake)
         assert bytes(client.call(10, body=b"1", timeout_s=math.inf).body) == b"1"
-        assert client._leader_poller is not None
+        assert client._leading._poller is not None
+        client.close()
+
+
+def test_the_socket_is_lent_from_one_leader_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And taken back once none follows: what the peer asks then is heard."""
+    watched: list[str] = []
+    honest = RealPoller.register
+
+    def register(poller: RealPoller, *key: Any, **how: Any) -> None:
+        watched.append(threading.current_thread().name)
+        honest(poller, *key, **how)
+
+    asked = threading.Event()
+
+    def known(_command: Command) -> bool:
+        asked.set()
+        return True
+
+    def answer(peer: Peer, command: Command) -> None:
+        peer.answer(command)
+        if command.code == 11:
+            peer.send(Command(code=40, flag=2))
+
+    monkeypatch.setattr(leading, "LENT_S", PATIENCE_S)
+    monkeypatch.setattr(RealPoller, "register", register)
+    with ScriptedServer(answer) as server:
+        client = connect(server, on_request=known)
+        wait_until(lambda: not client._is_awake)
+        client.call(10, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client._is_awake)
+        watched.clear()
+        for _number in range(20):
+            client.call(10, timeout_s=PATIENCE_S)
+        assert watched == []
+        assert client._leading.is_lent
+        monkeypatch.setattr(leading, "LENT_S", 0.001)
+        client._poller.wake()
+        wait_until(lambda: not client._leading.is_lent)
+        assert watched == [f"client-{client.address}"]
+        client.call(11, timeout_s=PATIENCE_S)
+        assert asked.wait(PATIENCE_S)
+        client.close()
+
+
+def test_a_lent_socket_is_taken_back_for_who_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer would not be read otherwise."""
+    monkeypatch.setattr(leading, "LENT_S", 3600.0)
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        wait_until(lambda: not client._is_awake)
+        client.call(10, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client._is_awake)
+        assert client._leading.is_lent
+        answers = Answers(1)
+        client.call_async(10, body=b"1", callback=answers.take, timeout_s=PATIENCE_S)
+        answer = answers.wait()[0]
+        assert isinstance(answer, Command)
+        assert bytes(answer.body) == b"1"
+        client.close()
+
+
+def test_one_that_leads_for_long_costs_no_looks_and_gives_the_socket_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader thread looks again and again only while one leader follows another."""
+    released = threading.Event()
+    looks: list[bool] = []
+    honest = Leading.look
+
+    def look(self: Leading) -> Any:
+        left = honest(self)
+        looks.append(self.is_led)
+        return left
+
+    def slow(peer: Peer, command: Command) -> None:
+        if command.code == 11:
+            assert released.wait(PATIENCE_S)
+        peer.answer(command)
+
+    monkeypatch.setattr(Leading, "look", look)
+    with ScriptedServer(slow) as server:
+        client = connect(server)
+        thread, outcomes = call_beside(client, 11)
+        wait_until(lambda: client._leading._is_slow and not client._is_awake)
+        count = len(looks)
+        released.set()
+        thread.join(PATIENCE_S)
+        assert len(looks) == count
+        assert not client._leading.is_lent
+        assert [type(outcome) for outcome in outcomes] == [Command]
+        client.close()
+
+
+def test_who_is_asked_by_its_peer_leads_no_more() -> None:
+    """Until it was alone for long again: nobody reads for a moment after a leader, and it is to hear at once."""
+
+    def ask(peer: Peer, command: Command) -> None:
+        peer.answer(command)
+        peer.send(Command(code=40, flag=2))
+
+    with ScriptedServer(ask) as server:
+        client = connect(server, on_request=lambda _command: True)
+        client._alone_count = 7
+        assert client.call(10, timeout_s=PATIENCE_S).code == 0
+        wait_until(lambda: client._alone_count == 0)
         client.close()

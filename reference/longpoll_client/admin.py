@@ -14,6 +14,7 @@ from attrs import frozen
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link.dropped import when_dropped
 from longpoll_client.link.routes import MASTER_ID
 from longpoll_client.offsets import ask, ask_offset, find_start
 from longpoll_client.remoting import RemotingClient
@@ -83,9 +84,11 @@ class Admin(Closeable):
 
     def __init__(self, runtime: Runtime, name_server: str, *, credentials: Credentials | None = None) -> None:
         self._instance = ClientInstance(runtime, name_server, credentials=credentials)
+        self._closed = when_dropped(self, self._instance.abandon, "an Admin")
 
     def close(self) -> None:
         """Close every connection."""
+        self._closed()
         self._instance.close()
 
     def masters(self) -> dict[str, str]:

@@ -40,7 +40,8 @@ class ClientInstance(Closeable):
 
     Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; a client in `_clients` may
     have lost its connection and is then replaced by the next that asks for it, under the address's lock in
-    `_connecting`, so that a broker that is slow to connect to keeps nobody from the others.
+    `_connecting`, so that a broker that is slow to connect to keeps nobody from the others. One entry is looked up
+    without the lock.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class ClientInstance(Closeable):
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
         self._waits = SharedWaits(runtime, "client-routes")
+        self.is_abandoned = False
+        """Whether it ends as soon as nothing waits any more."""
 
     def close(self) -> None:
         """Close every connection; what is asked afterwards is a LifecycleError."""
@@ -74,14 +77,19 @@ class ClientInstance(Closeable):
             client.close()
         self._waits.close()
 
+    def abandon(self) -> None:
+        """Nobody asks for more: each connection ends once nothing waits for it. This waits for nothing."""
+        self.is_abandoned = True
+        for client in tuple(self._clients.values()):
+            client.abandon()
+
     def client(self, address: str) -> RemotingClient:
         """An open connection to host:port; raises UnreachableError."""
         return self._client(split_address(address))
 
     def opened(self, address: str) -> RemotingClient | None:
         """The open connection to host:port, if there is one."""
-        with self._lock:
-            client = self._clients.get(split_address(address))
+        client = self._clients.get(split_address(address))
         return client if client is not None and client.is_open else None
 
     def name_server(self) -> RemotingClient:
@@ -104,10 +112,10 @@ class ClientInstance(Closeable):
         One that is merely old is used while it is asked for again, as Java's client does; one that a failed send casts
         doubt on is used too, after a second, for a name server that says nothing must not keep sends from a broker.
         """
-        self._lifecycle.check_open()
         fresh = self.fresh_route(topic)
-        if fresh is not None:
+        if fresh is not None and not self._lifecycle.is_closed:
             return fresh
+        self._lifecycle.check_open()
         with self._lock:
             known = self._routes.known(topic)
             usable = self._routes.usable(topic)
@@ -135,9 +143,8 @@ class ClientInstance(Closeable):
             return self._route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
 
     def fresh_route(self, topic: str) -> Route | None:
-        """What is known of the topic, if nobody has to be asked."""
-        with self._lock:
-            return self._routes.fresh(topic, self.runtime.monotonic_ns())
+        """What is known of the topic, if nobody has to be asked. One look, for which no lock is needed."""
+        return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
         """The broker's address by the latest route that named it, without asking; raises NoRouteError."""
@@ -197,11 +204,11 @@ class ClientInstance(Closeable):
         raise UnreachableError(f"no name server answers: {failure}") from failure
 
     def _client(self, address: tuple[str, int]) -> RemotingClient:
+        client = self._clients.get(address)
+        if client is not None and client.is_open and not self._lifecycle.is_closed:
+            return client
         self._lifecycle.check_open()
         with self._lock:
-            client = self._clients.get(address)
-            if client is not None and client.is_open:
-                return client
             connecting = self._connecting.setdefault(address, self.runtime.lock())
         with connecting:
             with self._lock:
@@ -221,6 +228,9 @@ class ClientInstance(Closeable):
         with self._lock:
             if not self._lifecycle.is_closed:
                 self._clients[address] = client
+                if self.is_abandoned:
+                    # A send that is tried again, most likely.
+                    client.abandon()
                 return
         client.close()
         self._lifecycle.check_open()

@@ -4,10 +4,8 @@ Any thread may call. Writing takes a caller longer than all else, and lets the o
 writes on the caller's own thread only while few others wait for answers; where many do, and while the reader thread is
 at work anyway, that one sends at once what has gathered. It also receives, runs the callbacks, and ends what is late.
 
-A caller that waits, and lately was always alone in that, reads its own answer, for two hand-overs from thread to thread
-cost more than all else of a call. It leads: the reader thread leaves the socket to it, and still ends what is late.
-Whatever else comes is left to the reader thread, and the leader waits like others from then on; no callback ever runs
-on a caller's thread.
+A caller that waits, and lately was always alone in that, reads its own answer (`link.leading`), for two hand-overs from
+thread to thread cost more than all else of a call.
 
 Leaves out which broker to ask (`instance`) and what to say to it (`producer`, `consumer`).
 
@@ -20,30 +18,32 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from attrs import define, field
+from attrs import define
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
+from longpoll_client.link.leading import Leading, Left, Received
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.fast.sent_answer import SentConnection, header_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
-from longpoll_runtime import PARTS_MAX, Event, Poller, Runtime
+from longpoll_runtime import PARTS_MAX, Event, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
-SLEEP_S_MAX: Final = 3600.0
-"""The longest sleep of a thread that has a deadline to keep: a poller takes no more than 24 days."""
 ALONE_COUNT_MAX: Final = 4
 """While more calls than this wait for answers, a caller leaves its bytes to the reader thread."""
 # Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
 GRACE_S: Final = 5.0
+LOCK_WAIT_S: Final = 0.5
+"""Another thread has the lock for microseconds."""
 ALONE_CALLS_MIN: Final = 8
 """A row of calls, each made while no other waited: after more than this one that waits reads its answer itself."""
 
@@ -52,24 +52,15 @@ ALONE_CALLS_MIN: Final = 8
 class _Waiting:
     """A caller that waits for its answer; `answered` is made when it waits for another thread to take it."""
 
-    answers: list[Answer] = field(factory=list)
+    answer: Answer | None = None
     answered: Event | None = None
 
     def receive(self, answer: Answer) -> None:
         """Take the answer, on the reader thread."""
-        self.answers.append(answer)
+        self.answer = answer
         # The waiter makes the event first and looks for the answer then, so one of both sees the other.
         if self.answered is not None:
             self.answered.set()
-
-
-@define(slots=True, eq=False)
-class _Left:
-    """What a leader has read, and leaves to the reader thread."""
-
-    commands: list[Command] = field(factory=list)
-    failure: ClientError | None = None
-    """Why nothing more can be read."""
 
 
 class RemotingClient:
@@ -82,9 +73,12 @@ class RemotingClient:
     Invariant, under `_lock`, but for what is received, which is the reader thread's or the leader's: once the exchange
     has a failure nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false)
     `_output` is empty, or the socket is full and its room waited for (`_is_full`), or the thread or the leader is being
-    woken; and it wakes at `_due_ns`, at or before the first deadline. While `_is_led` one caller alone receives, within
-    `_leading`, and `_poller` does not watch the socket, which is closed within `_leading` too.
+    woken; and it wakes at `_due_ns`, at or before the first deadline. Who reads is `_leading`'s to say, and the socket
+    is closed within a turn of its own.
     """
+
+    sent_header = staticmethod(header_of)
+    """Reads the fields of an answer to a send that came by such a connection; raises HeaderError."""
 
     def __init__(
         self,
@@ -99,26 +93,34 @@ class RemotingClient:
         self.address = f"{host}:{port}"
         self._runtime = runtime
         self._on_request = on_request
+        self._now_ns = runtime.monotonic_ns
         self._process_id = runtime.process_id()
         self._lock = runtime.lock()
-        self._exchange = Exchange(self.address, credentials)
+        self._received = SentConnection()
+        self._exchange = Exchange(self.address, credentials, self._received)
         self._output = Output(self.address)
         self._is_full = False
         self._is_awake = True
+        self._is_abandoned = False
         self._due_ns: int | None = None
         self._buffer = bytearray(RECEIVE_SIZE)
+        self._whole = memoryview(self._buffer)
         self._alone_count = 0
-        self._is_led = False
-        self._leading = runtime.lock()
-        self._leader_poller: Poller | None = None
-        self._left: list[_Left] = []
-        self._interrupted = ConnectionLostError(f"a call to {self.address} was interrupted while it was reading")
         try:
             self._socket = runtime.connect(host, port, connect_timeout_s)
         except OSError as error:
             raise UnreachableError(f"cannot connect to {self.address}: {error.strerror or error}") from None
         self._poller = runtime.poller()
         self._poller.register(self._socket, read=True, write=False, data=None)
+        self._leading = Leading(
+            runtime,
+            self._socket,
+            self._poller,
+            lock=self._lock,
+            exchange=self._exchange,
+            output=self._output,
+            receive=self._receive,
+        )
         self._thread = runtime.spawn(f"client-{self.address}", self._run)
 
     @property
@@ -127,10 +129,7 @@ class RemotingClient:
 
         Its answers and the other's would be mixed up, so it needs a connection of its own.
         """
-        if self._process_id != self._runtime.process_id():
-            return False
-        with self._lock:
-            return self._exchange.failure is None
+        return self._exchange.failure is None and self._process_id == self._runtime.process_id()
 
     def call(
         self, code: int, header: Header | None = None, body: Buffer = EMPTY, *, timeout_s: float = CALL_TIMEOUT_S
@@ -153,18 +152,17 @@ class RemotingClient:
         if self._thread.is_current():
             raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
         waiting = _Waiting()
-        end_s = wait_ns(timeout_s) / 1e9 + GRACE_S
         leader_opaque = self._begin(code, write, waiting.receive, timeout_s, may_lead=True)
         if leader_opaque is not None:
-            with self._leading:
-                answer = self._lead(leader_opaque, end_s)
+            answer = self._leading.lead(leader_opaque, wait_ns(timeout_s) / 1e9 + GRACE_S)
             if answer is not None:
                 return answer
-        if not waiting.answers:
+        if waiting.answer is None:
             waiting.answered = self._runtime.event()
-            if not waiting.answers and not waiting.answered.wait(end_s):
+            if waiting.answer is None and not waiting.answered.wait(wait_ns(timeout_s) / 1e9 + GRACE_S):
                 raise AnswerTimeoutError(f"{self._exchange.name(code)}: no answer within {timeout_s:g} s")
-        told = waiting.answers[0]
+        told = waiting.answer
+        assert told is not None, "who has set the event has set the answer before"
         if isinstance(told, ClientError):
             raise told
         return told
@@ -194,19 +192,29 @@ class RemotingClient:
             raise ConnectionLostError(
                 f"{self._exchange.name(code)}: the connection is that of the process before a fork"
             )
-        now_ns = self._runtime.monotonic_ns()
+        calls = self._exchange.calls
         with self._lock:
-            is_alone = not self._exchange.calls.pending
-            opaque = self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
-            deadline_ns = now_ns + wait_ns(timeout_s)
-            if self._due_ns is None or deadline_ns < self._due_ns:
-                self._due_ns = deadline_ns
+            is_alone = not calls.pending
+            opaque = self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
+            if self._due_ns is None or calls.earliest_ns < self._due_ns:
+                self._due_ns = calls.earliest_ns
                 if not self._is_awake:
                     self._poller.wake()
             self._alone_count = self._alone_count + 1 if is_alone else 0
-            is_free = not (self._is_awake or self._is_led or self._output.parts)
-            leads = may_lead and is_free and self._alone_count > ALONE_CALLS_MIN and self._begin_to_lead()
-        return opaque if leads else None
+            if may_lead and self._alone_count > ALONE_CALLS_MIN and self._leads():
+                return opaque
+            if self._leading.is_lent:
+                self._leading.take_back()
+        return None
+
+    def _leads(self) -> bool:
+        """Whether the caller has the socket now."""
+        is_free = not (self._is_awake or self._leading.is_led or self._output.parts)
+        if is_free and self._leading.begin():
+            return True
+        if is_free:
+            self._alone_count = 0
+        return False
 
     @property
     def is_signed(self) -> bool:
@@ -244,6 +252,19 @@ class RemotingClient:
         if not self._thread.is_current():
             self._thread.join()
 
+    def abandon(self) -> None:
+        """Close once no call waits any more; may be called anywhere, also by a thread that has the lock.
+
+        What such a thread does ends with an answer, and the reader thread looks then.
+        """
+        self._is_abandoned = True
+        if self._lock.acquire(timeout=LOCK_WAIT_S):
+            try:
+                if self._exchange.failure is None:
+                    self._poller.wake()
+            finally:
+                self._lock.release()
+
     # ------------------------------------------------------------ on the caller's thread, with the lock
 
     def _write(self, buffers: list[Buffer]) -> None:
@@ -253,33 +274,27 @@ class RemotingClient:
             if self._output.add(buffers) and not self._is_awake:
                 self._poller.wake()
             return
-        self._output.add(self._unsent(buffers))
-        if self._output.parts:
-            self._send_output()
-
-    def _unsent(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Send what the socket takes at once; the rest, while nothing else waits. A broken socket shows when read."""
         size = self._output.size_with(buffers)
         try:
             sent = self._socket.send_parts(buffers)
         except BlockingIOError:
-            return buffers
+            sent = 0
         except OSError:
-            return []
-        if sent == size:
-            return []
-        rest = Output(self.address)
-        rest.add(buffers)
-        rest.sent(sent)
-        return list(rest.parts)
+            # A broken socket shows when it is read.
+            return
+        if sent < size:
+            self._output.add(buffers)
+            self._output.sent(sent)
+            self._send_output()
 
     def _send_output(self) -> None:
         """Send what the socket takes; for the rest wait until it has room."""
         self._flush()
-        if self._is_led:
-            if self._output.parts and self._leader_poller is not None:
-                self._leader_poller.wake()
+        if self._leading.is_led:
+            if self._output.parts:
+                self._leading.wake()
             return
+        self._leading.take_back()
         if bool(self._output.parts) != self._is_full:
             self._is_full = not self._is_full
             self._poller.modify(self._socket, read=True, write=self._is_full, data=None)
@@ -294,94 +309,29 @@ class RemotingClient:
             except OSError:
                 self._output.clear()
 
-    # ------------------------------------------------------------ on a caller's thread, that of the leader
-
-    def _begin_to_lead(self) -> bool:
-        """Take the socket from the reader thread, which sleeps; whether that could be done. With the lock."""
-        if self._leader_poller is None:
-            try:
-                self._leader_poller = self._leaders_poller()
-            except OSError:
-                # No descriptor is left: the reader thread has one.
-                self._alone_count = 0
-                return False
-        self._is_led = True
-        self._poller.unregister(self._socket)
-        return True
-
-    def _leaders_poller(self) -> Poller:
-        poller = self._runtime.poller()
-        try:
-            poller.register(self._socket, read=True, write=False, data=None)
-        except OSError:
-            poller.close()
-            raise
-        return poller
-
-    def _lead(self, opaque: int, wait_s: float) -> Command | None:
-        """Read until the answer is there, and leave all else; None when another thread takes it, or has told of it."""
-        assert self._leader_poller is not None
-        end_ns = self._runtime.monotonic_ns() + wait_ns(wait_s)
-        left = _Left()
-        commands: Sequence[Command] = ()
-        answer: Command | None = None
-        try:
-            while not (commands or left.failure or self._has_to_leave(opaque)):
-                left_s = (end_ns - self._runtime.monotonic_ns()) / 1e9
-                if left_s <= 0.0:
-                    break
-                if self._leader_poller.poll(min(left_s, SLEEP_S_MAX)):
-                    # Bytes that were received and are nowhere would be missed by all who come after.
-                    left.failure = self._interrupted
-                    commands, failure = self._receive()
-                    answer = self._own(commands, opaque)
-                    left.commands = [command for command in commands if command is not answer]
-                    left.failure = failure
-        finally:
-            self._leave(left)
-        return answer
-
-    def _has_to_leave(self, opaque: int) -> bool:
-        """Whether somebody else has ended the call or the connection, or waits for room on the socket."""
-        with self._lock:
-            return opaque not in self._exchange.calls.pending or bool(self._output.parts)
-
-    def _own(self, commands: Sequence[Command], opaque: int) -> Command | None:
-        """The answer to a call, if it is among these and the call has not ended before."""
-        for command in commands:
-            if command.is_response and command.opaque == opaque:
-                with self._lock:
-                    return command if self._exchange.answered(command) is not None else None
-        return None
-
-    def _leave(self, left: _Left) -> None:
-        """Let the reader thread have the socket again, with what was read of it."""
-        with self._lock:
-            self._is_led = False
-            if left.commands or left.failure is not None:
-                self._left.append(left)
-            if self._exchange.failure is None:
-                self._poller.register(self._socket, read=True, write=self._is_full, data=None)
-                if self._left or self._output.parts:
-                    self._poller.wake()
-
     # ------------------------------------------------------------ on the reader thread
 
     def _run(self) -> None:
         failure: ClientError | None = None
         while failure is None:
             ready = self._poller.poll(self._fall_asleep())
-            is_led, left = self._wake_up(is_writable=any(writable for _data, _readable, writable in ready))
+            is_lent, left = self._wake_up(is_writable=any(writable for _data, _readable, writable in ready))
             for each in left:
                 failure = self._handle(each.commands) or each.failure or failure
             for _data, readable, _writable in ready:
-                if readable and not is_led and failure is None:
+                if readable and not is_lent and failure is None:
                     commands, failure = self._receive()
                     failure = self._handle(commands) or failure
             self._expire()
             with self._lock:
-                failure = failure or self._exchange.failure
+                failure = failure or self._exchange.failure or self._no_use()
         self._finish(failure)
+
+    def _no_use(self) -> ClientError | None:
+        """Why the connection is to end, if nobody needs it any more. With the lock."""
+        if not self._is_abandoned or self._exchange.calls.pending or self._output.parts:
+            return None
+        return ConnectionLostError(f"the client of the connection to {self.address} was dropped")
 
     def _fall_asleep(self) -> float | None:
         """Send what others have left; how long there is nothing to do, in seconds."""
@@ -389,19 +339,19 @@ class RemotingClient:
             if self._output.parts and not self._is_full:
                 self._send_output()
             self._is_awake = False
-            due_ns = self._due_ns
-        return None if due_ns is None else min(max(0.0, (due_ns - self._runtime.monotonic_ns()) / 1e9), SLEEP_S_MAX)
+            left_s = None if self._due_ns is None else max(0.0, (self._due_ns - self._now_ns()) / 1e9)
+            return self._leading.sleep_s(left_s)
 
-    def _wake_up(self, *, is_writable: bool) -> tuple[bool, list[_Left]]:
-        """Whether a caller reads, and what others that did have left."""
+    def _wake_up(self, *, is_writable: bool) -> tuple[bool, list[Left]]:
+        """Whether callers read, and what those that did have left."""
         with self._lock:
             self._is_awake = True
-            if is_writable and not self._is_led:
+            left = self._leading.look()
+            if is_writable and not self._leading.is_lent:
                 self._send_output()
-            left, self._left = self._left, []
-            return self._is_led, left
+            return self._leading.is_lent, left
 
-    def _receive(self) -> tuple[list[Command], ClientError | None]:
+    def _receive(self) -> Received:
         """Receive once: every whole command, and why the connection ended, if it did; the leader's too."""
         commands: list[Command] = []
         try:
@@ -413,8 +363,9 @@ class RemotingClient:
         if size == 0:
             return commands, ConnectionLostError(f"{self.address} closed the connection")
         with self._lock:
-            self._exchange.receive(memoryview(self._buffer)[:size], self._runtime.monotonic_ns())
+            self._exchange.receive(self._whole[:size], self._now_ns())
         try:
+            commands += self._received.next_sent()
             while (command := self._exchange.next_command()) is not None:
                 commands.append(command)
         except ConnectionLostError as error:
@@ -453,6 +404,8 @@ class RemotingClient:
                 self._exchange.tell(call, answer)
 
     def _requested(self, command: Command) -> None:
+        # Nobody reads for a moment after a leader: who is asked something is to hear it at once.
+        self._alone_count = 0
         is_known = False
         with KeepGoing(log, f"a request of {self.address} could not be served"):
             is_known = self._on_request is not None and self._on_request(command)
@@ -462,14 +415,14 @@ class RemotingClient:
 
     def _expire(self) -> None:
         """End the calls whose deadline has come, and give the connection up if it is silent."""
-        now_ns = self._runtime.monotonic_ns()
+        now_ns = self._now_ns()
         with self._lock:
             if self._due_ns is None or now_ns < self._due_ns:
                 return
             expired = self._exchange.expire(now_ns)
             self._due_ns = self._exchange.first_deadline_ns()
-            if expired and self._leader_poller is not None:
-                self._leader_poller.wake()
+            if expired:
+                self._leading.wake()
         for call, error in expired:
             self._exchange.tell(call, error)
 
@@ -477,13 +430,11 @@ class RemotingClient:
         with self._lock:
             lost = self._exchange.lose(failure)
             self._output.clear()
-            if self._leader_poller is not None:
-                self._leader_poller.wake()
+            self._leading.wake()
         # A leader leaves at once, for it calls nobody back.
-        with self._leading, self._lock:
+        with self._leading.turn, self._lock:
             self._socket.close()
             self._poller.close()
-            if self._leader_poller is not None:
-                self._leader_poller.close()
+            self._leading.close()
         for call, error in lost:
             self._exchange.tell(call, error)

@@ -52,6 +52,9 @@ class RealRuntime:
         self._files = RealFiles()
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
 
+    process_id = staticmethod(os.getpid)
+    """The number of this process."""
+
     @property
     def files(self) -> Files:
         """The file layer."""
@@ -115,10 +118,6 @@ class RealRuntime:
     def client_tls(self) -> ssl.SSLContext | None:
         """With what connections that are made are secured."""
         return self._client_tls
-
-    def process_id(self) -> int:
-        """The number of this process."""
-        return os.getpid()
 
     def identity(self) -> bytes:
         """The address of the interface that leads out, and four drawn bytes."""

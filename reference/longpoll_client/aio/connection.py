@@ -188,8 +188,9 @@ class AsyncConnection(asyncio.Protocol):
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
         """As `call_async` with a request that the caller writes; its opaque."""
         now_ns = self._now_ns()
-        opaque = self._exchange.ask(code, callback, now_ns, timeout_s, lambda opaque: self._write(write(opaque)))
-        if self._timer is None or now_ns + wait_ns(timeout_s) < self._timer_ns:
+        exchange = self._exchange
+        opaque = exchange.ask(code, callback, now_ns, timeout_s, write, self._write)
+        if self._timer is None or exchange.calls.earliest_ns < self._timer_ns:
             self._set_timer(now_ns)
         return opaque
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Final, Self
 
 from attrs import define
@@ -27,6 +27,7 @@ from longpoll_client.produce.hooks import Outcome, SendHook, Sending, SendMetric
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
+    NO_MARKS,
     OutgoingMessage,
     Packing,
     Parcel,
@@ -51,7 +52,6 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
-NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
 _UNENDED: Final = ClientError("the send came to no end: it was cancelled, or what picks its queue has failed")
 
 
@@ -162,8 +162,7 @@ class AsyncProducer(AsksLater):
         self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
     ) -> SendResult:
         """As `Producer.send_prepared`, with its errors."""
-        (msg_id,) = self._ids.new(1)
-        born_ms = self._runtime.unix_ms()
+        msg_id, born_ms = self._ids.one()
         parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
         (result,) = await self._send(parcel, select, timeout_s)
         return result
@@ -272,7 +271,8 @@ class AsyncProducer(AsksLater):
         """
         check_callable("told", told)
         self._instance.check()
-        self._check_room()
+        if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
+            self._check_room()
         parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
         sending = self._begin(parcel, selector(topic, queue_id, select), timeout_s)
         if not self._sent_at_once(sending, told):
@@ -290,8 +290,7 @@ class AsyncProducer(AsksLater):
         marks: Mapping[str, str] = NO_MARKS,
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
-        (msg_id,) = self._ids.new(1)
-        born_ms = self._runtime.unix_ms()
+        msg_id, born_ms = self._ids.one()
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
     # ------------------------------------------------------------ one send that is awaited
@@ -414,5 +413,8 @@ def _as_told(error: Exception) -> LongpollError:
 
 def _tell(told: Told, outcome: SendResult | LongpollError) -> None:
     """Tell a send's caller; what that raises harms nobody else."""
-    with KeepGoing(log, "the callback of a send failed"):
+    # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
+    try:
         told(outcome)
+    except FAULTS:
+        log.exception("the callback of a send failed")

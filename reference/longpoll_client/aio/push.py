@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import define, field
 
@@ -33,6 +33,7 @@ from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
+_SUCCESS: Final = ConsumeStatus.SUCCESS
 AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer]]
 """Is awaited by up to `thread_count` tasks at once."""
 
@@ -68,8 +69,10 @@ class _Giving:
     """Of which queue `consumed` are."""
     consumed: list[ReceivedMessage] = field(factory=list)
     """What the listener has consumed in this turn of the loop, and nobody was told of yet."""
-    took_ns: int = 0
+    consumed_ns: int = 0
     """How long it had these."""
+    took_ns: int = 0
+    """How long the last call of the listener took."""
     is_due: bool = False
     """Whether they will be told of in the loop's next turn, before anything that the listener has woken."""
 
@@ -280,11 +283,13 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _is_consumed(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> bool:
         answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, messages)
-        return answer is ConsumeStatus.SUCCESS
+        return answer is _SUCCESS
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
         """Give the listener what is left of a lot, a few messages at a time, as far as no other task takes them."""
         puller, size, lifecycle = lot.puller, self._config.consume_count_max, self._member.lifecycle
+        topic, retry_topic = puller.queue.topic, self._member.retry_topic
+        is_plain = topic != retry_topic and not lot.again_count
         ask = self._watched if self._config.hooks else self._answer
         while not lifecycle.is_closed and (messages := self._lots.next_of(lot, size)):
             if not puller.is_open:
@@ -295,27 +300,21 @@ class AsyncPushConsumer(AsyncConsumer):
             if not giving.is_due:
                 giving.is_due = True
                 asyncio.get_running_loop().call_soon(self._turned, giving)
-            shown = all_as_shown(messages, puller.queue.topic, self._member.retry_topic, lot.again_count)
-            began_ns = self._now_ns()
+            shown = list(messages) if is_plain else all_as_shown(messages, topic, retry_topic, lot.again_count)
             answer, _error = await ask(giving, shown)
-            took_ns = self._now_ns() - began_ns
-            if answer is ConsumeStatus.SUCCESS:
-                self._consumed(giving, puller, messages, took_ns)
+            if answer is _SUCCESS:
+                if giving.puller is not puller:
+                    self._settle(giving)
+                    giving.puller = puller
+                giving.consumed += messages
+                giving.consumed_ns += giving.took_ns
+                if not giving.is_due:
+                    self._settle(giving)
                 continue
-            self._statistics.given(puller.queue.topic, len(messages), took_ns / 1e6, is_consumed=False)
+            self._statistics.given(topic, len(messages), giving.took_ns / 1e6, is_consumed=False)
             if not puller.is_dropped:
                 put_off = _Lot(puller, messages, lot.again_count)
                 await self._put_off(put_off, answer.delay_level if isinstance(answer, Later) else 0)
-
-    def _consumed(self, giving: _Giving, puller: Puller, messages: Sequence[ReceivedMessage], took_ns: int) -> None:
-        """Note that the listener has consumed messages: now, or with the others of this turn of the loop."""
-        if giving.puller is not puller:
-            self._settle(giving)
-            giving.puller = puller
-        giving.consumed += messages
-        giving.took_ns += took_ns
-        if not giving.is_due:
-            self._settle(giving)
 
     def _turned(self, giving: _Giving) -> None:
         giving.is_due = False
@@ -325,8 +324,8 @@ class AsyncPushConsumer(AsyncConsumer):
         """Tell the queue, and the statistics, of what the listener has consumed."""
         puller = giving.puller
         if puller is not None:
-            took_ms, consumed = giving.took_ns / 1e6, giving.consumed
-            giving.puller, giving.took_ns, giving.consumed = None, 0, []
+            took_ms, consumed = giving.consumed_ns / 1e6, giving.consumed
+            giving.puller, giving.consumed_ns, giving.consumed = None, 0, []
             self._statistics.given(puller.queue.topic, len(consumed), took_ms, is_consumed=True)
             puller.done(consumed)
 
@@ -373,7 +372,6 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
         """What the listener answers, or raises; one that raises, hangs, or answers what is none has put them off."""
         first = messages[0]  # The listener may do with the list what it likes.
-        group = self._config.group
         giving.began_ns = self._now_ns()
         try:
             answer: Answer = await self._listener(messages)
@@ -382,7 +380,9 @@ class AsyncPushConsumer(AsyncConsumer):
                 raise
             if not giving.is_late:
                 # Nobody has cancelled this task: what the listener awaited was, and it let that through.
-                log.warning("the listener of group %s was cancelled at %s; it comes again", group, place_of(first))
+                log.warning(
+                    "the listener of group %s was cancelled at %s; it comes again", self._config.group, place_of(first)
+                )
                 return ConsumeStatus.LATER, RuntimeError("the listener raised CancelledError")
             log.warning(
                 "the listener of group %s has not answered for %g s at %s and is cancelled; it comes again",
@@ -398,6 +398,7 @@ class AsyncPushConsumer(AsyncConsumer):
             )  # fmt: skip
             return ConsumeStatus.LATER, error
         finally:
+            giving.took_ns = self._now_ns() - giving.began_ns
             giving.began_ns = 0
             if giving.is_late:
                 giving.is_late = False

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -32,23 +33,29 @@ HANG_CHECKS: Final = 4
 
 
 @define(slots=True, eq=False)
-class _Given:
-    """Messages that a listener has now."""
+class _Giving:
+    """A thread that calls the listener, time and again, with messages of one queue."""
 
     puller: Puller
-    messages: Sequence[ReceivedMessage]
-    """As they were pulled."""
-    began_ns: int
+    messages: Sequence[ReceivedMessage] = ()
+    """What it was called with last, as they were pulled."""
+    began_ns: int = 0
+    """When the listener was called that has not answered yet; 0: none. Set after `messages`."""
     is_told: bool = False
     """Whether it was found to hang: its messages are sent back, and its answer is of no account."""
 
 
 class ConcurrentListening(Listening):
-    """The listener's threads. Invariant: `_given` has what listeners have now; it changes under `_lock`."""
+    """The listener's threads.
+
+    Invariant: `_giving` has every thread that may call the listener. It changes under `_lock`, and so does what tells
+    of a call that it has ended, or hangs; a call begins without it.
+    """
 
     def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
         super().__init__(runtime, config, listener, hang_check_s=config.consume_timeout_s / HANG_CHECKS)
-        self._given: set[_Given] = set()
+        self._now_ns = runtime.monotonic_ns
+        self._giving: set[_Giving] = set()
 
     def is_busy(self, _puller: Puller) -> bool:
         """Never: the order of messages is nobody's here."""
@@ -69,30 +76,46 @@ class ConcurrentListening(Listening):
         lot = _next_of(lots)
         if lots:
             self._workers.submit(partial(self._share, puller, lots))
-        while lot is not None and not self._workers.is_stopping:
-            self._consume(puller, lot, 0)
-            lot = _next_of(lots)
+        with self._calling(puller) as giving:
+            while lot is not None and not self._workers.is_stopping:
+                self._consume(giving, lot, 0)
+                lot = _next_of(lots)
 
     def _submit(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
-        self._workers.submit(partial(self._consume, puller, messages, again_count))
+        self._workers.submit(partial(self._consume_again, puller, messages, again_count))
 
-    def _consume(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
+    def _consume_again(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
+        with self._calling(puller) as giving:
+            self._consume(giving, messages, again_count)
+
+    @contextmanager
+    def _calling(self, puller: Puller) -> Iterator[_Giving]:
+        """This thread may call the listener."""
+        giving = _Giving(puller)
+        with self._lock:
+            self._giving.add(giving)
+        try:
+            yield giving
+        finally:
+            with self._lock:
+                self._giving.discard(giving)
+
+    def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
+        puller, topic = giving.puller, giving.puller.queue.topic
         if not puller.is_open and (
             puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
         ):
             return
-        shown = all_as_shown(messages, puller.queue.topic, self._member.retry_topic, again_count)
-        given = _Given(puller, messages, self._runtime.monotonic_ns())
-        with self._lock:
-            self._given.add(given)
+        shown = all_as_shown(messages, topic, self._member.retry_topic, again_count)
+        giving.messages = messages
+        giving.began_ns = began_ns = self._now_ns()
         answer = ask_listener(self._listener, shown, self._config.group)
+        took_ms = (self._now_ns() - began_ns) / 1e6
         with self._lock:
-            self._given.discard(given)
-            is_told = given.is_told
-        took_ms = (self._runtime.monotonic_ns() - given.began_ns) / 1e6
+            is_told, giving.is_told, giving.began_ns = giving.is_told, False, 0
         is_consumed = answer is ConsumeStatus.SUCCESS
-        self._member.statistics.given(puller.queue.topic, len(messages), took_ms, is_consumed=is_consumed)
+        self._member.statistics.given(topic, len(messages), took_ms, is_consumed=is_consumed)
         if is_told:
             return
         if is_consumed:
@@ -126,22 +149,23 @@ class ConcurrentListening(Listening):
     def _look_for_hanging(self) -> None:
         """Tell of listeners that take too long and send their messages back; on the timer's thread."""
         timeout_s = self._config.consume_timeout_s
-        due_ns = self._runtime.monotonic_ns() - int(timeout_s * 1e9)
+        due_ns = self._now_ns() - int(timeout_s * 1e9)
         with self._lock:
-            hanging = [given for given in self._given if given.began_ns < due_ns and not given.is_told]
-            for given in hanging:
-                given.is_told = True
-        for given in hanging:
-            queue = given.puller.queue
+            hanging = [giving for giving in self._giving if 0 < giving.began_ns < due_ns and not giving.is_told]
+            for giving in hanging:
+                giving.is_told = True
+            late = [(giving.puller, giving.messages) for giving in hanging]
+        for puller, messages in late:
+            queue = puller.queue
             log.warning(
                 "the listener of group %s has not answered for %g s at %s queue %d offset %d: sent back",
                 self._config.group,
                 timeout_s,
                 queue.topic,
                 queue.queue_id,
-                given.messages[0].queue_offset,
+                messages[0].queue_offset,
             )
-            self._put_off(given.puller, given.messages, 0, 0)
+            self._put_off(puller, messages, 0, 0)
 
 
 def _next_of(lots: deque[tuple[ReceivedMessage, ...]]) -> tuple[ReceivedMessage, ...] | None:

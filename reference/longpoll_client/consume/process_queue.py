@@ -7,8 +7,9 @@ Source: `ProcessQueue.java`, the flow control of `DefaultMQPushConsumerImpl.pull
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
+from operator import lt
 from typing import Literal
 
 from attrs import define, field, frozen
@@ -60,17 +61,12 @@ class ProcessQueue:
         """
         return next(iter(self._open), self.offset_next)
 
-    def put(self, messages: Iterable[ReceivedMessage], offset_next: int) -> None:
+    def put(self, messages: Sequence[ReceivedMessage], offset_next: int) -> None:
         """Add what a pull brought and stand at the next offset."""
-        waiting, size = self._open, self.size
-        last = next(reversed(waiting), -1)
-        for message in messages:
-            offset = message.queue_offset
-            assert offset > last, offset
-            waiting[offset] = message
-            size += len(message.body)
-            last = offset
-        self.size = size
+        offsets = [message.queue_offset for message in messages]
+        assert all(map(lt, [next(reversed(self._open), -1), *offsets], offsets)), offsets
+        self._open.update(zip(offsets, messages, strict=True))
+        self.size += sum([len(message.body) for message in messages])
         self.offset_next = offset_next
 
     def move(self, offset_next: int) -> None:

@@ -61,6 +61,11 @@ class Calls:
             heapq.heapify(self.deadlines)
         return opaque
 
+    @property
+    def earliest_ns(self) -> int:
+        """No call that waits has an earlier deadline; right after `add`, and quicker than `first_deadline_ns`."""
+        return self.deadlines[0][0]
+
     def first_deadline_ns(self) -> int | None:
         """The earliest deadline of a waiting call."""
         while self.deadlines and not self._is_live(self.deadlines[0]):

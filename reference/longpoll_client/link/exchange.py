@@ -20,7 +20,7 @@ from attrs import define, field
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
-from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
+from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall, Write
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode
 from longpoll_protocol.errors import LocalProtocolError, ProtocolError
@@ -44,8 +44,8 @@ OUTPUT_BYTES_MAX: Final = 64 * MIB
 """Most bytes that may wait for a peer that does not read."""
 Lost: TypeAlias = tuple[PendingCall, ClientError]
 """A call that has ended without an answer, and why."""
-Send: TypeAlias = Callable[[int], None]
-"""Has a request with this opaque sent; may raise LocalProtocolError."""
+Send: TypeAlias = Callable[[list[Buffer]], None]
+"""Has a request's bytes sent; may raise LocalProtocolError."""
 _REQUEST_NAMES: Final = {code.value: code.name for code in RequestCode}
 
 
@@ -88,11 +88,11 @@ class Exchange:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} calls to {self.address} wait for answers already")
         return self.calls.add(PendingCall(code, now_ns, now_ns + wait_ns(timeout_s), callback))
 
-    def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, send: Send) -> int:
-        """`begin` a call and have it sent under its opaque; raises as both do, and then there is no call."""
+    def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, write: Write, send: Send) -> int:  # noqa: PLR0917 - positional, for it is called once a send
+        """`begin` a call, and have it written and sent; its opaque. Raises as all three do: then there is no call."""
         opaque = self.begin(code, callback, now_ns, timeout_s)
         try:
-            send(opaque)
+            send(write(opaque))
         except LocalProtocolError:
             self.cancel(opaque)
             raise

@@ -22,6 +22,8 @@ def check_count(count_max: int | None) -> None:
 def wait_ns(timeout_s: float) -> int:
     """Nanoseconds; none of a time that is past. Raises ConfigError for what is no time."""
     try:
+        if 0.0 <= timeout_s <= WAIT_S_MAX:
+            return int(timeout_s * 1e9)
         return int(min(max(timeout_s, 0.0), WAIT_S_MAX) * 1e9)
     except (TypeError, ValueError):
         raise ConfigError(f"a time-out of {timeout_s!r} is none: give seconds, such as 3.0") from None

@@ -121,9 +121,11 @@ class Watch:
         """Count, and tell the hooks."""
         with self._lock:
             self._sends += 1
-            self._failures += isinstance(outcome, LongpollError)
-            self._retries += max(tries.count - 1, 0)
             self._latency_ns += latency_ns
+            if tries.count > 1:
+                self._retries += tries.count - 1
+            if isinstance(outcome, LongpollError):
+                self._failures += 1
         if sending is None:
             return
         for hook in self.hooks:

@@ -49,13 +49,26 @@ class MessageIds:
     def new(self, count: int) -> list[str]:
         """As many ids as asked for, in order."""
         with self._lock:
-            now_ms = self._runtime.unix_ms()
-            is_of_process = self._process_id == self._runtime.process_id()
-            if not (is_of_process and self._last_ms <= now_ms < self._end_ms):
-                self._draw(now_ms)
-            elif now_ms != self._last_ms:
-                self._begin(now_ms)
+            self._look_at_clock()
             return [self._one() for _number in range(count)]
+
+    def one(self) -> tuple[str, int]:
+        """One id, and its time: unix milliseconds."""
+        with self._lock:
+            now_ms = self._look_at_clock()
+            return self._one(), now_ms
+
+    def _look_at_clock(self) -> int:
+        """Begin what has to be begun; the time."""
+        now_ms = self._runtime.unix_ms()
+        if now_ms == self._last_ms and self._process_id == self._runtime.process_id():
+            return now_ms
+        is_of_process = self._process_id == self._runtime.process_id()
+        if is_of_process and self._last_ms < now_ms < self._end_ms:
+            self._begin(now_ms)
+        else:
+            self._draw(now_ms)
+        return now_ms
 
     def _one(self) -> str:
         if self._count == COUNT_MAX:

@@ -45,6 +45,7 @@ BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
 COMPRESS_OVER_BYTES: Final = 4096
 _BYTES: Final = (bytes, bytearray, memoryview)
+NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
 
@@ -161,7 +162,7 @@ def single_parcel(
     born_ms: int,
     *,
     packing: Packing = UNPACKED,
-    marks: Mapping[str, str] = MappingProxyType({}),
+    marks: Mapping[str, str] = NO_MARKS,
     code: RequestCode = RequestCode.SEND_MESSAGE_V2,
 ) -> Parcel:
     """One message; raises ConfigError. `marks` are properties of the client's own."""

@@ -7,12 +7,16 @@ Source: `DefaultMQProducerImpl.java`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+from attrs import define
 
 from longpoll_client.checks import check_callable, check_group
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link.dropped import when_dropped
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.waits import wait_ns
 from longpoll_client.messages import ReceivedMessage
@@ -20,6 +24,7 @@ from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
+    NO_MARKS,
     OutgoingMessage,
     Packing,
     Parcel,
@@ -32,6 +37,7 @@ from longpoll_client.produce.sending import ManySends, Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
@@ -40,11 +46,20 @@ from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
 
-class Producer(Closeable, AsksLater):
-    """Sends messages to any topic; may be used from many threads.
+@define(slots=True, eq=False)
+class _Asked:
+    """What brokers ask of a producer. It does not hold that one, which may be dropped while connections are open."""
 
-    Invariant: `_turn` counts the queues picked in turn and changes under `_lock`.
-    """
+    requests: Requests | None = None
+
+    def requested(self, command: Command, address: str) -> bool:
+        """On a reader thread."""
+        is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        return is_reply and self.requests is not None and self.requests.requested(command, address)
+
+
+class Producer(Closeable, AsksLater):
+    """Sends messages to any topic; may be used from many threads."""
 
     def __init__(
         self,
@@ -72,13 +87,16 @@ class Producer(Closeable, AsksLater):
         self._packing = Packing(compression, compress_over_bytes)
         self.group = group
         self._requests: Requests | None = None
+        self._closed: Callable[[], object] = lambda: None
         if instance is None:
-            instance = ClientInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-            self._requests = Requests(instance, group)
+            asked = _Asked()
+            instance = ClientInstance(runtime, name_server, on_request=asked.requested, credentials=credentials)
+            self._requests = asked.requests = Requests(instance, group)
+            self._closed = when_dropped(self, instance.abandon, f"a producer of group {group}")
         self._instance = instance
         self._runtime = runtime
-        self._lock = runtime.lock()
-        self._turn = 0
+        self._now_ns = runtime.monotonic_ns
+        self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
         self._templates = HeadTemplates()
         self._many = ManySends(
@@ -87,6 +105,7 @@ class Producer(Closeable, AsksLater):
 
     def close(self) -> None:
         """Close every connection; what `send_async` has on its way fails, and its callers are told."""
+        self._closed()
         if self._requests is not None:
             self._requests.close()
         self._instance.close()
@@ -118,9 +137,7 @@ class Producer(Closeable, AsksLater):
         Raises ConfigError for a message that no broker takes, else a ClientError.
         """
         message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
-        (msg_id,) = self._ids.new(1)
-        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
-        (result,) = self._send(parcel, selector(topic, queue_id, select), timeout_s)
+        (result,) = self._send(self._single(topic, message), selector(topic, queue_id, select), timeout_s)
         return result
 
     def send_async(
@@ -144,17 +161,15 @@ class Producer(Closeable, AsksLater):
         LocalProtocolError, while 65,535 sends to one broker are on their way.
         """
         check_callable("told", told)
-        message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
-        (msg_id,) = self._ids.new(1)
-        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
+        parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
         self._many.begin(parcel, selector(topic, queue_id, select), timeout_s, told)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
     ) -> SendResult:
         """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
-        (msg_id,) = self._ids.new(1)
-        parcel = prepared_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
+        msg_id, born_ms = self._ids.one()
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
         (result,) = self._send(parcel, select, timeout_s)
         return result
 
@@ -187,16 +202,14 @@ class Producer(Closeable, AsksLater):
 
         Whether it was stored is never known. Raises ConfigError, or a ClientError when it could not even be sent.
         """
-        (msg_id,) = self._ids.new(1)
-        message = OutgoingMessage(body, tags, keys, properties or {})
-        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing)
+        parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}))
         route = self._instance.publish_route(topic)
         queue = pick(route, None, self._next_turn, None, slow=self._slow, now_ns=self._runtime.monotonic_ns())
         self._instance.client(route.addresses[queue.broker_name]).one_way(
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
         self._watch.sent_one_way()
-        return msg_id
+        return parcel.msg_ids[0]
 
     def request(
         self,
@@ -233,13 +246,10 @@ class Producer(Closeable, AsksLater):
         if self._requests is None:
             raise ConfigError("a producer with the connections of another client cannot wait for replies")
         self._instance.publish_route(topic)
-        correlation_id, msg_id = self._ids.new(2)
+        (correlation_id,) = self._ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
         try:
-            parcel = single_parcel(
-                self.group, topic, message, msg_id, self._runtime.unix_ms(), packing=self._packing, marks=marks
-            )
-            self._send(parcel, select, timeout_s)
+            self._send(self._single(topic, message, marks), select, timeout_s)
         except (ClientError, ConfigError):
             if self._requests.forget(correlation_id):
                 raise
@@ -250,28 +260,13 @@ class Producer(Closeable, AsksLater):
         Raises ConfigError when the message is no request, and a RefusedError (1) when who asked is gone.
         """
         topic, marks = reply_to(request)
-        (msg_id,) = self._ids.new(1)
-        parcel = single_parcel(
-            self.group,
-            topic,
-            OutgoingMessage(body),
-            msg_id,
-            self._runtime.unix_ms(),
-            packing=self._packing,
-            marks=marks,
-            code=RequestCode.SEND_REPLY_MESSAGE_V2,
-        )
+        parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
         self._send(parcel, None, timeout_s)
-
-    def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us, on a reader thread."""
-        is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return is_reply and self._requests is not None and self._requests.requested(command, address)
 
     def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
-        begun_ns = self._runtime.monotonic_ns()
-        tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow)
+        begun_ns = self._now_ns()
+        tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
         try:
@@ -280,14 +275,14 @@ class Producer(Closeable, AsksLater):
             outcome = error
             raise
         finally:
-            self._watch.ended(sending, tries, outcome, self._runtime.monotonic_ns() - begun_ns)
+            self._watch.ended(sending, tries, outcome, self._now_ns() - begun_ns)
         return found
 
     def _tried(self, parcel: Parcel, tries: Tries) -> tuple[SendResult, ...]:
         while True:
             route = self._instance.publish_route(parcel.topic)
-            attempt = tries.begin(route, self._next_turn, self._runtime.monotonic_ns())
-            found = tries.ended(self._try(parcel, attempt), self._runtime.monotonic_ns())
+            attempt = tries.begin(route, self._next_turn, self._now_ns())
+            found = tries.ended(self._try(parcel, attempt), self._now_ns())
             if found is not None:
                 return found
 
@@ -302,7 +297,12 @@ class Producer(Closeable, AsksLater):
                 self._instance.doubt_route(parcel.topic)
             return error
 
-    def _next_turn(self) -> int:
-        with self._lock:
-            self._turn += 1
-            return self._turn - 1
+    def _single(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        marks: Mapping[str, str] = NO_MARKS,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    ) -> Parcel:
+        msg_id, born_ms = self._ids.one()
+        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)

@@ -185,6 +185,10 @@ class Requests(Replies):
         super().close()
 
     def _greet_again(self) -> None:
+        if self.instance.is_abandoned:
+            # Its producer was dropped: end on this thread, whose timer does nothing more then.
+            self.close()
+            return
         self._greeter.greet_again()
         if self._timer is not None:
             self._timer.after(HEARTBEAT_S, self._greet_again)

@@ -133,8 +133,8 @@ class Tries(msgspec.Struct, eq=False):
         self.count += 1
         self._queue = queue
         self._begun_ns = now_ns
-        self.address = route.addresses[queue.broker_name]
-        return Attempt(queue, route.addresses[queue.broker_name], (self.deadline_ns - now_ns) / 1e9)
+        self.address = address = route.addresses[queue.broker_name]
+        return Attempt(queue, address, (self.deadline_ns - now_ns) / 1e9)
 
     def unbegin(self) -> None:
         """The try that has begun is not made; its queue's turn has passed."""
@@ -144,7 +144,8 @@ class Tries(msgspec.Struct, eq=False):
     def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:
         """Where each message went; None when it is to be tried again. Raises what the send has failed with."""
         assert self._queue is not None, "it has not begun"
-        self._tell_slow(outcome, now_ns)
+        if self.slow is not None:
+            self._tell_slow(self.slow, self._queue.broker_name, outcome, now_ns)
         try:
             if isinstance(outcome, ClientError):
                 raise outcome
@@ -155,19 +156,16 @@ class Tries(msgspec.Struct, eq=False):
                 raise
         return None
 
-    def _tell_slow(self, outcome: Command | ClientError, now_ns: int) -> None:
+    def _tell_slow(self, slow: SlowBrokers, name: str, outcome: Command | ClientError, now_ns: int) -> None:
         """Say how the try ended to who stays away from slow brokers.
 
         Unlike in Java a message that no broker takes says nothing against the one that refused it.
         """
-        if self.slow is None or self._queue is None:
-            return
-        name = self._queue.broker_name
         is_refusal = isinstance(outcome, Command) and outcome.code in RETRIED_CODES
         if is_refusal or isinstance(outcome, ClientError):
-            self.slow.failed(name, now_ns, is_refusal=is_refusal)
+            slow.failed(name, now_ns, is_refusal=is_refusal)
         else:
-            self.slow.served(name, now_ns - self._begun_ns, now_ns)
+            slow.served(name, now_ns - self._begun_ns, now_ns)
 
 
 def is_lost(error: ClientError) -> bool:
