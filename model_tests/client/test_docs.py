@@ -8,12 +8,22 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
+import longpoll_client
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_runtime.real import RealRuntime
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+ELSEWHERE = {
+    "AllocateMachineRoomNearby",
+    "AllocateMessageQueue",
+    "AveragelyByCircle",
+    "ByMachineRoom",
+    "ConsistentHash",
+}
+"""Java's, and then what the page says is elsewhere, or is Python's."""
+ELSEWHERE |= {"RealRuntime", "ResourceWarning", "SystemExit"}
 
 
 class Tracer:
@@ -70,3 +80,11 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "COMMIT" in printed
     assert "['Greetings', 'Orders', 'Questions', 'Sold']" in printed
     assert "members=()" in printed
+
+
+def test_every_name_of_the_page_is_one_of_the_package() -> None:
+    """Classes and errors that it writes as code, but for those that it says are elsewhere's."""
+    text = re.sub(r"```.*?```", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    names = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w*|\w+Error)\b", text))
+    assert {"LongpollError", "ConsumerConfig", "NoRouteError"} <= names
+    assert names - set(longpoll_client.__all__) == ELSEWHERE

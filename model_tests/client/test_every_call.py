@@ -387,7 +387,7 @@ PLANTED: Final = {
         "offset_done",
         property(lambda self: self._cached.offset_next),
     ),
-    "a producer that closes nothing": (Producer, "close", lambda _self: None),
+    "a producer that closes nothing": (Producer, "close", lambda self: self._closed()),
 }
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from longpoll_client import (
+    Admin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
+    AsyncTransactionProducer,
     ConsumerConfig,
     ConsumeStatus,
     MessageQueue,
@@ -19,6 +21,8 @@ from longpoll_client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    Tracing,
+    TransactionProducer,
 )
 from longpoll_client.consume.own_queues import check_seek
 from longpoll_client.link.waits import WAIT_S_MAX
@@ -66,11 +70,35 @@ def listener(_messages: object) -> ConsumeStatus:
     return ConsumeStatus.SUCCESS
 
 
+TEXT: Any = NOWHERE
+NOT_CLIENTS: dict[str, Callable[[], object]] = {
+    "Producer": lambda: Producer(TEXT, "G"),
+    "AsyncProducer": lambda: AsyncProducer(TEXT, "G"),
+    "PushConsumer": lambda: PushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), listener),
+    "AsyncPushConsumer": lambda: AsyncPushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), listener),  # type: ignore[arg-type] # never called
+    "PullConsumer": lambda: PullConsumer(TEXT, NOWHERE, ConsumerConfig("G")),
+    "AsyncPullConsumer": lambda: AsyncPullConsumer(TEXT, NOWHERE, ConsumerConfig("G")),
+    "TransactionProducer": lambda: TransactionProducer(TEXT, NOWHERE, "G", listener),  # type: ignore[arg-type] # never called
+    "AsyncTransactionProducer": lambda: AsyncTransactionProducer(TEXT, NOWHERE, "G", listener),  # type: ignore[arg-type] # never called
+    "Admin": lambda: Admin(TEXT, NOWHERE),
+    "Tracing": lambda: Tracing(TEXT, NOWHERE),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CLIENTS)
+def test_a_client_without_a_runtime(name: str) -> None:
+    """The first thing that one forgets: it is told how the client is written."""
+    with pytest.raises(ConfigError, match=rf"str is no runtime.* write {name}\(runtime, name_server"):
+        NOT_CLIENTS[name]()
+
+
 CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: Producer(RUNTIME, NOWHERE, ""), "group ''"),
     (lambda: AsyncProducer(RUNTIME, NOWHERE, None), "group 'None'"),  # type: ignore[arg-type] # a mistake
     (lambda: PushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), None), "listener is None"),  # type: ignore[arg-type]
     (lambda: AsyncPushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), 5), "listener is 5"),  # type: ignore[arg-type]
+    (lambda: PushConsumer(RUNTIME, NOWHERE, TEXT, listener), r"config is .* write PushConsumer\(runtime"),
+    (lambda: PullConsumer(RUNTIME, NOWHERE, TEXT), r"config is .* with a ConsumerConfig\(group\)"),
     (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), 1.5, 0, 9), "offset is 1.5"),  # type: ignore[arg-type]
     (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), None, 0, 9), "offset is None"),  # type: ignore[arg-type]
 ]

@@ -20,7 +20,17 @@ from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import ConsumeStatus, Later, Listener
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import LifecycleError, NotOursError, ReplyTimeoutError
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ConnectionLostError,
+    LifecycleError,
+    NoRouteError,
+    NotOursError,
+    RefusedError,
+    ReplyTimeoutError,
+    UnreachableError,
+)
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
@@ -40,16 +50,22 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.compression import Compression
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 __all__ = [
     "Admin",
+    "AnswerTimeoutError",
     "AsyncListener",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
     "AsyncTransactionProducer",
+    "ClientError",
     "ClientInstance",
     "Compression",
+    "ConfigError",
+    "ConnectionLostError",
     "ConsumeHook",
     "ConsumeStatus",
     "ConsumerConfig",
@@ -57,8 +73,11 @@ __all__ = [
     "Later",
     "LifecycleError",
     "Listener",
+    "LocalProtocolError",
+    "LongpollError",
     "MessageModel",
     "MessageQueue",
+    "NoRouteError",
     "NotOursError",
     "OnShare",
     "OutgoingMessage",
@@ -66,6 +85,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "RefusedError",
     "RemotingClient",
     "ReplyTimeoutError",
     "SendHook",
@@ -78,6 +98,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "UnreachableError",
     "Unreadable",
     "UnreadableMessage",
     "allocate_averagely",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
+from longpoll_client.checks import check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
@@ -83,6 +84,7 @@ class Admin(Closeable):
     """Questions and changes; for one thread. Each method raises a ClientError when a server refuses or is not there."""
 
     def __init__(self, runtime: Runtime, name_server: str, *, credentials: Credentials | None = None) -> None:
+        check_runtime(runtime, "Admin(runtime, name_server)")
         self._instance = ClientInstance(runtime, name_server, credentials=credentials)
         self._closed = when_dropped(self, self._instance.abandon, "an Admin")
 

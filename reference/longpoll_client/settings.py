@@ -13,7 +13,14 @@ from typing import Final, Protocol
 
 from attrs import field, frozen
 
-from longpoll_client.checks import check_callable, check_group, check_one_of, check_seconds, check_whole
+from longpoll_client.checks import (
+    check_callable,
+    check_group,
+    check_one_of,
+    check_runtime,
+    check_seconds,
+    check_whole,
+)
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.rebalance import Allocate, allocate_averagely
 from longpoll_protocol.bodies import MessageModel
@@ -185,3 +192,11 @@ class ConsumerConfig:
     def is_broadcasting(self) -> bool:
         """Whether every member gets every message."""
         return self.message_model is MessageModel.BROADCASTING
+
+
+def check_member(kind: str, runtime: object, config: object) -> None:
+    """What a consumer is made of, before it is looked at: a runtime, and a config. Raises ConfigError."""
+    form = f"{kind}(runtime, name_server, config{', listener' if 'Push' in kind else ''})"
+    check_runtime(runtime, form)
+    if not isinstance(config, ConsumerConfig):
+        raise ConfigError(f"config is {repr(config)[:40]}: write {form}, with a ConsumerConfig(group)")

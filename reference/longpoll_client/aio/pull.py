@@ -19,7 +19,7 @@ from longpoll_client.consume.puller import Batch
 from longpoll_client.credentials import Credentials
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_client.settings import ConsumerConfig, StartAt, check_member
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
@@ -51,6 +51,7 @@ class AsyncPullConsumer(AsyncConsumer):
             raise ConfigError(
                 "AsyncPullConsumer has connections of its own: write AsyncPullConsumer(runtime, name_server, config)"
             )
+        check_member("AsyncPullConsumer", runtime, config)
         self._member = AsyncMember(
             runtime, name_server, config, self._deliver, on_share=on_share, credentials=credentials
         )

@@ -26,7 +26,7 @@ from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ANSWERS, Answer, ConsumeStatus, Later, place_of
 from longpoll_client.credentials import Credentials
 from longpoll_client.messages import ReceivedMessage, all_as_shown
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import ConsumerConfig, check_member
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
@@ -153,6 +153,7 @@ class AsyncPushConsumer(AsyncConsumer):
         credentials: Credentials | None = None,
     ) -> None:
         """Raises ConfigError."""
+        check_member("AsyncPushConsumer", runtime, config)
         check_callable("listener", listener)
         self._runtime = runtime
         self._now_ns = runtime.monotonic_ns

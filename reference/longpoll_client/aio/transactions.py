@@ -15,6 +15,7 @@ from longpoll_client.aio.greeting import AsyncGreeter
 from longpoll_client.aio.group import LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.producer import AsyncProducer
+from longpoll_client.checks import check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import Lifecycle
@@ -64,6 +65,7 @@ class AsyncTransactionProducer:
         hooks: Sequence[SendHook] = (),
     ) -> None:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
+        check_runtime(runtime, "AsyncTransactionProducer(runtime, name_server, group, check)")
         self.group = group
         self._check = check
         self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)

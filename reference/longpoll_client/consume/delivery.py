@@ -21,7 +21,7 @@ from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.credentials import Credentials
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_client.settings import ConsumerConfig, StartAt, check_member
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime import Queue, Runtime
 
@@ -52,6 +52,7 @@ class PullConsumer(MemberConsumer):
         on_share: OnShare | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        check_member("PullConsumer", runtime, config)
         self._runtime = runtime
         self._queue: Queue[Batch | _Woken] = runtime.queue(DELIVERY_CAPACITY)
         self._member = GroupMember(runtime, name_server, config, self, on_share=on_share, credentials=credentials)

@@ -17,7 +17,7 @@ from longpoll_client.consume.orderly import OrderlyListening
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.workers import Listener
 from longpoll_client.credentials import Credentials
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import ConsumerConfig, check_member
 from longpoll_runtime import Runtime
 
 
@@ -40,6 +40,7 @@ class PushConsumer(MemberConsumer):
         on_share: OnShare | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        check_member("PushConsumer", runtime, config)
         check_callable("listener", listener)
         self._listening: Listening
         if is_orderly:

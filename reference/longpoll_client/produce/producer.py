@@ -12,7 +12,7 @@ from itertools import count
 
 from attrs import define
 
-from longpoll_client.checks import check_callable, check_group
+from longpoll_client.checks import check_callable, check_group, check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
@@ -81,6 +81,7 @@ class Producer(Closeable, AsksLater):
         `avoids_slow_brokers`: sends stay away for seconds from brokers that were slow or failed, where there are others
         (`sendLatencyFaultEnable`). `hooks` are told of every send.
         """
+        check_runtime(runtime, "Producer(runtime, name_server, group)")
         check_group(group)
         self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._watch = Watch(runtime, hooks)

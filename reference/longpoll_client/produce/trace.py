@@ -23,6 +23,7 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_client.checks import check_runtime
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.hooks import Outcome, Sending
@@ -72,6 +73,7 @@ class Tracing(Closeable):
     _is_due: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        check_runtime(self.runtime, "Tracing(runtime, name_server)")
         self._producer = Producer(self.runtime, self.name_server, TRACE_GROUP)
         self._timer = Timer(self.runtime, "trace")
         self._lock = self.runtime.lock()

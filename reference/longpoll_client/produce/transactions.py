@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, field, frozen
 
+from longpoll_client.checks import check_runtime
 from longpoll_client.consume.workers import Keeping
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
@@ -137,6 +138,7 @@ class TransactionProducer(Closeable):
     _greeter: Greeter = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        check_runtime(self.runtime, "TransactionProducer(runtime, name_server, group, check)")
         self._instance = ClientInstance(
             self.runtime, self.name_server, on_request=self._requested, credentials=self.credentials
         )
