@@ -7,10 +7,12 @@ import pathlib
 from typing import Any
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner, Result
 
 from longpoll.cli import main
-from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
+from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
 
 
 @pytest.fixture
@@ -70,6 +72,27 @@ def test_dump_picks(directory: str) -> None:
     assert {line["kind"] for line in everything} == {"record", "blank", "unit"}
     assert len(lines(run("dump", directory, "--count", "5", "--json"))) == 5
     assert "\x01" not in run("dump", directory).stdout
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_delayed_message_is_shown_with_its_brokers_time(tmp_path: pathlib.Path, extended: bool) -> None:
+    """When it is due stands in its unit, and not in RocketMQ's table of levels; but of what has none, or elsewhere."""
+    config = evolve(SMALL, delay_levels="7s 11m", extended_queues=extended, extended_file_size=200)
+    store = open_store(tmp_path, config)
+    delayed = [message(SCHEDULE_TOPIC, level - 1, properties={"DELAY": str(level)}) for level in (1, 2)]
+    put_and_dispatch(store, [*delayed, message(tag="A")])
+    store.put(delayed[0])
+    store.abandon()
+    shown, dumped = lines(run("show", str(tmp_path), "--json")), lines(run("dump", str(tmp_path), "--json"))
+    waits = {line["physicalOffset"]: line["tagsCode"] - line["storeTimestamp"] for line in dumped[:2]}
+    levels_ms = (1_000, 5_000) if extended else (7_000, 660_000)
+    assert tuple(waits.values()) == levels_ms
+    assert {line["physicalOffset"]: line["tagsCode"] for line in dumped[:3]} == {
+        line["physicalOffset"]: line["tagsCode"] for line in shown
+    }
+    assert dumped[2]["tagsCode"] == 65
+    # Nobody has seen the last one yet.
+    assert dumped[3]["tagsCode"] - dumped[3]["storeTimestamp"] == 1_000
 
 
 def test_damage_is_named_and_passed_by(directory: str) -> None:

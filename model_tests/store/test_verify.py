@@ -23,6 +23,7 @@ from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.testing.plain.plain_store import read_log
 from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_runtime.files import RealFiles
 
 LOG = f"commitlog/{2048:020d}"
@@ -171,6 +172,33 @@ def test_a_deleted_topic_is_no_damage(tmp_path: pathlib.Path) -> None:
     store.close()
     verdict = verify.verify(RealFiles(), str(tmp_path))
     assert (verdict.problems, verdict.messages) == ([], 32)
+
+
+@pytest.mark.parametrize(
+    ("topic", "late_ms", "is_sound"),
+    [
+        (SCHEDULE_TOPIC, 7_000, True),
+        (SCHEDULE_TOPIC, 0, True),
+        (SCHEDULE_TOPIC, 7_001, False),
+        (SCHEDULE_TOPIC, 6_500, False),
+        (SCHEDULE_TOPIC, -1_000, False),
+        ("Orders", 7_000, False),
+    ],
+)
+def test_a_delayed_message_is_due_whole_seconds_after_it_was_stored(
+    tmp_path: pathlib.Path, topic: str, late_ms: int, is_sound: bool
+) -> None:
+    """By whatever levels its broker had; no other message's tags code may be a time."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic, properties={"DELAY": "1", "REAL_TOPIC": "T"})])
+    (record,) = read_log(tmp_path)["records"]
+    store.close()
+    path = tmp_path / "consumequeue" / topic / "0" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">q", content, 12, record["storeTimestamp"] + late_ms)
+    path.write_bytes(content)
+    verdict = verify.verify(RealFiles(), str(tmp_path))
+    assert verdict.is_damaged != is_sound, verdict.problems
 
 
 def test_exit_codes_and_shape(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -24,6 +24,7 @@ from longpoll_broker.store.inspect import (
     is_pre_blank,
     record_fields,
 )
+from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.verify import verify as verify_store
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
@@ -262,7 +263,7 @@ def _messages(found: StoreDirectory, queue: FoundQueue, offset_first: int) -> It
             why = f"{file}, byte {position}, points to physical offset {physical_offset}, where there is {record.found}"
             yield {"kind": "damage", "topic": queue.topic, "queueId": queue.queue_id, "queueOffset": offset, "why": why}
         else:
-            yield {**record_fields(record), "tagsCode": tags_code}
+            yield record_fields(record, found.tags_code_of(record) if is_address(tags_code) else tags_code)
 
 
 def _log_lines(
@@ -276,7 +277,7 @@ def _log_lines(
             if what != "records":
                 yield {"kind": "blank", "physicalOffset": entry.physical_offset, "size": entry.size}
         elif what != "blanks" and _is_wanted(entry, topic, queue_id, offset_first):
-            yield record_fields(entry)
+            yield record_fields(entry, found.tags_code_of(entry))
 
 
 def _is_wanted(record: Record, topic: str | None, queue_id: int | None, offset_first: int) -> bool:

@@ -20,6 +20,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.segment import is_segment_name, segment_name
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
@@ -140,6 +141,7 @@ class StoreDirectory:
             self.log = self._load("commitlog")
             self._log_starts = [file.start for file in self.log]
             self.queues = tuple(self._load_queues())
+            self._by_place = {(queue.topic, queue.queue_id): queue for queue in self.queues}
         except OSError as error:
             self.close()
             raise StoreUserError(f"{error.filename or directory} cannot be read: {error.strerror}") from error
@@ -187,6 +189,17 @@ class StoreDirectory:
             if physical_offset - file.start < len(file.view):
                 return decode(file.view, physical_offset - file.start, len(file.view), physical_offset)
         return Damage(0, "no commit-log file", f"one that holds byte {physical_offset}")
+
+    def tags_code_of(self, record: Record) -> int:
+        """What the unit of a record carries: for a delayed message when it is due by the levels of its broker.
+
+        Of one that no unit points to it is reckoned, by RocketMQ's own levels; an address in an extended queue is none.
+        """
+        queue = self._by_place.get((record.topic, record.queue_id))
+        unit = None if queue is None else queue.unit(record.queue_offset)
+        if unit is None or unit[:2] != (record.physical_offset, record.size) or is_address(unit[2]):
+            return record.tags_code
+        return unit[2]
 
     def range_of(self, queue: FoundQueue) -> QueueRange:
         """What a consumer can read, as RocketMQ 4.9 says it (`correctMinOffset`).
@@ -292,8 +305,8 @@ def _written_end(files: tuple[FoundFile, ...]) -> int:
     return offset
 
 
-def record_fields(record: Record) -> dict[str, Any]:
-    """Every decoded field under RocketMQ's own names; the body in base64."""
+def record_fields(record: Record, tags_code: int) -> dict[str, Any]:
+    """Every decoded field under RocketMQ's own names, with the tags code of its unit; the body in base64."""
     return {
         "kind": "record",
         "topic": record.topic,
@@ -312,7 +325,7 @@ def record_fields(record: Record) -> dict[str, Any]:
         "reconsumeTimes": record.reconsume_times,
         "preparedTransactionOffset": record.prepared_offset,
         "bodyLength": len(record.body),
-        "tagsCode": record.tags_code,
+        "tagsCode": tags_code,
         "properties": decode_properties(record.properties),
         "msgId": f"{record.store_host.hex()}{record.physical_offset:016x}".upper(),
         "propertiesRaw": record.properties.decode("utf-8", "replace"),
