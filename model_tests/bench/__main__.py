@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from model_tests.bench import leaving
+
 ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = {
     "explore": ("explore_bench",),
@@ -40,9 +42,20 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"== {script}\n")
         sys.stdout.flush()
         command = (sys.executable, "-m", f"model_tests.bench.{script}")
-        worst = max(worst, abs(subprocess.run(command, cwd=ROOT, check=False).returncode))
+        worst = max(worst, _exit_code(command))
     return worst
 
 
+def _exit_code(command: Sequence[str]) -> int:
+    """Of a script, which is stopped, and cleans up, when this one is."""
+    with subprocess.Popen(command, cwd=ROOT) as script:
+        try:
+            return abs(script.wait())
+        except KeyboardInterrupt:
+            script.terminate()
+            script.wait()
+            raise
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leaving.run(lambda: main(sys.argv[1:]))

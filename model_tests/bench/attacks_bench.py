@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from model_tests.bench import bystander
+from model_tests.bench import bystander, leaving
 from model_tests.bench.attacks import ATTACKS, PATIENCE_S, Attack, Served
 from rich.console import Console
 from rich.table import Table
@@ -169,4 +169,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

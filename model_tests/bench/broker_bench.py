@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from model_tests.bench import leaving
 from model_tests.bench.broker_figures import OURS, POLLING, RECORDING
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import machine, markdown, missed, show
@@ -75,4 +76,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from model_tests.bench import leaving
 from model_tests.bench.broker_sides import COMMAND
 from model_tests.bench.client_sides import BODY, Row
 from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
@@ -223,4 +224,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

@@ -27,6 +27,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 from attrs import frozen
+from model_tests.bench import leaving
 
 from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
@@ -253,4 +254,4 @@ def differ(figures: Sequence[Figure]) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    leaving.run(lambda: main(sys.argv[1:]))

@@ -33,6 +33,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
+from model_tests.bench import leaving
 
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import event_dicts
@@ -328,4 +329,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leaving.run(lambda: main(sys.argv[1:]))

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from model_tests.bench import leaving
+
 from longpoll_java.inside.load import Seen
 from longpoll_java.inside.record import NO_RULES, TOPIC, Size, loaded, send_us
 from longpoll_java.inside.steps import lines_of, steps_of
@@ -65,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    leaving.run(main)

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from attrs import define, field, frozen
+from model_tests.bench import leaving
 
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
@@ -224,4 +225,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    leaving.run(lambda: main(sys.argv[1:]))

@@ -25,6 +25,7 @@ from statistics import median
 from time import monotonic, perf_counter_ns
 
 import msgspec
+from model_tests.bench import leaving
 
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -210,4 +211,4 @@ def show(results: dict[str, dict[str, dict[str, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 from attrs import frozen
+from model_tests.bench import leaving
 
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_protocol.codes import RequestCode
@@ -216,4 +217,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from model_tests.bench import leaving
 from rich.console import Console
 from rich.table import Table
 
@@ -77,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

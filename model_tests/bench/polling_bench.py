@@ -31,6 +31,7 @@ from time import perf_counter_ns
 
 import msgspec
 from attrs import field, frozen
+from model_tests.bench import leaving
 from model_tests.bench.broker_shown import machine
 from rich.console import Console
 from rich.table import Table
@@ -294,4 +295,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

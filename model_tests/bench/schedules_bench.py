@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import platform
-import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
+from model_tests.bench import leaving
 from model_tests.simulate.two_pulls import race
 from rich.console import Console
 from rich.table import Table
@@ -99,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leaving.run(main)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from attrs import frozen
+from model_tests.bench import leaving
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
@@ -152,4 +153,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    leaving.run(main)

@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter_ns
 
 import msgspec
+from model_tests.bench import leaving
 
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.fast.send_answer import encode_send_head
@@ -163,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    leaving.run(main)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import attrs
 import pytest
-from model_tests.bench import broker_bench
+from model_tests.bench import broker_bench, leaving
 from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, value_of
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, ours
 from rich.progress import Progress
+
+from longpoll_broker.testing.brokers import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,3 +126,59 @@ def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert told["missed"] == ["answer after the deadline, p99"]
     assert told["figures"][0]["sides"] == {OURS: 48.4}
     assert told["machine"]["cores"]
+
+
+STARTED: Final = """
+import sys, tempfile, threading
+from model_tests.bench import leaving
+
+def main():
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+        print("ready", flush=True)
+        threading.Event().wait()
+
+leaving.run(main)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_bench_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> None:
+    """It says so in a sentence, and its exit code is neither success nor a missed bar."""
+    command = [sys.executable, "-c", STARTED, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        assert bench.stdout.readline() == "ready\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        bench.send_signal(number)
+        _out, told = bench.communicate()
+    assert (bench.returncode, list(tmp_path.iterdir())) == (leaving.STOPPED, [])
+    assert told == "stopped before everything was measured; what was made for it is removed\n"
+
+
+def test_every_bench_can_be_stopped() -> None:
+    """Each script is run by `leaving.run`."""
+    scripts = [*(ROOT / "model_tests/bench").glob("*_bench.py"), ROOT / "model_tests/bench/__main__.py"]
+    assert len(scripts) > 10
+    assert [path.name for path in scripts if "\n    leaving.run(" not in path.read_text()] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [["attacks"], ["broker"], ["opening"], ["polling"]], ids=str)
+def test_a_part_of_the_benches_that_is_stopped_leaves_nothing(tmp_path: Path, words: list[str]) -> None:
+    """`make bench` passes SIGTERM on: the script's stores are removed, and its brokers end."""
+    command = [sys.executable, "-m", "model_tests.bench", *words]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as bench:
+        wait_until(lambda: bench.poll() is not None or bool(list(tmp_path.glob("**/commitlog"))), 60.0)
+        assert bench.poll() is None
+        bench.terminate()
+        code = bench.wait()
+    assert (code, list(tmp_path.iterdir())) == (leaving.STOPPED, [])
+    assert [words for words in _command_lines() if str(tmp_path) in words] == []
+
+
+def _command_lines() -> Iterator[str]:
+    """Of every process that there is."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_text(errors="replace")

@@ -120,6 +120,15 @@ def test_the_ceiling_is_of_whole_answers() -> None:
     assert pulled.count % 32 == 0
 
 
+def test_a_load_that_is_late_counts_what_comes_next() -> None:
+    """Where the time is over with the first answers, as on a busy machine, there is a rate all the same."""
+    with trivial_server(SENT, 1) as address:
+        assert send_rate(address, "T", 1, seconds=1e-9, warm_s=0.0).per_second > 0
+    with trivial_server(PULLED, 1) as address:
+        stored = Stored(10_000, BODY_SIZE // 32)
+        assert pulls(address, "T", stored, 8, seconds=1e-9, warm_s=0.0).per_second > 0
+
+
 class Slow(RealRuntime):
     """A runtime that takes its time at one of the law's actions."""
 

@@ -54,6 +54,11 @@ def together(works: Sequence[Worker[Result]]) -> list[Result]:
         for pipe in pipes:
             pipe.send(READY)
         return [_checked(_received(pipe)) for pipe in pipes]
+    except BaseException:
+        # Also Ctrl-C: nobody wants what the others are still measuring.
+        for process in processes:
+            process.kill()
+        raise
     finally:
         for process in processes:
             process.join(JOIN_S)
