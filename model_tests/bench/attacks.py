@@ -26,6 +26,7 @@ from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fiel
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
 from longpoll_protocol.properties import encode_properties
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address
@@ -232,14 +233,20 @@ def half_frames(served: Served, count: int, stack: ExitStack) -> Callable[[], No
 
 
 def headers(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
-    """Sixteen connections send headers of up to a mebibyte: 60,000 fields, in either encoding, or nested brackets."""
+    """Twenty-four connections send headers of up to a mebibyte: of 60,000 fields, of as many as are read, of brackets.
+
+    The fields are in either encoding.
+    """
     fields = {f"n{number}": "" for number in range(60_000)}
+    most = {f"n{number}": "x" for number in range(FIELD_COUNT_MAX - 20)} | pull_fields("T", 0)
     nested = b'{"code":11,"extFields":' + b'{"a":' * 150_000
     deep = struct.pack(">ii", len(nested) + 4, len(nested)) + nested
     wide = frame(RequestCode.PULL_MESSAGE, fields)
     packed = frame(RequestCode.PULL_MESSAGE, fields, serialisation=Serialisation.ROCKETMQ)
     beat = frame(RequestCode.HEART_BEAT, {}, b"[" * MIB)
+    read = [frame(RequestCode.PULL_MESSAGE, most, serialisation=kind) for kind in Serialisation]
     contents = [kind * 20 for kind in (wide, packed, deep, beat) for _ in range(4)]
+    contents += [kind * 1_000 for kind in read for _ in range(4)]
     return lambda: flood(served.address, contents)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from longpoll_protocol.frames.command import (
     reply,
 )
 from longpoll_protocol.frames.frame import Frame, FrameReader, Serialisation, frame_head
+from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
 
 
 def read(stream: bytes) -> Command:
@@ -216,6 +218,55 @@ def test_fields_of_a_negative_size_are_none() -> None:
     header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + struct.pack(">ii", 0, -1)
     command = decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
     assert (command.code, command.ext_fields) == (11, None)
+
+
+def header_of(count: int, value: object, between: str = ":") -> str:
+    """A JSON header with so many fields of one value."""
+    fields = ",".join(f'"n{number}"{between}{json.dumps(value)}' for number in range(count))
+    return f'{{"code":12,"extFields":{{{fields}}}}}'
+
+
+@pytest.mark.parametrize("value", ["", "x" * 9, 7, None, {"a": 1}])
+@pytest.mark.parametrize("between", [":", " \t\n: "])
+def test_a_json_header_has_no_more_fields_than_it_may(value: object, between: str) -> None:
+    """However they are written; the last that may be is read."""
+    read = read_json(header_of(FIELD_COUNT_MAX, value, between))
+    assert len(read.ext_fields or {}) == (0 if value is None else FIELD_COUNT_MAX)
+    for count in (FIELD_COUNT_MAX + 1, 25_000):
+        with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
+            read_json(header_of(count, value, between))
+
+
+def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 60,000 would keep the thread that serves everybody; texts that only look like fields are read."""
+    looks_so = json.dumps({"code": 12, "extFields": {"properties": '":' * 16_000}})
+    assert read_json(looks_so).ext_fields == {"properties": '":' * 16_000}
+
+    def decode(_header: memoryview) -> None:
+        raise AssertionError("it is read")
+
+    for name in ("_decoder", "_odd_decoder"):
+        monkeypatch.setattr(json_header, name, SimpleNamespace(decode=decode))
+    for between in (":", " :"):
+        with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
+            read_json(header_of(60_000, "", between))
+    with pytest.raises(AssertionError, match="it is read"):
+        read_json(looks_so)
+
+
+def test_a_rocketmq_header_has_no_more_fields_than_it_may() -> None:
+    """The last that may be is read, and of more no further one."""
+
+    def of(count: int) -> bytes:
+        fields = {f"n{number}": "x" for number in range(count)}
+        return b"".join(encode(Command(12, ext_fields=fields, serialisation=Serialisation.ROCKETMQ)))
+
+    assert len(read(of(FIELD_COUNT_MAX)).ext_fields or {}) == FIELD_COUNT_MAX
+    with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
+        read(of(FIELD_COUNT_MAX + 1))
+    # What comes behind is not looked at: a name of a size that cannot be.
+    with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
+        read(of(FIELD_COUNT_MAX + 1)[:-8] + b"\xff" * 8)
 
 
 def test_a_reply_copies_opaque_and_serialisation_and_sets_the_flag() -> None:

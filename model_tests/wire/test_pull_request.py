@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 
 import msgspec
@@ -19,6 +20,7 @@ from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
+from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
 from longpoll_protocol.headers import PullMessageRequestHeader
 
 NAMES = sorted(PullMessageRequestHeader.__struct_encode_fields__)
@@ -141,3 +143,13 @@ def test_planted_fields_that_nobody_checks_are_seen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(PullMessageRequestHeader, "check", lambda _header: None)
     command = pull_request.read_pull(header, memoryview(b""))
     assert command is not None
+
+
+@pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
+def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(count: int) -> None:
+    """The common way has a limit on them, also on those that nobody knows."""
+    fields = pull_fields("T", 0) | {f"n{number}": "" for number in range(count)}
+    header = json.dumps({"code": 11, "extFields": fields}, separators=(",", ":")).encode()
+    typed, plain = read_both(header)
+    assert typed == plain
+    assert any("extension fields" in str(each) for each in plain) == (len(fields) > FIELD_COUNT_MAX)

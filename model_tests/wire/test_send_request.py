@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
 from longpoll_protocol.frames.frame import HEAD, FrameReader
+from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 
 VALUES = (
@@ -235,3 +237,13 @@ def test_a_planted_slip_in_cutting_a_burst_is_seen(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(FrameReader, "next_alike", without_limit)
 
     assert expected != read_all([b"".join(content)], in_bursts=True)
+
+
+@pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
+def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(count: int) -> None:
+    """The common way has a limit on them, also on those that nobody knows."""
+    fields = send_fields("T") | {f"n{number}": "" for number in range(count)}
+    header = json.dumps({"code": 310, "extFields": fields}, separators=(",", ":")).encode()
+    typed, plain = (told(received(header, reads_sends=reads_sends)) for reads_sends in (True, False))
+    assert typed == plain
+    assert ("extension fields" in str(plain)) == (len(fields) > FIELD_COUNT_MAX)

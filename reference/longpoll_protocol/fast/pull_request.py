@@ -13,7 +13,7 @@ import msgspec
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.frames.json_header import HeaderNumbers
+from longpoll_protocol.frames.json_header import FEW_SIZE, FIELD_COUNT_MAX, HeaderNumbers, mark_count
 from longpoll_protocol.headers.pull import PullMessageRequestHeader
 from longpoll_spec.tables import with_table
 
@@ -40,6 +40,9 @@ _decoder: Final = msgspec.json.Decoder(_PullValues, strict=False)
 
 def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
     """A pull of a JSON header that begins with `START`, and its body; None when the common way has to read it."""
+    if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
+        # Unknown fields are not even counted below.
+        return None
     try:
         if not header.isascii():
             # The names of unknown fields are not looked at below.

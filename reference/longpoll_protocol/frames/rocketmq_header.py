@@ -12,7 +12,7 @@ from typing import Final
 
 from longpoll_protocol.codes import LANGUAGE_OTHER, LANGUAGES
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.json_header import HeaderValues
+from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX, HeaderValues, too_many_fields
 
 # | offset   | size | field                                            |
 # |----------|------|--------------------------------------------------|
@@ -60,8 +60,12 @@ def _decode_fields(raw: bytes, start: int, stop: int) -> dict[str, str]:
     """Read the extension fields in raw[start:stop]; a text of size 0 is null in Java and so absent here."""
     fields: dict[str, str] = {}
     at = start
+    count = 0
     try:
         while at < stop:
+            count += 1
+            if count > FIELD_COUNT_MAX:
+                raise too_many_fields()
             (name_size,) = _INT16.unpack_from(raw, at)
             name_stop = at + 2 + name_size
             (value_size,) = _INT32.unpack_from(raw, name_stop)
