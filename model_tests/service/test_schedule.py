@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -12,7 +13,7 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.service.upkeep.schedule_service import ScheduleService
+from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, ScheduleService, _Seen
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
@@ -28,6 +29,7 @@ LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
+NOTED_MS = 2 * HOUR_MS // SEEN_PARTS
 policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 
 
@@ -35,6 +37,13 @@ class FastRuntime(RealRuntime):
     """A clock that runs ahead of the real one when told, so that nobody waits for an hour."""
 
     ahead_ms = 0
+    gone_ms = 0
+    """By how much more time has gone by, on the monotonic clock, than really did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        really_ns = self.monotonic_ns
+        self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
 
     def unix_ms(self) -> int:
         """The time of day, moved on."""
@@ -95,16 +104,55 @@ def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Con
     assert [bytes(record.body) for record in messages(connect(broker.address), "T")] == [b"first", b"second"]
 
 
-def test_a_clock_set_back_makes_nobody_wait_longer_than_the_level(start_broker: StartBroker, connect: Connect) -> None:
-    """Due in more than the level's time cannot be: it is delivered at once."""
+def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter_than_the_level(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    """An hour ahead and back: what was stored before, and what is stored after, waits for its level and no more.
+
+    Store times do not go back, so the wall clock would have both wait for an hour more, or for nothing.
+    """
     runtime = FastRuntime()
-    runtime.ahead_ms = 3600 * 1000
-    broker = start_broker(runtime=runtime)
+    runtime.ahead_ms = HOUR_MS
+    broker = start_broker(runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS))
     client = connect(broker.address)
-    send_message(client, "T", properties="DELAY\x015\x02")
+    send_message(client, "T", b"before", properties="DELAY\x0118\x02")
     runtime.ahead_ms = 0
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    assert len(messages(client, "T")) == 1
+    send_message(client, "T", b"after", properties="DELAY\x0118\x02")
+    wait_until(lambda: broker.store.visible_end(SCHEDULE, 17) == 2)
+    schedule = broker.keeping.schedule
+    # A 64th of the level later it is noted for the second time how far its queue goes.
+    runtime.gone_ms = NOTED_MS
+    wait_until(lambda: bool(schedule._seen[17].notes) and schedule._seen[17].notes[-1][1] == 2)
+    runtime.gone_ms = 2 * HOUR_MS - 60_000
+    send_message(client, "T", b"other", properties="DELAY\x011\x02")
+    wait_until(lambda: schedule._seen[0].notes != [])
+    assert [bytes(record.body) for record in messages(client, "T")] == []
+    runtime.gone_ms = 2 * HOUR_MS + NOTED_MS
+    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
+    bodies = {bytes(record.body) for record in messages(client, "T")}
+    assert bodies == {b"before", b"after", b"other"}
+
+
+def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
+    """64 times in its time at most; who came between two counts from the second, and what has gone is forgotten."""
+    seen = _Seen(6_400)
+    for moment_ms in range(0, 6_400, 10):
+        seen.note(moment_ms * 1_000_000, 0, moment_ms // 10 + 1)
+    assert len(seen.notes) == 64
+    assert [seen.waited_ms(6_400 * 1_000_000, offset) for offset in (0, 1, 10, 11, 20)] == [
+        6_400,
+        6_300,
+        6_300,
+        6_200,
+        6_200,
+    ]
+    assert len(seen.notes) == 62
+    assert seen.waited_ms(6_400 * 1_000_000, 1_000) == 0
+    seen.note(6_450 * 1_000_000, 1_000, 1_000)
+    assert not seen.notes
+    seen.note(6_500 * 1_000_000, 1_000, 1_001)
+    seen.note(6_900 * 1_000_000, 1_000, 1_001)
+    assert seen.waited_ms(7_000 * 1_000_000, 1_000) == 500
 
 
 def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Delivers delayed messages when they are due: one thread over the queues of the schedule topic, one queue a level.
 
-A unit of such a queue carries in place of its tags code when the message is due. How far each level has been delivered
+A unit of such a queue carries in place of its tags code when the message is due by the wall clock. That clock may be
+set, and store times never go back: so a message also goes when it has been visible for its level's time by the
+monotonic clock, and no sooner where the wall clock was ahead. (RocketMQ delivers at once what is due in more than the
+level's time.) How far each level has been delivered
 stands in `config/delayOffset.json`, saved twice a second: what was delivered after the last save is delivered again
 after a crash, as in RocketMQ. Leaves out where a delayed message is put (`service.send.append`).
 
@@ -10,6 +13,7 @@ Source: `ScheduleMessageService.java` 4.9.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -28,6 +32,8 @@ log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 """`DELAY_FOR_A_WHILE`: how often the levels are looked at."""
+SEEN_PARTS: Final = 64
+"""How often a level's end is noted in the time that it waits; the next note counts for what came in between."""
 BATCH: Final = 256
 """Messages of one level delivered before the others have their turn and all become visible."""
 
@@ -52,6 +58,30 @@ class DelayOffsets:
 
 
 @define(slots=True, eq=False)
+class _Seen:
+    """When a level's messages were seen first. Invariant: `notes` have a moment, ns, and the end by then; both rise."""
+
+    level_ms: int
+    notes: deque[tuple[int, int]] = field(factory=deque, init=False)
+
+    def note(self, now_ns: int, offset: int, end: int) -> None:
+        """Note how far the queue goes by now, if messages from `offset` on, which goes next, were not seen yet."""
+        self._forget_before(offset)
+        last_ns, seen_end = self.notes[-1] if self.notes else (None, offset)
+        if end > seen_end and (last_ns is None or now_ns - last_ns >= self.level_ms * 1_000_000 // SEEN_PARTS):
+            self.notes.append((now_ns, end))
+
+    def waited_ms(self, now_ns: int, offset: int) -> int:
+        """How long a message has been seen; nobody asks for one before it any more."""
+        self._forget_before(offset)
+        return (now_ns - self.notes[0][0]) // 1_000_000 if self.notes else 0
+
+    def _forget_before(self, offset: int) -> None:
+        while self.notes and self.notes[0][1] <= offset:
+            self.notes.popleft()
+
+
+@define(slots=True, eq=False)
 class ScheduleService(ServiceThread):
     """The schedule; `run` is one round of it."""
 
@@ -65,6 +95,11 @@ class ScheduleService(ServiceThread):
     form: PropertiesForm = FORM_4_9
     levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """How long each level waits; what stands in queues of further ones waits until these are there again."""
+    _seen: list[_Seen] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        ServiceThread.__attrs_post_init__(self)
+        self._seen = [_Seen(level_ms) for level_ms in self.levels_ms]
 
     def _run(self) -> None:
         wait_ms = 0
@@ -92,15 +127,16 @@ class ScheduleService(ServiceThread):
         known = self.offsets.by_level.get(level, 0)
         # A store that lost its oldest files, or its newest ones in a crash.
         offset = min(max(known, store.visible_start(SCHEDULE_TOPIC, queue_id)), end)
+        seen, level_ms = self._seen[queue_id], self.levels_ms[queue_id]
+        now_ns = self.runtime.monotonic_ns()
+        seen.note(now_ns, offset, end)
         for _ in range(BATCH):
             unit = store.unit(SCHEDULE_TOPIC, queue_id, offset) if offset < end else None
             if unit is None:
                 return POLL_MS
             physical_offset, _size, due_ms = unit
-            now_ms = self.runtime.unix_ms()
-            # A clock that was set back must not make anybody wait longer than the level says.
-            left_ms = due_ms - now_ms
-            if 0 < left_ms <= self.levels_ms[queue_id]:
+            left_ms = min(due_ms - self.runtime.unix_ms(), level_ms - seen.waited_ms(now_ns, offset))
+            if left_ms > 0:
                 return min(left_ms, POLL_MS)
             try:
                 self._deliver(physical_offset)
