@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 
 from longpoll_broker.core.tables.access import ADMIN_CODES, Right
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.service.access.resources import wanted_by
 from longpoll_broker.service.admin import progress_processor, table_processor
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 HEARTBEAT = {
     "clientID": "here@1",
@@ -295,3 +297,31 @@ def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, s
     assert wanted.resources == dict.fromkeys(resources, Right.SUB)
     assert {21, 25, 26, 43, 45, 309} <= ADMIN_CODES
     assert code not in ADMIN_CODES
+
+
+@pytest.mark.parametrize(
+    ("policy", "start", "expected"),
+    [(STRICT, "0", (19, "10")), (ROCKETMQ_4_9, "0", (19, "10")), (ROCKETMQ_5, "15", (21, "15"))],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_where_a_queue_begins_whose_records_are_gone(
+    start_broker: StartBroker, connect: Connect, policy: Policy, start: str, expected: tuple[int, str]
+) -> None:
+    """4.9 leaves its minimum where it was; on 5.x it is the end (31), to which who pulls before it is sent."""
+    sizes = attrs.evolve(SMALL_STORE, commit_log_file_size=4096, consume_queue_file_size=200, message_size_max=2048)
+    broker = start_broker(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
+    client, store = connect(broker.address), broker.store
+    for topic, count, size in (("T", 15, 1), ("U", 20, 1000)):
+        for _ in range(count):
+            send_message(client, topic, bytes(size))
+    wait_until(lambda: store.visible_end("U", 0) == 20)
+    store.flush()
+    while not store.index(100):
+        pass
+    wait_until(lambda: store.remove_expired(at_any_hour=True) > 0)
+    told = client.call(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": "0"}).ext_fields
+    assert told == {"offset": start}
+    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    fields = pulled.ext_fields or {}
+    assert (pulled.code, fields["nextBeginOffset"]) == expected
+    assert fields["minOffset"] == start

@@ -1,9 +1,11 @@
-"""What a broker passes on to the members of a group: 307 and 309, and the offsets that 222 has them told by 220."""
+"""What a broker passes on to members of a group: 307 and 309, 222 by 220, and what they say of their offsets (221)."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import pytest
 
@@ -29,10 +31,10 @@ RESET = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
 ASKED = {"consumerGroup": "G", "clientId": "here@1"}
 
 
-def joined(client: RawClient) -> RawClient:
-    """The client as the one member of group G."""
+def joined(client: RawClient, client_id: str = "here@1") -> RawClient:
+    """The client as a member of group G."""
     consumer = {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
-    body = json.dumps({"clientID": "here@1", "consumerDataSet": [consumer]}).encode()
+    body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
     assert client.call(RequestCode.HEART_BEAT, body=body).code == 0
     client.pushes.clear()
     return client
@@ -162,6 +164,124 @@ def test_an_asker_that_goes_is_forgotten(start_broker: StartBroker, connect: Con
     wait_until(lambda: not calls.waiting_count)
     reply_to(member, request, b"{}")
     assert member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+
+
+STATUS: Final = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+OF_GROUP: Final = {"topic": "T", "group": "G"}
+
+
+def at(offset: object) -> bytes:
+    """A member's answer to 221: it is at this offset of the one queue."""
+    return b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:%s}}' % json.dumps(offset).encode()
+
+
+def by_client(answer: Command | None) -> dict[str, object]:
+    """The offset of the one queue by client, as 223 tells; None of one that tells of no queue."""
+    assert answer is not None
+    assert answer.code == 0, answer.remark
+    head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
+    body = bytes(answer.body)
+    assert body.startswith(head)
+    assert body.endswith(tail)
+    # The tables inside are no JSON: each by itself is.
+    found = re.findall(rb'"([^"]+)":(\{(?:\{[^{}]*\}:\d+)?\})', body[len(head) : -len(tail)])
+    tables = {name.decode(): decode_by_queue(b'{"t":' + table + b"}", "t") for name, table in found}
+    return {name: table.get(QUEUE) for name, table in tables.items()}
+
+
+def test_members_say_where_they_are(start_broker: StartBroker, connect: Connect) -> None:
+    """223: each is asked, or the one that is named, and what they say is put together; nobody there is told so."""
+    broker = start_broker()
+    client = connect(broker.address)
+    absent = client.call(STATUS, OF_GROUP)
+    assert (absent.code, absent.remark) == (1, "No Any Consumer online in the consumer group: [G]")
+    one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
+    opaque = client.send(STATUS, OF_GROUP | {"AccessKey": "secret"})
+    asked = [pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT) for each in (one, other)]
+    assert [each.ext_fields for each in asked] == [OF_GROUP, OF_GROUP]
+    reply_to(one, asked[0], at(5))
+    assert client.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+    assert client.reply(opaque, 0) is None
+    reply_to(other, asked[1], at(7))
+    assert by_client(client.reply(opaque)) == {"here@1": 5, "there@2": 7}
+    for each in (one, other):
+        each.pushes.clear()
+    opaque = client.send(STATUS, OF_GROUP | {"clientAddr": "there@2"})
+    reply_to(other, pushed(other, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(8))
+    assert by_client(client.reply(opaque)) == {"there@2": 8}
+    assert one.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+    assert one.pushes == []
+    assert by_client(client.call(STATUS, OF_GROUP | {"clientAddr": "nobody"})) == {}
+
+
+@pytest.mark.parametrize("how", ["gone", "silent", "not read", "no offset", "refused"])
+def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is left out, or what it says that is no offset; the others are told."""
+    broker = start_broker()
+    client = connect(broker.address)
+    one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
+    if how == "silent":
+        monkeypatch.setattr(client_calls, "STATUS_MS_MAX", 0)
+    opaque = client.send(STATUS, OF_GROUP)
+    asked = [pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT) for each in (one, other)]
+    if how != "silent":
+        reply_to(one, asked[0], at(5))
+    if how == "gone":
+        other.close()
+    elif how == "not read":
+        reply_to(other, asked[1], b"{")
+    elif how == "no offset":
+        reply_to(other, asked[1], at("five"))
+    elif how == "refused":
+        refused = Command(1, asked[1].opaque, CommandFlag.RESPONSE.value, {}, at(7))
+        other.send_bytes(b"".join(encode(refused)))
+    expected: dict[str, object] = {} if how == "silent" else {"here@1": 5}
+    if how == "no offset":
+        expected["there@2"] = None
+    assert by_client(client.reply(opaque)) == expected
+    assert not broker.handler.administering.calls.waiting_count
+
+
+def test_members_that_say_too_much_of_where_they_are(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together: who asks is told to ask one; and too many that wait are too many here, too. Nothing is left behind."""
+    broker = start_broker()
+    client = connect(broker.address)
+    one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
+    monkeypatch.setattr(client_calls, "STATUS_SIZE_MAX", 2 * len(at(5)) - 1)
+    opaque = client.send(STATUS, OF_GROUP)
+    for each in (one, other):
+        reply_to(each, pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(5))
+    answer = client.reply(opaque)
+    assert answer is not None
+    assert (answer.code, "ask one by its clientAddr" in str(answer.remark)) == (1, True)
+    monkeypatch.setattr(client_calls, "CALL_COUNT_MAX", 1)
+    assert client.call(STATUS, OF_GROUP).code == 2
+    assert not broker.handler.administering.calls.waiting_count
+
+
+def test_a_running_member_says_where_it_is(start_broker: StartBroker, connect: Connect) -> None:
+    """Our own client does, by way of the broker."""
+    broker = start_broker()
+    client = connect(broker.address)
+    one_queue(broker, client, 3)
+    name_server = "{}:{}".format(*broker.name_server_address)
+    config = ConsumerConfig(group="G", start_at=StartAt.FIRST)
+    got: list[int] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        got.extend(message.queue_offset for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    consumer = PushConsumer(RealRuntime(), name_server, config, listen)
+    consumer.subscribe("T")
+    consumer.start()
+    with consumer:
+        wait_until(lambda: len(got) == 3)
+        wait_until(lambda: list(by_client(client.call(STATUS, OF_GROUP)).values()) == [3])
 
 
 def test_a_group_is_told_to_go_on_elsewhere(start_broker: StartBroker, connect: Connect) -> None:

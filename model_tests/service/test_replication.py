@@ -27,6 +27,7 @@ from longpoll_broker.service.following.asking import PeerError
 from longpoll_broker.service.following.master import Master
 from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.replication import replicator
+from longpoll_broker.service.replication.flow import Flow
 from longpoll_broker.service.replication.slave_link import UNREPORTED_SIZE_MAX, SlaveLink
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
@@ -449,6 +450,28 @@ def test_who_does_not_say_what_it_wants_keeps_no_slave_out(cluster: Cluster, cap
     assert lines_of(caplog, "slave_refused") == ["there are 2 already"]
 
 
+def test_a_byte_now_and_then_keeps_no_place(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A report in parts, a byte again and again, is nothing said before it is whole: its place is a slave's then.
+
+    Who drips has as many bytes left as it said when it is let go, unless the machine was too slow for that.
+    """
+    master = cluster.master(slave_count_max=1, ha_idle_ms_max=400)
+    cluster.fill(master, 1)
+    deadline_s, said = time.monotonic() + 20, 7
+    while said > 6:
+        assert time.monotonic() < deadline_s, "it is let go only after its last byte"
+        said, is_gone = 0, False
+        with socket.create_connection(ha_of(master)) as dripping, suppress(ConnectionError):
+            dripping.settimeout(0.15)
+            while not is_gone:
+                said += dripping.send(b"\0") if said < 7 else 0
+                with suppress(TimeoutError):
+                    is_gone = dripping.recv(1) == b""
+    assert "it has said nothing for 400 ms" in lines_of(caplog, "slave_closed")
+    slave = cluster.slave(ha_of(master))
+    wait_until(lambda: slave.store.dispatched_end == master.store.log_end)
+
+
 def test_a_slave_that_gets_no_further_is_let_go(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """Though it reads all that it is sent, and says again and again that it has nothing."""
     master = cluster.master(ha_idle_ms_max=200, ha_heartbeat_ms=20)
@@ -584,6 +607,26 @@ def test_slaves_may_come_from_these_addresses(
             told = slave.recv(1)
         assert bool(told) == is_one
     assert lines_of(caplog, "slave_refused") == ([] if is_one else ["slaveAddresses does not have it"])
+
+
+@pytest.mark.parametrize(
+    ("peer", "allowed", "is_one"),
+    [
+        ("::ffff:10.0.0.7", "10.0.0.0/8", True),
+        ("::ffff:10.0.0.7", "::ffff:0:0/96", False),
+        ("::ffff:11.0.0.7", "10.0.0.0/8", False),
+        ("2001:db8::1", "10.0.0.0/8; 2001:db8::/32", True),
+        ("2001:db8::1", "10.0.0.0/8", False),
+        ("10.0.0.7", "2001:db8::/32", False),
+    ],
+)
+def test_an_ipv4_slave_that_an_ipv6_socket_shows_is_one_of_ipv4(
+    cluster: Cluster, peer: str, allowed: str, is_one: bool
+) -> None:
+    """`::ffff:10.0.0.7` is 10.0.0.7, and networks are compared with that; others with what they are."""
+    found = cluster.master(slave_addresses=allowed).replicating.replicator
+    assert found is not None
+    assert found._refusal((peer, 1)) == ("" if is_one else "slaveAddresses does not have it")
 
 
 def test_without_descriptors_slaves_are_accepted_later(
@@ -810,6 +853,92 @@ def test_a_slave_that_is_late_or_far_behind(cluster: Cluster, connect: Connect) 
     slave.socket.close()
     wait_until(lambda: not replicator.behind_bytes)
     assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@POLICIES
+def test_a_send_that_waits_for_a_silent_slave_keeps_nobody_else_waiting(
+    cluster: Cluster, connect: Connect, policy: Policy
+) -> None:
+    """Others send what waits for no slave, and pull, also what waits; it is answered when the slave has it."""
+    master = cluster.master(role="SYNC_MASTER", policy=policy, in_sync_replicas=2, slave_timeout_ms=LONG_MS)
+    slave = SilentSlave(ha_of(master))
+    slave.report(0)
+    replicator = master.replicating.replicator
+    assert replicator is not None
+    wait_until(lambda: bool(replicator.behind_bytes))
+    waiting, other = connect(master.address), connect(master.address)
+    opaques = [waiting.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x") for _ in range(50)]
+    wait_until(lambda: master.store.visible_end("T", 0) == 50)
+    for number in range(50):
+        assert send_now(cluster, master, connect, "WAIT\x01false") == ResponseCode.SUCCESS
+        pulled = other.call(RequestCode.PULL_MESSAGE, pull_fields("T", number, timeout_ms=20_000))
+        assert pulled.code == ResponseCode.SUCCESS
+    assert waiting.reply(opaques[0], 0) is None
+    slave.report(master.store.log_end)
+    answers = [waiting.reply(opaque) for opaque in opaques]
+    assert [answer and answer.code for answer in answers] == [ResponseCode.SUCCESS] * 50
+    slave.socket.close()
+
+
+def ha_status(connect: Connect, broker: Broker) -> dict[str, Any]:
+    """What 907 tells."""
+    answer = connect(broker.address).call(RequestCode.GET_BROKER_HA_STATUS)
+    assert answer.code == ResponseCode.SUCCESS
+    told: dict[str, Any] = json.loads(bytes(answer.body))
+    return told
+
+
+def test_master_and_slave_tell_how_far_they_are(cluster: Cluster, connect: Connect) -> None:
+    """907: the master each slave, also one that has not said what it wants; a slave where its log comes from."""
+    master = cluster.master(slave_behind_bytes_max=1_000, ha_heartbeat_ms=20)
+    alone = ha_status(connect, master)
+    assert (alone["master"], alone["haConnectionInfo"], alone["inSyncSlaveNums"]) == (True, [], 0)
+    slave = cluster.slave(ha_of(master))
+    cluster.fill(master, 20)
+    wait_until(lambda: caught_up(slave, master))
+    end = master.store.log_end
+    silent = socket.create_connection(ha_of(master))
+    wait_until(lambda: len(ha_status(connect, master)["haConnectionInfo"]) == 2)
+    told = ha_status(connect, master)
+    assert (told["masterCommitLogMaxOffset"], told["inSyncSlaveNums"]) == (end, 1)
+    one, other = told["haConnectionInfo"]
+    assert one["addr"].startswith("127.0.0.1:")
+    assert (one["slaveAckOffset"], one["diff"], one["inSync"], one["transferFromWhere"]) == (end, 0, True, end)
+    assert other["addr"] == "{}:{}".format(*silent.getsockname())
+    assert (other["slaveAckOffset"], other["diff"], other["inSync"]) == (-1, end + 1, False)
+    assert (other["transferFromWhere"], other["transferredByteInSecond"]) == (-1, 0)
+    silent.close()
+    followed = ha_status(connect, slave)
+    client_side = followed["haClientRuntimeInfo"]
+    assert (followed["master"], followed["haConnectionInfo"], client_side["maxOffset"]) == (False, [], end)
+    assert client_side["masterAddr"] == "{}:{}".format(*ha_of(master))
+    assert client_side["lastReadTimestamp"] > 0 < client_side["lastWriteTimestamp"]
+    # Greetings go on, and are counted a second after another.
+    wait_until(lambda: ha_status(connect, slave)["haClientRuntimeInfo"]["transferredByteInSecond"] > 0)
+    wait_until(lambda: ha_status(connect, master)["haConnectionInfo"][0]["transferredByteInSecond"] > 0)
+    slave.stop()
+    slave = cluster.slave(("127.0.0.1", 1), ha_master="")
+    assert ha_status(connect, slave)["haClientRuntimeInfo"]["masterAddr"] is None
+
+
+def test_4_9_does_not_tell_how_far_slaves_are(cluster: Cluster, connect: Connect) -> None:
+    """It does not know 907."""
+    master = cluster.master(policy=ROCKETMQ_4_9)
+    code = connect(master.address).call(RequestCode.GET_BROKER_HA_STATUS).code
+    assert code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_bytes_of_a_second_are_told_after_it() -> None:
+    """Per second also when it is looked later; those of the second before go."""
+    flow = Flow(1_000)
+    flow.add(300)
+    flow.look(999_000_000)
+    assert flow.per_second == 0
+    flow.add(100)
+    flow.look(2_000_001_000)
+    assert flow.per_second == 200
+    flow.look(3_000_001_000)
+    assert flow.per_second == 0
 
 
 def test_5_counts_brokers_and_asks_nobody_whether_they_are_there(cluster: Cluster, connect: Connect) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables import timer_offsets
+from longpoll_broker.core.tables.timer_counts import TimerCounts
 from longpoll_broker.service.send.timed import DELAY_MS_MAX
 from longpoll_broker.service.upkeep import timer_service
 from longpoll_broker.service.upkeep.timer_service import TimerService
@@ -356,7 +357,7 @@ def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.
     appender: Any = None
     offsets = timer_offsets.TimerOffsets()
     service = Deliveries(Clock(), appender, appender, offsets, lambda: shown.append(len(service.delivered)), FORM_5)
-    service.delivered, service._due = [], [(10, offset, 0) for offset in range(10)]
+    service.delivered, service._due = [], [(10, offset, 0, "T") for offset in range(10)]
     assert service._deliver_second()
     assert (shown, service.delivered) == ([3, 7], list(range(10)))
 
@@ -383,10 +384,10 @@ class Deliveries(TimerService):
 
     delivered: list[int]
 
-    def _recalled(self, taken: list[tuple[int, int, int]]) -> set[tuple[str, str]]:
+    def _recalled(self, taken: Sequence[tuple[int, int, int, str]]) -> set[tuple[str, str]]:
         return set()
 
-    def _deliver(self, entry: tuple[int, int, int], recalled: set[tuple[str, str]]) -> None:
+    def _deliver(self, entry: tuple[int, int, int, str], recalled: set[tuple[str, str]]) -> None:
         self.delivered.append(entry[1])
 
 
@@ -395,9 +396,57 @@ def test_one_that_was_read_late_is_not_taken_for_delivered() -> None:
     offsets = timer_offsets.TimerOffsets()
     service = object.__new__(Deliveries)
     service.delivered, service.offsets, service._read, service._gone = [], offsets, 6, set()
-    service._due, service._pending = [(10, 5, 0), (11, 4, 0)], [4, 5]
+    service._due, service._pending = [(10, 5, 0, "T"), (11, 4, 0, "T")], [4, 5]
+    service.counts, service.runtime = TimerCounts(), Clock()
     offsets.put(3, 4, 12, 0)
     assert service._deliver_second()
     assert (service.delivered, offsets.first, offsets.read, offsets.delivered_ms) == ([5], 4, 6, 10)
     assert service._deliver_second()
     assert (service.delivered, offsets.first, offsets.read, offsets.delivered_ms) == ([5, 4], 6, 6, 11)
+
+
+def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
+    """By topic how many wait and since when that is so, and the version, as 61 tells."""
+    answer = client.call(RequestCode.GET_TIMER_METRICS)
+    assert answer.code == 0
+    told = json.loads(bytes(answer.body))
+    counts = {topic: (each["count"], each["timeStamp"]) for topic, each in told["timingCount"].items()}
+    return counts, told["dataVersion"]["counter"]
+
+
+def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """61: from when they were read until they are delivered or recalled, anew after a restart; then 0 is told."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    assert waiting_counts(client) == ({}, 0)
+    send(client, TIMER_DELAY_SEC="5")
+    recalled = send(client, key="L", TIMER_DELAY_SEC="7").ext_fields
+    assert recalled is not None
+    send(client, "U", TIMER_DELAY_SEC="9")
+    are_read(broker, 3)
+    assert waiting_counts(client)[0] == {"T": (2, START_MS), "U": (1, START_MS)}
+    broker.stop()
+    broker = started(start_broker, clock, tmp_path)
+    client = connect(broker.address)
+    are_read(broker, 3)
+    before, version = waiting_counts(client)
+    assert before == {"T": (2, START_MS), "U": (1, START_MS)}
+    clock.now_ms += 6_500
+    wait_until(lambda: waiting_counts(client)[0] == {"T": (1, START_MS + 6_500), "U": (1, START_MS)})
+    assert waiting_counts(client)[1] > version
+    fields = {"topic": "T", "producerGroup": "PG", "recallHandle": recalled["recallHandle"]}
+    assert client.call(RequestCode.RECALL_MESSAGE, fields).code == 0
+    clock.now_ms += 10_000
+    ended = {"T": (0, clock.now_ms), "U": (0, clock.now_ms)}
+    wait_until(lambda: waiting_counts(client)[0] == ended)
+    assert keys(client) == ["K"]
+
+
+def test_4_9_and_strict_know_no_timer(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """60 and 61 are answered 3 where no message waits for a time of its own."""
+    for policy in (ROCKETMQ_4_9, STRICT):
+        broker = start_broker(policy=policy, directory=str(tmp_path / policy.name))
+        client = connect(broker.address)
+        codes = (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS)
+        assert [client.call(code).code for code in codes] == [3, 3]

@@ -288,6 +288,36 @@ def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_st
     assert queue.offset_min == expected
 
 
+@pytest.mark.parametrize(
+    ("log_start", "expected"),
+    [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)],
+)
+def test_a_queue_that_follows_the_log_begins_at_its_end_when_nothing_is_left(
+    queue: ConsumeQueue, log_start: int, expected: int
+) -> None:
+    """As from 5.x on; while its last record is there the oldest file is searched, and what comes then is read."""
+    filled(queue, COUNT + 2)
+    queue.follows_log = True
+    queue.correct_min(log_start)
+    assert (queue.offset_min, queue.offset_end) == (expected, COUNT + 2)
+    if expected == COUNT + 2:
+        assert queue.unit(COUNT + 1) is None
+        assert queue.put(arrival(COUNT + 2))
+        assert queue.unit(COUNT + 2) == unit(COUNT + 2)
+        queue.correct_min(501)
+        assert queue.offset_min == COUNT + 2
+
+
+def test_a_queue_without_messages_that_follows_the_log_begins_at_0(queue: ConsumeQueue) -> None:
+    """Also with a file that has no unit yet."""
+    queue.follows_log = True
+    queue.correct_min(100)
+    assert queue.offset_min == 0
+    queue.segments.append(0)
+    queue.correct_min(100)
+    assert queue.offset_min == 0
+
+
 def test_the_minimum_is_looked_for_among_the_written(queue: ConsumeQueue) -> None:
     """What lies after the end is no unit, whatever stands there; without files there is nothing to look at."""
     queue.correct_min(0)

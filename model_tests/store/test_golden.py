@@ -134,6 +134,17 @@ def test_a_queue_without_its_log(java_store: pathlib.Path, java_config: StoreCon
     store.close()
 
 
+def test_a_queue_without_its_log_on_5(java_store: pathlib.Path, java_config: StoreConfig) -> None:
+    """It begins at its end, and who reads before is told to go there, as seen from Java 5.5.0."""
+    store = open_store(java_store, evolve(java_config, minimum_follows_log=True))
+    assert store.ends("T_trim", 1) == (150, 150)
+    found = store.get("T_trim", 1, 0, 32)
+    assert (found.status, found.offset_next) == (GetStatus.OFFSET_TOO_SMALL, 150)
+    assert store.get("T_trim", 1, 150, 32).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert store.visible_start("T_trim", 0) == 202
+    store.close()
+
+
 def test_times_are_searched(java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
     """The offset of a store time is the Java broker's where a queue has one file; elsewhere the range's edges hold."""
     store = open_store(java_store, java_config)

@@ -30,6 +30,7 @@ from longpoll_broker.assembly.sending import sending_of
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.standing import MASTER_ID
+from longpoll_broker.core.traits import traits_of
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.name_server import NameServer, OwnBroker
 from longpoll_broker.opening import (
@@ -101,6 +102,7 @@ class Broker(Stoppable):
             when_saved=saves.answer_when_saved,
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,
+            ha_status=lambda: self.replicating.status,
         )
         replicator = replicator_of(shared, ha_listener)
         listens_on = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
@@ -113,7 +115,7 @@ class Broker(Stoppable):
         )
         master, follower, tables = following_of(shared, self._show_copied)
         registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
-        self.replicating = Replicating(replicator, follower, tables, registrar)
+        self.replicating = Replicating(replicator, follower, tables, registrar, shared)
         self.sending = sending_of(
             shared,
             flushed=self._flushed,
@@ -276,4 +278,4 @@ def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Polic
         store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
     if policy.visible_after != "append":
         store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)
-    return store_config
+    return attrs.evolve(store_config, minimum_follows_log=traits_of(policy).minimum_follows_log)

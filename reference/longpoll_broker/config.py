@@ -50,6 +50,8 @@ class StoreConfig:
     """`syncFlushTimeout`: a send whose bytes are not durable by then is answered 10 FLUSH_DISK_TIMEOUT."""
     visible_when_durable: bool = field(default=False)
     """Nobody sees a message before it is durable; a broker's policy asks for it, with `flush_disk_sync`."""
+    minimum_follows_log: bool = field(default=False)
+    """A queue whose records are all gone begins at its end; a broker's version says so (5.x), and 4.9's stays."""
     flush_interval_ms: int = field(default=500)
     """`flushIntervalCommitLog`."""
     transfer_bytes_max_in_memory: int = field(default=256 * KIB)

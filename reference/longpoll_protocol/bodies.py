@@ -287,6 +287,70 @@ class DelayTable(Body):
     offset_table: dict[int, int]
 
 
+class TimerCount(Body):
+    """How many messages wait for a topic, and when that changed last (`TimerMetrics.Metric`)."""
+
+    count: Int64
+    time_stamp: Int64
+    """Milliseconds since 1970."""
+
+
+class StateVersion(DataVersion):
+    """A version as 5.x tells it."""
+
+    state_version: Int64 = 0
+    """Of the controller's; there is none here."""
+
+
+class TimerCountTable(Body):
+    """The reply to 61: how many messages of each topic wait for their time (`TimerMetricsSerializeWrapper`)."""
+
+    data_version: StateVersion = field(default_factory=StateVersion)
+    timing_count: dict[str, TimerCount] = field(default_factory=dict)
+
+
+class SlaveStatus(Body):
+    """One slave, as its master has it (`HAConnectionRuntimeInfo`)."""
+
+    addr: str
+    """Host:port that it connected from."""
+    diff: Int64
+    """Bytes of the log that it has not reported."""
+    in_sync: bool
+    """Whether it lacks less than `haSlaveFallbehindMax`."""
+    slave_ack_offset: Int64
+    """Up to where it has the log, as it says; -1 before it has said so."""
+    transfer_from_where: Int64
+    """Where the next bytes that it is sent begin; -1 before it has said what it wants."""
+    transferred_byte_in_second: Int64
+
+
+class FollowingStatus(Body):
+    """How a slave follows its master (`HAClientRuntimeInfo`); zeros on a master."""
+
+    last_read_timestamp: Int64 = 0
+    """When the master said something last, ms."""
+    last_write_timestamp: Int64 = 0
+    """When this slave reported last, ms."""
+    master_addr: str | None = None
+    """Host:port that its log comes from."""
+    master_flush_offset: Int64 = 0
+    """Up to where the master's log is durable, as it says; this broker's protocol does not say."""
+    max_offset: Int64 = 0
+    """Where this slave's log ends."""
+    transferred_byte_in_second: Int64 = 0
+
+
+class HAStatus(Body):
+    """The reply to 907: who follows this master, or how this slave follows (`HARuntimeInfo`)."""
+
+    ha_client_runtime_info: FollowingStatus = field(default_factory=FollowingStatus)
+    ha_connection_info: list[SlaveStatus] = field(default_factory=list)
+    in_sync_slave_nums: Int32 = 0
+    master: bool = True
+    master_commit_log_max_offset: Int64 = 0
+
+
 class OffsetTable(Body):
     """The reply to 43: every group's offsets, by `topic@group` and queue (`ConsumerOffsetSerializeWrapper`)."""
 

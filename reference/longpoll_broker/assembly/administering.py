@@ -22,6 +22,7 @@ from longpoll_broker.service.admin.upkeep_processor import UpkeepProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.upkeep.table_saves import WhenSaved
+from longpoll_protocol.bodies import HAStatus
 
 
 @frozen(eq=False)
@@ -69,6 +70,7 @@ def administering_of(
     when_saved: WhenSaved,
     clean_soon: Callable[[], None],
     pull_queue: Callable[[], tuple[int, int]],
+    ha_status: Callable[[], HAStatus],
 ) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
@@ -107,11 +109,13 @@ def administering_of(
             shared.config,
             shared.store_config,
             pull_queue,
+            ha_status,
             shared.topics,
             shared.groups,
             shared.offsets,
             shared.delays,
             shared.timers,
+            shared.timer_counts,
             shared.store,
             shared.statistics,
             shared.request_counts,

@@ -61,7 +61,7 @@ def keeping_of(
         "expired files": retention.run_if_due,
     }
     form = shared.traits.properties_form
-    timer = TimerService(runtime, store, shared.appender, shared.timers, show_waiting, form)
+    timer = TimerService(runtime, store, shared.appender, shared.timers, show_waiting, form, shared.timer_counts)
     return Keeping(
         FlushService(runtime, store, saves.config_files, store_config.flush_interval_ms, each_round=rounds),
         ScheduleService(

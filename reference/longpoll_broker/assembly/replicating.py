@@ -14,6 +14,7 @@ from longpoll_broker.service.following.master import Master, address_in
 from longpoll_broker.service.following.registrar import Registrar
 from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.replication.replicator import Network, ReplicationSettings, Replicator
+from longpoll_protocol.bodies import FollowingStatus, HAStatus
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX
 from longpoll_runtime import Address, Listener
 from longpoll_spec.errors import ConfigError
@@ -27,6 +28,22 @@ class Replicating:
     follower: Follower | None
     tables: TableCopies | None
     registrar: Registrar | None
+    shared: Shared
+
+    @property
+    def status(self) -> HAStatus:
+        """Who follows this master, or how this slave follows; as 907 tells."""
+        if self.shared.standing.is_slave:
+            followed = FollowingStatus(max_offset=self.shared.store.log_end)
+            if self.follower is not None:
+                followed = self.follower.status
+            return HAStatus(master=False, ha_client_runtime_info=followed)
+        slaves = [] if self.replicator is None else self.replicator.slaves
+        return HAStatus(
+            ha_connection_info=slaves,
+            in_sync_slave_nums=sum(each.in_sync for each in slaves),
+            master_commit_log_max_offset=self.shared.store.log_end,
+        )
 
     def start(self) -> None:
         """Start the threads."""

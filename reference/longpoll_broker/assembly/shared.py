@@ -12,6 +12,7 @@ from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.tables.subscription import Clients
+from longpoll_broker.core.tables.timer_counts import TimerCounts
 from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import Traits, traits_of
@@ -83,6 +84,7 @@ class Shared:
     )
     delays: DelayOffsets = field(init=False, factory=DelayOffsets)
     timers: TimerOffsets = field(init=False, factory=TimerOffsets)
+    timer_counts: TimerCounts = field(init=False, factory=TimerCounts)
     statistics: Statistics = field(
         init=False, default=Factory(lambda self: Statistics(self.runtime.lock()), takes_self=True)
     )

@@ -30,10 +30,13 @@ CODES_OF_5: Final = frozenset(
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_BROKER_HA_STATUS,
     }
 )
 """Requests of administrators that 4.9.7 answers 3."""
-TIMER_CODES: Final = frozenset({RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT})
+TIMER_CODES: Final = frozenset(
+    {RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
+)
 """Requests about messages that wait for a time, which only 5.x has."""
 PROXY_HEADER_SIZE_MIN: Final = 12
 """What Netty's `HAProxyMessageDecoder` needs to tell whether a connection begins with a proxy's header."""
@@ -58,6 +61,8 @@ class Traits:
     """A pull for less than no message is an error where there is something to read, not a pull for one."""
     explains_refusals: bool = False
     """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
+    minimum_follows_log: bool = False
+    """A queue whose records are all removed begins at its end, where a reader is sent (21), and not where it did."""
     stores_moved_offsets: bool = False
     """A pull answered 21 leaves a message in the topic `OFFSET_MOVED_EVENT`."""
 
@@ -199,6 +204,7 @@ TRAITS_5: Final = attrs.evolve(
     serves_lite_pull=True,
     refuses_negative_count=False,
     explains_refusals=True,
+    minimum_follows_log=True,
     stores_moved_offsets=False,
     redirects_to_master=True,
     rejects_as_slave=True,

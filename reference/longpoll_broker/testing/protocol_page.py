@@ -42,6 +42,7 @@ _REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
 _PASSED_ON: Final = frozenset(
     {
         "RESET_CONSUMER_CLIENT_OFFSET",
+        "GET_CONSUMER_STATUS_FROM_CLIENT",
         "GET_CONSUMER_RUNNING_INFO",
         "CONSUME_MESSAGE_DIRECTLY",
         "PUSH_REPLY_MESSAGE_TO_CLIENT",

@@ -47,10 +47,15 @@ class ResetOffsetRequestHeader(Header):
 
 
 class GetConsumerStatusRequestHeader(Header):
-    """221 GET_CONSUMER_STATUS_FROM_CLIENT: a member's offsets; the reply's body has a `messageQueueTable` by queue."""
+    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and 221 GET_CONSUMER_STATUS_FROM_CLIENT to members: offsets of members.
+
+    The body of the reply to 221 has a `messageQueueTable` by queue, that to 223 a `consumerTable` of those by client.
+    """
 
     topic: str
     group: str
+    client_addr: str | None = None
+    """The client id of the one member that is asked (223); all of them without it."""
 
 
 class GetConsumerRunningInfoRequestHeader(Header):

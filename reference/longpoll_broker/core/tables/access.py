@@ -40,7 +40,8 @@ RIGHTS: Final = {
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """A request that publishes to it is not checked further: it tells of messages, and every client may."""
 ADMIN_CODES: Final = frozenset(
-    {17, 18, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 60, 200, 207, 215, 225, 306, 309, 314, 316, 317, 328, 329, 905}
+    {17, 18, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 60, 61, 200, 207, 215, 225, 306, 309, 314, 316, 317, 328, 329}
+    | {905, 907}
 )
 """Requests of administrators only: making and removing topics and groups, the broker's settings, its tables as a whole,
 its accounts, having a group's member consume any message, and saying which brokers are alive.

@@ -143,6 +143,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _fields("topic"),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _fields(group="producerGroup"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields("topic", "group"),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _fields("topic", "group"),
     RequestCode.QUERY_CONSUME_TIME_SPAN: _fields("topic", "group"),
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields("topic", "group"),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _fields(group="group"),

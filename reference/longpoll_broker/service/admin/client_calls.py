@@ -1,12 +1,11 @@
-"""Passes requests on to clients: 307 and 309, 222, which has members told 220, and replies (324, 325), by 326.
+"""Passes requests on to clients: 307 and 309, 222 and 223 by 220 and 221, and replies (324, 325), by 326.
 
-A client answers 307, 309 and 326 to the broker, which answers who asked; one that does not in 10 s, or is gone, is told
-of with a code of its own. Replies are not stored, as with `storeReplyMessageEnable=false` of Java's.
+A client answers 221, 307, 309 and 326 to the broker, which answers who asked; one that does not in 10 s, or is gone, is
+told of with a code of its own. What members say of their offsets (221) is put together; who does not answer in 5 s, or
+not as it must be, is left out. Replies are not stored, as with `storeReplyMessageEnable=false` of Java's.
 
-Leaves out 223, by which members would be asked for offsets that they may not have stored yet.
-
-Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `consumeMessageDirectly`, `Broker2Client.java`,
-`ReplyMessageProcessor.java` 4.9.7.
+Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `getConsumerStatus`, `consumeMessageDirectly`,
+`Broker2Client.java`, `ReplyMessageProcessor.java` 4.9.7.
 """
 
 from __future__ import annotations
@@ -29,11 +28,13 @@ from longpoll_broker.service.send.send_processor import REGION_FIELDS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
     ReplyMessageRequestHeader,
     ResetOffsetRequestHeader,
     SendMessageRequestHeader,
@@ -47,13 +48,18 @@ from longpoll_protocol.properties import (
     encode_properties,
     read_properties,
 )
-from longpoll_protocol.queue_table import encode_by_queue
+from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
+from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock, Runtime
 
 log = logging.getLogger(__name__)
 
 CALL_MS_MAX: Final = 10_000
 """How long a member has to answer (`Broker2Client.callClient`)."""
+STATUS_MS_MAX: Final = 5_000
+"""How long members have to say their offsets (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
+STATUS_SIZE_MAX: Final = 256 * KIB
+"""Most bytes that they may say together: all of it is read."""
 CALL_COUNT_MAX: Final = 1000
 """Most requests that wait for members; the next one is answered 2."""
 LATEST: Final = -1
@@ -70,17 +76,17 @@ class _Waiting:
     """The member's group and client id, for texts."""
     deadline_ns: int
 
-    def passed_on(self, command: Command) -> Parts:
-        """What who asked is answered when the member has answered."""
+    def passed_on(self, command: Command) -> Parts | None:
+        """What who asked is answered when the member has answered; None when others must answer, too."""
         # The body lies in the member's receive buffer, which is used again.
         return answer(self.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
 
-    def gone(self) -> Parts:
+    def gone(self) -> Parts | None:
         """When the member has closed its connection."""
         told = f"invoke consumer {self.member} Exception: it closed the connection"
         return answer(self.asked, ResponseCode.SYSTEM_ERROR, told)
 
-    def late(self) -> Parts:
+    def late(self) -> Parts | None:
         """When it has not answered in time."""
         told = f"consumer {self.member} Timeout: no answer in {CALL_MS_MAX} ms"
         return answer(self.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told)
@@ -103,6 +109,69 @@ class _WaitingReply(_Waiting):
         """It was not taken."""
         told = f"push reply message to {self.member}fail."
         return answer(self.asked, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+
+    late = gone
+
+
+@define(slots=True, eq=False)
+class _Gathering:
+    """What members say of their offsets. Invariant: `left` is how many may still say something; it falls under `lock`.
+
+    By client id, `told` has the queues' offsets.
+    """
+
+    lock: Lock
+    left: int
+    told: dict[str, dict[MessageQueue, int]] = field(factory=dict, init=False)
+    size: int = field(default=0, init=False)
+    """Bytes that were said."""
+
+    def take(self, client_id: str, body: Buffer) -> None:
+        """Note what one says, unless it cannot be read or is too much."""
+        with self.lock:
+            self.size += len(body)
+            is_read = self.size <= STATUS_SIZE_MAX
+        if not is_read or not len(body):
+            return
+        try:
+            table = decode_by_queue(body, "messageQueueTable")
+        except HeaderError as error:
+            log.warning("what %s says of its offsets cannot be read: %s", client_id[:255], error)
+            return
+        offsets = {queue: offset for queue, offset in table.items() if type(offset) is int}
+        with self.lock:
+            self.told[client_id] = offsets
+
+    def one_less(self, asked: Command) -> Parts | None:
+        """The answer when nobody is left; None before."""
+        with self.lock:
+            self.left -= 1
+            if self.left:
+                return None
+        if self.size > STATUS_SIZE_MAX:
+            told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
+            return answer(asked, ResponseCode.SYSTEM_ERROR, told)
+        table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
+        # RocketMQ's class has the table of 221, too.
+        body = {"consumerTable": table, "messageQueueTable": {}}
+        return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+
+
+@frozen
+class _WaitingStatus(_Waiting):
+    """Who wants to know offsets of several members, and waits for this one; `member` is its client id."""
+
+    gathering: _Gathering
+
+    def passed_on(self, command: Command) -> Parts | None:
+        """Together with what the others say."""
+        if command.code == ResponseCode.SUCCESS:
+            self.gathering.take(self.member, command.body)
+        return self.gone()
+
+    def gone(self) -> Parts | None:
+        """Without this one."""
+        return self.gathering.one_less(self.asked)
 
     late = gone
 
@@ -184,6 +253,40 @@ class ClientCalls(Serving):
             outbox.write(channel, encode(structs.replace(request, opaque=self._opaque())))
         return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
 
+    @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+    def consumer_status(self, asker: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """223: the offsets that the members of a group are at (221), of all or one; 1 when nobody is there."""
+        header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
+        wanted = (header.client_addr or "").strip()
+        with self.members.lock:
+            live = self.members.clients.group(header.group)
+            members = {} if live is None else dict(live.members)
+        if not members:
+            told = f"No Any Consumer online in the consumer group: [{header.group[:255]}]"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        asked = {channel: client_id for channel, client_id in members.items() if wanted in {"", client_id}}
+        if wanted:
+            asked = dict(list(asked.items())[:1])
+        gathering = _Gathering(self.runtime.lock(), len(asked) + 1)
+        fields = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group).encode()
+        request = _request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields, flag=0)
+        deadline_ns = self.runtime.monotonic_ns() + STATUS_MS_MAX * 1_000_000
+        for channel, client_id in asked.items():
+            assert isinstance(channel, Channel)
+            waiting = _WaitingStatus(asker, command, client_id, deadline_ns, gathering)
+            refusal = self._ask(channel, request, waiting, outbox)
+            if refusal is not None:
+                # Whoever was asked answers for nothing.
+                self._forget(gathering)
+                return refusal
+        return gathering.one_less(command)
+
+    def _forget(self, gathering: _Gathering) -> None:
+        with self.lock:
+            for key, each in list(self._waiting.items()):
+                if isinstance(each, _WaitingStatus) and each.gathering is gathering:
+                    del self._waiting[key]
+
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """324, 325: bring a reply to the producer that asked, by its client id; 1 when it is not there."""
@@ -234,7 +337,7 @@ class ClientCalls(Serving):
         with self.lock:
             waiting = self._waiting.pop((channel, command.opaque), None)
         if waiting is not None:
-            outbox.write(waiting.asker, waiting.passed_on(command))
+            _write(outbox, waiting, waiting.passed_on(command))
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
         """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
@@ -243,7 +346,7 @@ class ClientCalls(Serving):
             gone = [self._waiting.pop(key) for key in found]
         for waiting in gone:
             if waiting.asker is not channel:
-                outbox.write(waiting.asker, waiting.gone())
+                _write(outbox, waiting, waiting.gone())
 
     def expire(self) -> None:
         """Tell those who have waited too long; called now and then."""
@@ -253,7 +356,7 @@ class ClientCalls(Serving):
             expired = [self._waiting.pop(key) for key in late]
         outbox = Outbox()
         for waiting in expired:
-            outbox.write(waiting.asker, waiting.late())
+            _write(outbox, waiting, waiting.late())
         outbox.flush()
 
     def _call(
@@ -295,6 +398,12 @@ class ClientCalls(Serving):
         if time_ms == LATEST:
             return self.store.visible_end(topic, queue_id)
         return self.store.offset_by_time(topic, queue_id, time_ms)
+
+
+def _write(outbox: Outbox, waiting: _Waiting, parts: Parts | None) -> None:
+    """Answer who asked, if this is an answer."""
+    if parts is not None:
+        outbox.write(waiting.asker, parts)
 
 
 def _request(code: int, fields: dict[str, str], body: Buffer = EMPTY, *, flag: int) -> Command:

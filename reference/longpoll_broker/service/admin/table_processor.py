@@ -1,4 +1,4 @@
-"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 60, 201.
+"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 60, 61, 201, 907.
 
 Of the settings only those that may change while the broker runs can be changed (25); any other is refused with its
 name, where RocketMQ takes whatever it is sent and says that all is well. Slaves copy the tables by these.
@@ -21,6 +21,7 @@ from longpoll_broker.core.tables.access import TRACE_TOPIC
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.core.tables.timer_counts import TimerCounts
 from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -34,9 +35,13 @@ from longpoll_protocol.bodies import (
     DataVersion,
     DelayTable,
     GroupTable,
+    HAStatus,
     KVTable,
     OffsetTable,
+    StateVersion,
     TimerCheckpoint,
+    TimerCount,
+    TimerCountTable,
     TopicTable,
     read_settings,
 )
@@ -117,11 +122,14 @@ class TableProcessor(Serving):
     store_config: StoreConfig
     pull_queue: Callable[[], tuple[int, int]]
     """How many pulls wait for threads of their own, and how long the first of them has, ms."""
+    ha_status: Callable[[], HAStatus]
+    """Who follows this broker, or how it follows."""
     topics: Topics
     groups: Groups
     offsets: Offsets
     delays: DelayOffsets
     timers: TimerOffsets
+    counts: TimerCounts
     store: MessageStore
     statistics: Statistics
     request_counts: RequestCounts
@@ -190,6 +198,20 @@ class TableProcessor(Serving):
         body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
         fields = DeliveredResponseHeader(log_end=self.store.log_end, first_offset=first).encode()
         return answer(command, ResponseCode.SUCCESS, None, fields, body)
+
+    @serves(RequestCode.GET_TIMER_METRICS)
+    def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """61: how many messages wait for their time, by topic."""
+        version = StateVersion(counter=self.counts.version, timestamp=self._started_ms)
+        counts = {
+            topic: TimerCount(count=each[0], time_stamp=each[1]) for topic, each in self.counts.by_topic.copy().items()
+        }
+        return _table(command, TimerCountTable(data_version=version, timing_count=counts).encode())
+
+    @serves(RequestCode.GET_BROKER_HA_STATUS)
+    def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """907: which slaves there are and how far they are, or how this slave follows its master."""
+        return answer(command, ResponseCode.SUCCESS, body=self.ha_status().encode())
 
     @serves(RequestCode.GET_BROKER_CONFIG)
     def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

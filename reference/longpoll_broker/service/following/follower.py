@@ -20,7 +20,9 @@ from attrs import define, field
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.following.master import Master
 from longpoll_broker.service.io.service_thread import ServiceThread
+from longpoll_broker.service.replication.flow import Flow
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX, Transfer, TransferReader, encode_report
 from longpoll_protocol.sizes import KIB
@@ -62,6 +64,10 @@ class Follower(ServiceThread):
     """`haHousekeepingInterval`: a master that says nothing for so long is gone."""
     is_connected: bool = field(default=False, init=False)
     """Whether a master sends at present."""
+    _heard_ms: int = field(default=0, init=False)
+    """When the master said something last; 0 before."""
+    _reported_ms: int = field(default=0, init=False)
+    _flow: Flow = field(init=False)
     _pending: bytearray = field(factory=bytearray, init=False)
     """Part of a record, which goes where the log ends."""
 
@@ -70,6 +76,19 @@ class Follower(ServiceThread):
     def __attrs_post_init__(self) -> None:
         ServiceThread.__attrs_post_init__(self)
         self._poller = self.runtime.poller()
+        self._flow = Flow(self.runtime.monotonic_ns())
+
+    @property
+    def status(self) -> FollowingStatus:
+        """As 907 tells of it."""
+        address = self.master.ha_address
+        return FollowingStatus(
+            last_read_timestamp=self._heard_ms,
+            last_write_timestamp=self._reported_ms,
+            master_addr=None if address is None else f"{address[0]}:{address[1]}",
+            max_offset=self.store.log_end,
+            transferred_byte_in_second=self._flow.per_second,
+        )
 
     def stop(self) -> None:
         """End the thread and the connection."""
@@ -122,18 +141,26 @@ class Follower(ServiceThread):
 
     def _copy(self, link: _Link, address: tuple[str, int]) -> None:
         while not self._stop.is_set() and self.master.ha_address == address:
-            is_heard = link.receive()
+            size = link.receive()
+            if size:
+                self._heard_ms = self.runtime.unix_ms()
+                self._flow.add(size)
+            self._flow.look(self.runtime.monotonic_ns())
             while (transfer := link.reader.next_transfer()) is not None:
                 self._take(transfer)
             if self.store.log_end > link.reported_offset:
                 if self.flushes:
                     self.store.flush()
                 self.show()
-                link.report(self.store.log_end)
+                self._report(link)
             elif link.since_report_ms() >= self.heartbeat_ms:
-                link.report(self.store.log_end)
-            if not is_heard and link.since_heard_ms() > self.idle_ms_max:
+                self._report(link)
+            if not size and link.since_heard_ms() > self.idle_ms_max:
                 raise MasterGoneError(f"it has said nothing for {self.idle_ms_max} ms")
+
+    def _report(self, link: _Link) -> None:
+        link.report(self.store.log_end)
+        self._reported_ms = self.runtime.unix_ms()
 
     def _take(self, transfer: Transfer) -> None:
         """Append what is whole; raises CopyRefusedError and OSError."""
@@ -172,11 +199,11 @@ class _Link:
         self._heard_ns = self._reported_ns = self.runtime.monotonic_ns()
         self.report(self.reported_offset)
 
-    def receive(self) -> bool:
-        """Wait a little for what the master says; whether it said something. Raises MasterGoneError and OSError."""
+    def receive(self) -> int:
+        """Wait a little for what the master says; how many bytes it said. Raises MasterGoneError and OSError."""
         self.poller.poll(LOOK_S)
         self._send()
-        is_heard = False
+        heard_size = 0
         for _ in range(READS_MAX):
             try:
                 size = self.socket.recv_into(self._received)
@@ -184,13 +211,13 @@ class _Link:
                 break
             if not size:
                 raise MasterGoneError("it has closed the connection")
-            is_heard = True
+            heard_size += size
             self.reader.receive(memoryview(self._received)[:size])
             if self.reader.gathered_size > TRANSFER_SIZE_MAX:
                 break
-        if is_heard:
+        if heard_size:
             self._heard_ns = self.runtime.monotonic_ns()
-        return is_heard
+        return heard_size
 
     def report(self, offset: int) -> None:
         """Say where the log ends; raises OSError."""

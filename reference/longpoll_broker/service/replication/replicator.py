@@ -21,6 +21,7 @@ from longpoll_broker.service.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.service.replication.slave_link import SlaveLink
 from longpoll_broker.service.replication.slave_waits import Copied, SlaveWait, SlaveWaits
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import SlaveStatus
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_runtime import Address, Listener, Lock, Poller, Runtime, Thread
 from longpoll_runtime.faults import FAULTS, KeepGoing
@@ -97,6 +98,24 @@ class Replicator:
         """How much of the log each slave lacks, by its address."""
         end = self.store.log_end
         return {f"{link.peer[0]}:{link.peer[1]}": max(end - link.reported_offset, 0) for link in self._links}
+
+    @property
+    def slaves(self) -> list[SlaveStatus]:
+        """Each slave as 907 tells of it."""
+        end = self.store.log_end
+        return [self._status_of(link, end) for link in self._links]
+
+    def _status_of(self, link: SlaveLink, end: int) -> SlaveStatus:
+        asked = link.asked_offset is not None
+        acknowledged = link.reported_offset if asked else -1
+        return SlaveStatus(
+            addr=f"{link.peer[0]}:{link.peer[1]}",
+            diff=end - acknowledged,
+            in_sync=end - acknowledged < self.settings.behind_bytes_max,
+            slave_ack_offset=acknowledged,
+            transfer_from_where=link.next_offset if asked else -1,
+            transferred_byte_in_second=link.flow.per_second,
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -247,6 +266,7 @@ class Replicator:
     def _look_after(self, now_ns: int) -> None:
         """Greet who lacks nothing, wait for sockets that are full, and let those go that say nothing."""
         for link in self._links:
+            link.flow.look(now_ns)
             if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:
                 self._close(link, f"it has said nothing for {self.settings.idle_ms_max} ms")
                 continue

@@ -10,6 +10,7 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.service.replication.flow import Flow
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import ReportReader, encode_head
@@ -47,6 +48,8 @@ class SlaveLink:
     """When it was last sent something."""
     moved_ns: int = field(init=False)
     """When it last got further, or lacked nothing of what it was sent."""
+    flow: Flow = field(init=False)
+    """Of what it is sent."""
     watches_write: bool = field(default=False, init=False)
     asked_offset: int | None = field(default=None, init=False)
     reported_offset: int = field(default=0, init=False)
@@ -63,6 +66,7 @@ class SlaveLink:
 
     def __attrs_post_init__(self) -> None:
         self.moved_ns = self.heard_ns
+        self.flow = Flow(self.sent_ns)
 
     def __str__(self) -> str:
         return f"slave {self.peer[0]}:{self.peer[1]}"
@@ -118,6 +122,7 @@ class SlaveLink:
             except BlockingIOError:
                 return False
             sent += size
+            self.flow.add(size)
             self.sent_ns = now_ns
             if not self._greets and self.lacked_size <= UNREPORTED_SIZE_MAX:
                 self.moved_ns = now_ns

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable
-from typing import Final
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from attrs import define, field
 
+from longpoll_broker.core.tables.timer_counts import TimerCounts
 from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.service.io.service_thread import ServiceThread
@@ -48,6 +51,10 @@ SHOWN_COUNT: Final = 256
 """Messages of one second that are delivered before they become visible: there may be a million."""
 
 
+_Entry: TypeAlias = tuple[int, int, int, str]
+"""A message that waits: `TIMER_OUT_MS`, queue offset, when it was read, and the topic that it goes to."""
+
+
 @define(slots=True, eq=False)
 class TimerService(ServiceThread):
     """The timer; `run` is one round of it. Invariant: `_due` has what was read and not delivered."""
@@ -60,8 +67,9 @@ class TimerService(ServiceThread):
     appended: Callable[[], None]
     """Called after a round that appended something: it must become visible."""
     form: PropertiesForm
-    _due: list[tuple[int, int, int]] = field(factory=list, init=False)
-    """A heap of `TIMER_OUT_MS`, queue offset, and when it was read."""
+    counts: TimerCounts = field(factory=TimerCounts)
+    _due: list[_Entry] = field(factory=list, init=False)
+    """A heap."""
     _pending: list[int] = field(factory=list, init=False)
     """A heap of the same queue offsets, and of some in `_gone`."""
     _gone: set[int] = field(factory=set, init=False)
@@ -98,20 +106,25 @@ class TimerService(ServiceThread):
         start = min(max(state.first if self._read is None else self._read, store.visible_start(TIMER_TOPIC, 0)), end)
         stop = min(start + READ_COUNT, end)
         for offset in range(start, stop):
-            due_ms = self._due_ms(offset)
+            due_ms, topic = self._due_at(offset)
             if due_ms is None:
                 log.error("message %d of %s waits for no time and is passed over", offset, TIMER_TOPIC)
             elif offset >= state.read or due_ms > state.delivered_ms:
-                heapq.heappush(self._due, (due_ms, offset, self.runtime.unix_ms()))
+                now_ms = self.runtime.unix_ms()
+                heapq.heappush(self._due, (due_ms, offset, now_ms, topic))
                 heapq.heappush(self._pending, offset)
+                self.counts.add(topic, 1, now_ms)
         self._read = stop
         state.pending_count = len(self._due)
         return stop < end
 
-    def _due_ms(self, offset: int) -> int | None:
+    def _due_at(self, offset: int) -> tuple[int | None, str]:
+        """When a message is due, None when it waits for no time, and the topic that it goes to."""
         record = self._record(offset)
-        text = "" if record is None else _properties(record).get(TIMER_OUT_MS, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) <= TIME_SIZE_MAX else None
+        properties = {} if record is None else _properties(record)
+        text = properties.get(TIMER_OUT_MS, "")
+        due_ms = int(text) if text.isascii() and text.isdigit() and len(text) <= TIME_SIZE_MAX else None
+        return due_ms, sys.intern(properties.get(REAL_TOPIC, ""))
 
     def _record(self, offset: int) -> Record | None:
         unit = self.store.unit(TIMER_TOPIC, 0, offset)
@@ -133,11 +146,11 @@ class TimerService(ServiceThread):
                 # It may go well the next time; what went before it is told again by nobody.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
-                self._gone.update(offset for _due_ms, offset, _read_ms in taken[:number])
+                self._forget(taken[:number])
                 if isinstance(error, TopicLeavingError):
                     return False
                 raise
-        self._gone.update(offset for _due_ms, offset, _read_ms in taken)
+        self._forget(taken)
         while self._pending and self._pending[0] in self._gone:
             self._gone.discard(heapq.heappop(self._pending))
         read = self._read or 0
@@ -148,18 +161,25 @@ class TimerService(ServiceThread):
         self.offsets.put(self._pending[0] if self._pending else read, read, delivered_ms, len(self._due))
         return True
 
-    def _recalled(self, taken: list[tuple[int, int, int]]) -> set[tuple[str, str]]:
+    def _forget(self, gone: Sequence[_Entry]) -> None:
+        """Note that these wait no more."""
+        now_ms = self.runtime.unix_ms()
+        self._gone.update(offset for _due_ms, offset, _read_ms, _topic in gone)
+        for topic, count in Counter(topic for _due_ms, _offset, _read_ms, topic in gone).items():
+            self.counts.add(topic, -count, now_ms)
+
+    def _recalled(self, taken: Sequence[_Entry]) -> set[tuple[str, str]]:
         """The topics and keys of messages that others of the same second recall."""
         found = set()
-        for _due_ms, offset, _read_ms in taken:
+        for _due_ms, offset, _read_ms, _topic in taken:
             record = self._record(offset)
             properties = {} if record is None else _properties(record)
             if TIMER_RECALLED_KEY in properties:
                 found.add((properties.get(REAL_TOPIC, ""), properties[TIMER_RECALLED_KEY]))
         return found
 
-    def _deliver(self, entry: tuple[int, int, int], recalled: set[tuple[str, str]]) -> None:
-        _due_ms, offset, read_ms = entry
+    def _deliver(self, entry: _Entry, recalled: set[tuple[str, str]]) -> None:
+        _due_ms, offset, read_ms, _topic = entry
         try:
             record = self._record(offset)
             if record is None:

@@ -39,6 +39,7 @@ class ConsumeQueue:
         "_segment_offset",
         "extended",
         "flushed_offset",
+        "follows_log",
         "offset_end",
         "offset_min",
         "offset_next",
@@ -49,14 +50,24 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, segments: SegmentList, topic: str, queue_id: int, extended: ConsumeQueueExt | None = None
+        self,
+        segments: SegmentList,
+        topic: str,
+        queue_id: int,
+        extended: ConsumeQueueExt | None = None,
+        *,
+        follows_log: bool = False,
     ) -> None:
-        """Over the files that are there; `offset_end` is the last one's end until `recovery` has found the true one."""
+        """Over the files that are there; `offset_end` is the last one's end until `recovery` has found the true one.
+
+        With `follows_log` a queue whose records are all gone begins at its end.
+        """
         assert segments.size % UNIT_SIZE == 0
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
         self.extended = extended
+        self.follows_log = follows_log
         loaded = self.segments.segments
         self.offset_end = loaded[-1].stop // UNIT_SIZE if loaded else 0
         self.offset_min = 0
@@ -149,11 +160,18 @@ class ConsumeQueue:
     def correct_min(self, log_start: int) -> None:
         """Move `offset_min` to the first unit whose record the log still has (`correctMinOffset`).
 
-        As in Java only the oldest file is searched, and the minimum stays where it is when nothing is found there.
+        As in Java only the oldest file is searched, and the minimum stays where it is when nothing is found there:
+        that of a queue whose last record is gone, too, unless it `follows_log`.
         """
         segments = self.segments.segments
         if not segments:
             return
+        last = self.segments.find((self.offset_end - 1) * UNIT_SIZE)
+        if self.follows_log and last is not None:
+            position = (self.offset_end - 1) * UNIT_SIZE - last.start
+            if UNIT.unpack_from(last.view, position)[0] < log_start:
+                self.offset_min = self.offset_end
+                return
         first = segments[0]
         count = min(first.size, self.offset_end * UNIT_SIZE - first.start) // UNIT_SIZE
         for index in range(count):

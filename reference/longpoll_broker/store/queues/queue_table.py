@@ -88,7 +88,9 @@ class QueueTable:
             if config.extended_queues:
                 extended = ConsumeQueueExt(self._segments(f"{self._extended_root}/{name}", config.extended_file_size))
             segments = self._segments(f"{self._root}/{name}", config.consume_queue_file_size)
-            queue = known.queues[queue_id] = ConsumeQueue(segments, topic, queue_id, extended)
+            follows_log = config.minimum_follows_log
+            queue = ConsumeQueue(segments, topic, queue_id, extended, follows_log=follows_log)
+            known.queues[queue_id] = queue
         return queue
 
     def _segments(self, directory: str, file_size: int) -> SegmentList:
