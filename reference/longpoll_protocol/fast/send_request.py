@@ -41,15 +41,14 @@ _decoder: Final = msgspec.json.Decoder(_SendValues, strict=False)
 
 def read_send(header: bytes, body: memoryview) -> SendCommand | None:
     """A send of a JSON header that begins with `START`, and its body; None when the common way has to read it."""
-    if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
-        # Unknown fields are not even counted below.
-        return None
     try:
         if not header.isascii():
             # The names of unknown fields are not looked at below.
             str(header, "utf-8")
         read = _decoder.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
         return None
     return SendCommand(
         read.code, read.opaque, read.flag, None, body, read.remark, read.language, read.version, _JSON,

@@ -18,6 +18,6 @@ class TimerCounts:
     version: int = field(default=0, init=False)
 
     def add(self, topic: str, count: int, now_ms: int) -> None:
-        """Count so many more, or fewer."""
+        """Add `count`, which may be below 0, to those of a topic."""
         self.by_topic[topic] = (max(self.by_topic.get(topic, (0, 0))[0] + count, 0), now_ms)
         self.version += 1

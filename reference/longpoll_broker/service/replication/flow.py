@@ -19,7 +19,7 @@ class Flow:
     _size: int = field(default=0, init=False)
 
     def add(self, size: int) -> None:
-        """Count so many bytes."""
+        """Count `size` bytes."""
         self._size += size
 
     def look(self, now_ns: int) -> None:

@@ -41,6 +41,7 @@ def together(works: Sequence[Worker[Result]]) -> list[Result]:
     """Run each in a process of its own; raises ClientError when one fails."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
+    is_done = False
     try:
         for work in works:
             here, there = context.Pipe()
@@ -53,14 +54,14 @@ def together(works: Sequence[Worker[Result]]) -> list[Result]:
             _expect_ready(_received(pipe))
         for pipe in pipes:
             pipe.send(READY)
-        return [_checked(_received(pipe)) for pipe in pipes]
-    except BaseException:
-        # Also Ctrl-C: nobody wants what the others are still measuring.
-        for process in processes:
-            process.kill()
-        raise
+        results = [_checked(_received(pipe)) for pipe in pipes]
+        is_done = True
+        return results
     finally:
         for process in processes:
+            if not is_done:
+                # Also after Ctrl-C: nobody wants what the others are still measuring.
+                process.kill()
             process.join(JOIN_S)
             if process.is_alive():
                 process.kill()
