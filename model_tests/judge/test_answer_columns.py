@@ -139,5 +139,5 @@ def test_how_many_messages_an_answer_could_have_had() -> None:
 def test_a_message_is_visible_for_certain_a_slack_after_it_may_be() -> None:
     """One that never is stays so."""
     case = case_of()
-    case.by_expression = lambda _question: [array(0, 0, 0), array(5, 6, NEVER)]
+    case.first_visible = array(0, 0, 0), array(5, 6, NEVER)
     assert first_visible_before(answers_of(case, [1, 0, 2], [], [])).tolist() == [13, 12, NEVER]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.judge.drawn_fields import drawn_fields
 
-from longpoll_judge.columns.batch import make_batch
+from longpoll_judge.columns.batch import GROUP_KEY, make_batch, queue_numbers
 from longpoll_judge.columns.exchange import decode, encode, joined, taken
 from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
 from longpoll_judge.run.verdict import LOG_EVENTS, REQUEST_EVENTS
@@ -58,6 +59,20 @@ def test_queues_are_apart_and_in_order(events: Events) -> None:
         wanted.setdefault((event["broker"], event["topic"], event["queue"]), []).append(place(event))
 
     assert found == {name: sorted(places) for name, places in wanted.items()}
+
+
+NAMED = list(product(["", "b"], ["a", "b"], [-1, 0, 3, 1 << 40]))
+
+
+@pytest.mark.parametrize("rows", [sorted(NAMED * 20), NAMED * 20, NAMED], ids=["together", "mixed", "once"])
+def test_queues_have_the_same_numbers_however_their_rows_lie(rows: list[tuple[str, str, int]]) -> None:
+    """In long runs or mixed; each number is of one queue, and the row that is named is one of that queue."""
+    columns = dict(zip(GROUP_KEY, map(list, zip(*rows, strict=True)), strict=True))
+    numbers, examples = queue_numbers(fill(pa.table(columns), GROUP_KEY))
+    number_of = {rows[row]: number for number, row in enumerate(examples.tolist())}
+
+    assert len(number_of) == len(examples) == len(NAMED)
+    assert numbers.tolist() == [number_of[name] for name in rows]
 
 
 @given(events=st.lists(EVENTS, min_size=1, max_size=30))

@@ -207,6 +207,20 @@ def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> N
     assert "part-0.parquet at byte 2" in damaged(tmp_path)[1]
 
 
+def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:
+    """Whose statistics tell no numbers."""
+    write(tmp_path, [], simulated_meta())
+    columns: dict[str, object] = {
+        name: pa.array([5, 6], pa.timestamp("ns")) for name in ("after_ns", "before_ns")
+    }  # fmt: skip
+    columns |= {"event": ["source_started", "source_stopped"], "source": ["broker-a#1"] * 2, "sequence": [0, 1]}
+    parquet.write_table(pa.table(columns), tmp_path / "part-0.parquet")
+    result = judge([tmp_path], engine="local")
+
+    assert result.events == 2
+    assert not damaged(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [

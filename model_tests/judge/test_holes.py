@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, Result
 from longpoll_judge.evidence.holes import HOLES_MAX, holes_of
+from longpoll_judge.evidence.source_survey import CLOCK_STEP_NS, survey_source
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import SOURCE, simulated_meta, write
 from longpoll_judge.testing.plant import FAULTS
@@ -287,3 +292,28 @@ def test_many_holes_are_few() -> None:
     for start, end in many:
         where = int(holes.ends.searchsorted(end))
         assert holes.starts[where] <= start <= end <= holes.ends[where]
+
+
+SECOND_NS = 1_000_000_000
+MOMENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1, max_size=12)
+
+
+@given(moments=MOMENTS | MOMENTS.map(lambda told: [(after_s, 0) for after_s, _width_s in told]), shuffled=st.randoms())
+def test_a_source_shows_how_far_its_moments_go_back(moments: list[tuple[int, int]], shuffled: random.Random) -> None:
+    """Whether its moments are exact or intervals, in order or not, and in whatever order its events are read."""
+    told = [
+        (number, after_s * SECOND_NS, (after_s + width_s) * SECOND_NS)
+        for number, (after_s, width_s) in enumerate(moments)
+    ]
+    pairs = [(one, later) for place, later in enumerate(told) for one in told[:place]]
+    back_ns = max((after_ns - later_before_ns for (_n, after_ns, _b), (_m, _a, later_before_ns) in pairs), default=0)
+    late_ns = max((before_ns - later_after_ns for (_n, _a, before_ns), (_m, later_after_ns, _b) in pairs), default=0)
+    shuffled.shuffle(told)
+    seen = survey_source(*np.array(told, dtype=np.int64).T)
+
+    assert seen.is_inverted is (back_ns > 0)
+    assert seen.step_ns == (back_ns if back_ns > CLOCK_STEP_NS else 0)
+    assert (seen.steps > 0) is (back_ns > CLOCK_STEP_NS)
+    assert seen.disorder_ns == max(late_ns, 0)
+    assert [(run.first, run.last) for run in seen.runs] == [(0, len(told) - 1)]
+    assert (seen.first_ns, seen.last_ns) == (min(one[1] for one in told), max(one[1] for one in told))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_judge.columns.lookup import Ascending, is_one_of, order_by
+from longpoll_judge.columns.lookup import Ascending, is_one_of, order_by, run_starts
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 
 CLOSE = st.integers(-5, 12)
@@ -50,3 +50,11 @@ def test_the_order_is_by_group_and_then_by_moment_and_stable(rows: list[tuple[in
     """In order already, in order of time, or in none."""
     groups, moments = integers([group for group, _moment in rows]), integers([moment for _group, moment in rows])
     assert order_by(groups, moments).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+
+
+@given(rows=ROWS | ROWS.map(sorted))
+def test_a_run_begins_where_any_column_changes(rows: list[tuple[int, int]]) -> None:
+    """With the first row, if there is one."""
+    columns = [integers([row[place] for row in rows]) for place in range(2)]
+    wanted = [place for place, row in enumerate(rows) if place == 0 or row != rows[place - 1]]
+    assert run_starts(*columns).tolist() == wanted

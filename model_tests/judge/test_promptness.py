@@ -106,7 +106,7 @@ def case_of(ones: tuple[One, ...], *, answers_on_stop: bool, is_white_box: bool)
         ),
         log=SimpleNamespace(is_white_box=is_white_box),
         matchings=[matching],
-        by_expression=lambda _question: [np.where(is_there, each, NEVER) for each in visible],
+        first_visible=tuple(np.where(is_there, each, NEVER) for each in visible),
         is_unread=lambda wanted, _first_ns, _last_ns: wanted & unread,
         message_rows=lambda message: [1000 + message],
         **flags,

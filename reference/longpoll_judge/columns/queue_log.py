@@ -52,16 +52,31 @@ class Growth:
 
     def end_at_least(self, moment_ns: Integers) -> Integers:
         """The end that was certainly reached before each moment."""
-        return self._highest(self.before_ns, moment_ns, "left")
+        return _highest(self._by_before, moment_ns, "left")
 
     def end_at_most(self, moment_ns: Integers) -> Integers:
         """The end that may have been reached at each moment."""
-        return self._highest(self.after_ns, moment_ns, "right")
+        return _highest(self._by_after, moment_ns, "right")
 
-    def _highest(self, times: Integers, moment_ns: Integers, side: Any) -> Integers:
-        order = np.argsort(times, kind="stable")
-        highest = np.concatenate(([0], np.maximum.accumulate(self.end[order])))
-        return highest[np.searchsorted(times[order], moment_ns, side=side)].astype(np.int64)
+    @cached_property
+    def _by_before(self) -> tuple[Integers, Integers]:
+        return _highest_by(self.before_ns, self.end)
+
+    @cached_property
+    def _by_after(self) -> tuple[Integers, Integers]:
+        return _highest_by(self.after_ns, self.end)
+
+
+def _highest_by(times: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """The moments ascending, and the highest end before the first of them, and up to each."""
+    order = np.argsort(times, kind="stable")
+    return times[order], np.concatenate(([0], np.maximum.accumulate(end[order])))
+
+
+def _highest(by_time: tuple[Integers, Integers], moment_ns: Integers, side: Any) -> Integers:
+    times, highest = by_time
+    found: Integers = highest[np.searchsorted(times, moment_ns, side=side)]
+    return found
 
 
 @frozen(eq=False)
@@ -84,7 +99,8 @@ class QueueLog:
 
     def may_be_there(self, offset: Integers) -> NDArray[np.bool_]:
         """Whether a message with each offset was, or may have been, seen."""
-        return self.is_known(offset) | np.isin(offset, self.perhaps)
+        known = self.is_known(offset)
+        return known | np.isin(offset, self.perhaps) if len(self.perhaps) else known
 
     @property
     def base(self) -> int:

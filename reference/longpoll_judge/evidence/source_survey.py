@@ -83,12 +83,22 @@ class SourceSurvey(msgspec.Struct):
     """The brokers that its events name."""
 
 
-def survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers) -> SourceSurvey:
-    """The survey of a source's events in one slice, in any order; each stands for the numbers `sequence` to `last`."""
+def survey_source(
+    sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers | None = None
+) -> SourceSurvey:
+    """The survey of a source's events in one slice, in any order.
+
+    Each stands for the numbers from `sequence` to `last`; for its own alone where `last` is None.
+    """
+    # Inside a broker every moment is exact as a rule: what is known of one end of the intervals is of the other too.
+    is_exact = np.array_equal(after_ns, before_ns)
     if (sequence[1:] < sequence[:-1]).any():
         order = np.argsort(sequence, kind="stable")
-        sequence, after_ns, before_ns, last = sequence[order], after_ns[order], before_ns[order], last[order]
-    latest_ns = np.maximum.accumulate(after_ns)
+        sequence, after_ns = sequence[order], after_ns[order]
+        before_ns = after_ns if is_exact else before_ns[order]
+        last = None if last is None else last[order]
+    last = sequence if last is None else last
+    latest_ns = _highest_so_far(after_ns)
     seen = SourceSurvey(
         runs=_runs(sequence, last, after_ns, before_ns), first_ns=int(after_ns.min()), last_ns=int(latest_ns[-1])
     )
@@ -97,13 +107,20 @@ def survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers, l
     seen.spans = [Span(*ends, seen.first_ns, seen.last_ns, before_min_ns, before_max_ns)]
     if len(sequence) > 1:
         back_ns = latest_ns[:-1] - before_ns[1:]
-        is_back = back_ns > CLOCK_STEP_NS
-        if is_back.any():
+        back_max_ns = int(back_ns.max())
+        if back_max_ns > CLOCK_STEP_NS:
+            is_back = back_ns > CLOCK_STEP_NS
             seen.steps = int(np.count_nonzero(is_back & ~np.append(False, is_back[:-1])))
-            seen.step_ns = int(back_ns.max())
-        seen.is_inverted = bool((back_ns > 0).any())
-        seen.disorder_ns = max(int((np.maximum.accumulate(before_ns)[:-1] - after_ns[1:]).max()), 0)
+            seen.step_ns = back_max_ns
+        seen.is_inverted = back_max_ns > 0
+        late_max_ns = back_max_ns if is_exact else int((_highest_so_far(before_ns)[:-1] - after_ns[1:]).max())
+        seen.disorder_ns = max(late_max_ns, 0)
     return seen
+
+
+def _highest_so_far(values: Integers) -> Integers:
+    """Of each place the highest value up to it; to see that values rise already costs a fraction of going through."""
+    return np.maximum.accumulate(values) if (values[1:] < values[:-1]).any() else values
 
 
 def whole_of(seen: SourceSurvey) -> SourceSurvey:

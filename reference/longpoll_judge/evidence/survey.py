@@ -16,6 +16,7 @@ import pyarrow as pa
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.columns.lookup import run_starts
 from longpoll_judge.contract.result import Gap
 from longpoll_judge.evidence.anew import Anew, begun_anew, broker_holes, deletions, lasting
 from longpoll_judge.evidence.attendance import (
@@ -233,10 +234,11 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     brokers, broker_names = coded(table, "broker")
     sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
     is_hold = are_of(codes, names, {"hold"})
-    last = sequence + _left_out(table, are_of(codes, names, {"omitted"}))
+    is_omitted = are_of(codes, names, {"omitted"})
+    last = sequence + _left_out(table, is_omitted) if is_omitted.any() else None
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         mine = source_codes == code if len(source_names) > 1 else slice(None)
-        seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], last[mine])
+        seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], None if last is None else last[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
         seen.brokers = {broker_names[number] for number in np.flatnonzero(np.bincount(brokers[mine])).tolist()} - {""}
         seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
@@ -262,10 +264,13 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
 
 def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str, int]]:
     """The queues that the flagged events name."""
+    rows = np.flatnonzero(flags)
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
-    pairs = brokers[flags].astype(np.int64) * len(topic_names) + topics[flags]
-    numbers = table["queue"].to_numpy()[flags]
+    numbers = table["queue"].to_numpy()
+    # Where the events of a queue lie together, the first of them stands for all.
+    rows = rows[run_starts(brokers[rows], topics[rows], numbers[rows])]
+    pairs, numbers = brokers[rows].astype(np.int64) * len(topic_names) + topics[rows], numbers[rows]
     found: set[tuple[str, str, int]] = set()
     for pair in np.flatnonzero(np.bincount(pairs)).tolist():
         broker, topic = divmod(pair, len(topic_names))
@@ -275,9 +280,7 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
-    """How many numbers after its own each event stands for: 0 but where an excerpt leaves events out."""
-    if not flags.any():
-        return np.zeros(len(table), dtype=np.int64)
+    """How many numbers after its own each event stands for: 0 but where an excerpt leaves events out, by the flags."""
     return np.where(flags, np.clip(table["lost_count"].to_numpy(), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
 
 

@@ -128,8 +128,15 @@ def _parse_fast(content: bytes) -> pa.Table | None:
 
 def is_in_range(table: pa.Table) -> bool:
     """Whether every interval is one and every number is small enough to be reckoned with."""
-    if compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py():
-        return False
+    return are_intervals(table) and _are_small(table)
+
+
+def are_intervals(table: pa.Table) -> bool:
+    """Whether no event ends before it begins."""
+    return not compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py()
+
+
+def _are_small(table: pa.Table) -> bool:
     numbers = [table[name] for name in INTEGER_FIELDS if name in table.column_names]
     if "offsets" in table.column_names:
         numbers.append(compute.list_flatten(table["offsets"]))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.files import first_line, is_uri, to_arrow
-from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, is_in_range
+from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, are_intervals, is_in_range
 from longpoll_judge.read.schema import (
     EVENT_SCHEMA,
     INTEGER_FIELDS,
@@ -76,7 +76,8 @@ def read_row_groups(
         schema = metadata.schema.to_arrow_schema()
         names = [name for name in EVENT_SCHEMA.names if name in schema.names]
         groups = [metadata.row_group(number) for number in range(first, end)]
-        is_partial = columns is not None and set(columns) <= set(names) and all(map(_is_sound, groups))
+        is_sound = all(map(_is_sound, groups))
+        is_partial = columns is not None and set(columns) <= set(names) and is_sound
         if is_partial:
             names = list(columns or names)
         texts = [name for name in NAMES if name in schema.names and schema.field(name).type == pa.string()]
@@ -87,7 +88,8 @@ def read_row_groups(
         absent = [name for name in REQUIRED if name not in names]
         if absent:
             return _nothing(path, len(table), f"the column {absent[0]} is missing")
-        return _without_bad_rows(fill_present(table) if is_partial else fill(table), path, sum(rows[:first]))
+        table = fill_present(table) if is_partial else fill(table)
+        return _without_bad_rows(table, path, sum(rows[:first]), is_sound=is_sound)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError) as error:
         return _nothing(path, 1, f"row groups {first} to {end - 1} cannot be read: {first_line(error)}")
 
@@ -100,17 +102,24 @@ def _is_sound(group: Any) -> bool:
             seen = column.statistics
             if column.num_values and (seen is None or not (seen.has_min_max or seen.null_count == column.num_values)):
                 return False
-            if seen is not None and seen.has_min_max and max(abs(seen.min), abs(seen.max)) >= INTEGER_LIMIT:
+            if seen is not None and seen.has_min_max and not all(map(_is_small, (seen.min, seen.max))):
                 return False
     return True
+
+
+def _is_small(number: Any) -> bool:
+    """Whether it is a number in range; of a column of another type, as of moments, statistics tell none."""
+    return isinstance(number, int) and abs(number) < INTEGER_LIMIT
 
 
 def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]]:
     return EVENT_SCHEMA.empty_table(), [Damage(path, -1, reason, count)]
 
 
-def _without_bad_rows(table: pa.Table, path: str, first_row: int) -> tuple[pa.Table, list[Damage]]:
-    if all(table[name].null_count == 0 for name in REQUIRED) and is_in_range(table):
+def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: bool) -> tuple[pa.Table, list[Damage]]:
+    """The rows that are events; where the numbers are known to be sound they are not all looked at again."""
+    is_filled = all(table[name].null_count == 0 for name in REQUIRED)
+    if is_filled and (are_intervals(table) if is_sound else is_in_range(table)):
         return table, []
     bad = np.zeros(len(table), dtype=np.bool_)
     for name in REQUIRED:

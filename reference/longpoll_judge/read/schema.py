@@ -6,7 +6,7 @@ out where the rows come from (`source`) and what they mean (`steps`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -53,24 +53,24 @@ INTEGER_LIMIT: Final = 1 << 61
 """Times and offsets stay below this in size, so that sums and differences of two of them fit an int64."""
 
 
-def fill(table: pa.Table) -> pa.Table:
-    """The table with every column of `EVENT_SCHEMA`, in its types, and defaults in place of nulls and missing columns.
+def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table:
+    """The table with these columns of `EVENT_SCHEMA`, in its types, and defaults in place of nulls and missing columns.
 
     Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` where a column cannot be of its type.
     """
+    schema = pa.schema([EVENT_SCHEMA.field(name) for name in names])
     columns = []
-    for column in EVENT_SCHEMA:
+    for column in schema:
         if column.name in table.column_names:
             columns.append(_filled(table[column.name], column))
         else:
             columns.append(_constant(DEFAULTS.get(column.name), column.type, len(table)))
-    return pa.table(columns, schema=EVENT_SCHEMA)
+    return pa.table(columns, schema=schema)
 
 
 def fill_present(table: pa.Table) -> pa.Table:
     """The table with defaults in place of nulls; columns that it does not have stay away."""
-    fields = [EVENT_SCHEMA.field(name) for name in table.column_names]
-    return pa.table([_filled(table[field.name], field) for field in fields], schema=pa.schema(fields))
+    return fill(table, table.column_names)
 
 
 def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
@@ -127,7 +127,7 @@ def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.Strin
 
 def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
     """Which of the texts are not empty."""
-    return np.asarray(compute.not_equal(texts, "").to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return np.asarray(compute.binary_length(texts)) > 0
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Leaves out the rules that these are measured by (`rightness`).
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -39,28 +40,35 @@ class Answers:
     owner: Integers
     """For each place of `body`, the answer it belongs to."""
 
-    @property
+    @cached_property
     def asked(self) -> Integers:
         """The offset each pull asked for."""
         return self.case.pulls.offset[self.pull]
 
-    @property
+    @cached_property
     def last(self) -> Integers:
         """The body's last offset; -1 when it is empty."""
         return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first + self.body_count - 1, -1)]
 
-    @property
+    @cached_property
     def received_after_ns(self) -> Integers:
         """The earliest moment of the read."""
         return self.case.pulls.received_after_ns[self.pull]
 
-    @property
+    @cached_property
     def answered_before_ns(self) -> Integers:
         """The latest moment of the read."""
         return self.case.pulls.answered_before_ns[self.pull]
 
+    @cached_property
+    def matching_least(self) -> Integers:
+        """How many messages match, at the least, of those from the offset that was asked for to the next one."""
+        return matching_counts(self, self.asked, np.maximum(self.next, self.asked))[0]
+
     def any_in_body(self, flags: Booleans) -> Booleans:
         """Whether any place of each answer's body is flagged."""
+        if not flags.any():
+            return np.zeros(len(self.pull), dtype=np.bool_)
         return np.bincount(self.owner[flags], minlength=len(self.pull)) > 0
 
 
@@ -124,7 +132,5 @@ def matching_counts(answers: Answers, first: Integers, end: Integers) -> tuple[I
 def first_visible_before(answers: Answers) -> Integers:
     """When the first matching message at or after each asked offset was visible at the latest, for certain."""
     slack_ns = answers.case.log.slack_ns
-    _after, before = answers.case.by_expression(
-        lambda matching, mine: matching.first_visible(answers.case.pulls.offset[mine])
-    )
+    _after, before = answers.case.first_visible
     return np.minimum(before[answers.pull] + slack_ns, NEVER)

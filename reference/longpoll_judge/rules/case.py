@@ -100,6 +100,12 @@ class Case:
         return known[self.pulls.expression] if len(known) else np.zeros(0, dtype=np.bool_)
 
     @cached_property
+    def first_visible(self) -> tuple[Integers, Integers]:
+        """Between which moments the first message that each pull takes became visible; `NEVER` where undecidable."""
+        after_ns, before_ns = self.by_expression(lambda matching, mine: matching.first_visible(self.pulls.offset[mine]))
+        return after_ns, before_ns
+
+    @cached_property
     def missing(self) -> dict[str, Booleans]:
         """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
         pulls, events = self.pulls, self.events

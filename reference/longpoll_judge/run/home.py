@@ -186,7 +186,7 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
         return np.ones(len(pulls), dtype=np.bool_)
     settled_ns = pulls.answered_before_ns
     if not pulls.is_answered.all():
-        _after, visible_ns = case.by_expression(lambda matching, mine: matching.first_visible(pulls.offset[mine]))
+        _after, visible_ns = case.first_visible
         settled_ns = np.where(pulls.is_answered, settled_ns, visible_ns)
     first = np.minimum(pulls.received_after_ns, settled_ns) - log.slack_ns
     last = np.maximum(pulls.received_after_ns, settled_ns)

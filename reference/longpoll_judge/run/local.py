@@ -17,6 +17,7 @@ import pyarrow as pa
 from attrs import define, field, frozen
 
 from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
+from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
 from longpoll_judge.read.schema import fill
@@ -129,5 +130,6 @@ class LocalEngine:
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[LocalReading]:
         """See `job.Engine.read`."""
+        keep_freed_memory()
         with open_spill() as spill:
             yield LocalReading(slices, self, spill, self.kept)

@@ -109,14 +109,14 @@ def judge_case(case: Case) -> pa.Table:
     """Judge requests that are joined already."""
     name, events, log_events = case.name, case.events, case.log_events
     promptness = judge_promptness(case)
-    latencies = [_latency("wake", promptness.wake_ns), _latency("late", promptness.late_ns)]
+    latencies = _latencies({"wake": promptness.wake_ns, "late": promptness.late_ns})
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
     rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
     for group in steady(_groups(case, promptness.suspects), name, events, case.context):
         rows += _findings(name, events, log_events, group, case.context)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
-    return pa.concat_tables([as_table(rows), *latencies])
+    return pa.concat_tables([as_table(rows), latencies])
 
 
 MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
@@ -237,16 +237,19 @@ def _request(events: Events, rows: list[int]) -> str:
     return ""
 
 
-def _latency(kind: str, latency_ns: Integers) -> pa.Table:
-    """Rows that count latencies, made by column: there are hundreds for each queue and stretch."""
-    if not len(latency_ns):
+def _latencies(measured: Mapping[str, Integers]) -> pa.Table:
+    """Rows that count latencies by kind, made by column: there are hundreds for each queue and stretch."""
+    columns = []
+    for kind, latency_ns in measured.items():
+        if len(latency_ns):
+            buckets, counts = bucket_counts(latency_ns)
+            columns.append((pa.repeat(kind, len(buckets)), buckets, counts))
+            columns.append((pa.array([f"{kind}_max"]), np.zeros(1, dtype=np.int64), latency_ns.max(keepdims=True)))
+    if not columns:
         return RESULT_SCHEMA.empty_table()
-    buckets, counts = bucket_counts(latency_ns)
-    kinds = pa.DictionaryArray.from_arrays(
-        np.repeat(np.array([0, 1], dtype=np.int8), [len(buckets), 1]), [kind, f"{kind}_max"]
-    )
-    columns = [kinds.dictionary_decode(), np.append(buckets, 0), np.append(counts, latency_ns.max())]
-    return pa.table([*columns, pa.repeat("", len(kinds))], RESULT_SCHEMA)
+    kinds, *numbers = zip(*columns, strict=True)
+    numbers = [pa.array(np.concatenate(arrays)) for arrays in numbers]
+    return pa.table([pa.concat_arrays(kinds), *numbers, pa.repeat("", len(numbers[0]))], RESULT_SCHEMA)
 
 
 def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:

@@ -48,9 +48,7 @@ def judge_promptness(case: Case) -> Promptness:
 
 def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
-    visible_after, visible_before = case.by_expression(
-        lambda matching, mine: matching.first_visible(pulls.offset[mine])
-    )
+    visible_after, visible_before = case.first_visible
     code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
     # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)

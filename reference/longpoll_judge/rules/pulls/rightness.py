@@ -34,7 +34,6 @@ from longpoll_judge.rules.answers import (
     OFFSET_ILLEGAL,
     Answers,
     first_visible_before,
-    matching_counts,
     pull_results,
     takes_everything,
     wrong_tags,
@@ -225,7 +224,7 @@ def _found(answers: Answers) -> list[Rule]:
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
-    matching_least, _most = matching_counts(answers, first, end)
+    matching_least = answers.matching_least
     # More messages that match lie in what was passed over than the body carries, even by the least count.
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
 
@@ -270,7 +269,7 @@ def _not_found(answers: Answers) -> list[Rule]:
     is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
     illegal = answers.code == OFFSET_ILLEGAL
-    matching_least, _most = matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
+    matching_least = answers.matching_least
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
     # Too high leads to the end, or as in 4.9 to the beginning where that is 0; too low leads to the beginning.
@@ -381,10 +380,11 @@ def _measured(answers: Answers) -> Booleans:
     From outside a message is visible for certain only a while after it was acknowledged.
     """
     case = answers.case
+    if case.log.is_white_box or not case.context.settable:
+        return np.zeros(len(answers.pull), dtype=np.bool_)
     sources, names = case.events.codes("source", case.pulls.row[answers.pull])
-    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
-    found: Booleans = settable & (not case.log.is_white_box)
-    return found
+    settable: Booleans = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    return settable
 
 
 def _name(answers: Answers, answer: int) -> str:
@@ -443,8 +443,10 @@ def judge_order(case: Case) -> list[Suspects]:
     rows = events.rows("answer_sent")
     read = pulls.answer_row[pulls.is_answered]
     read = read[is_one_of(events.integers("code", read), PULL_RESULTS)]
+    is_left = np.ones(len(events), dtype=np.bool_)
+    is_left[read] = False
     # Without those of which `judge_rightness` says it, and without damaged ones, which may be another request's.
-    rows = rows[(events.request_key[rows] >= 0) & ~np.isin(rows, read) & ~case.is_damaged[rows]]
+    rows = rows[(events.request_key[rows] >= 0) & is_left[rows] & ~case.is_damaged[rows]]
     asked = events.answer_to(events.request_key[rows], "request_received")
     early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
     request_of = dict(zip(rows.tolist(), asked.tolist(), strict=True))
