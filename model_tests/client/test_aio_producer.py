@@ -417,3 +417,39 @@ def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
         expected = plain.written(parcel.code, opaque, header, parcel.body, one_way=False)
         written = [templates.head(parcel, opaque % 3, opaque), parcel.body]
         assert b"".join(written) == b"".join(expected)
+
+
+def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> None:
+    """The next pull is served while a listener has what the last one brought."""
+    sent: list[bytes] = []
+
+    class Watched(connection.AsyncConnection):
+        """Keeps what it has sent."""
+
+        def _flush(self) -> None:
+            sent.extend(bytes(part) for part in self._batch)
+            super()._flush()
+
+    def answer(peer: Peer, command: Command) -> None:
+        if command.code != 12:
+            peer.answer(command)
+
+    async def story() -> list[bool]:
+        with ScriptedServer(answer) as server:
+            link = await Watched.open(RUNTIME, server.host, server.port)
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+            seen: list[bool] = []
+
+            def told(_answer: object) -> None:
+                loop.call_soon(lambda: seen.append(any(b'"code":77' in part for part in sent)))
+                link.call_async(77, callback=lambda _answer: ended.set_result(None))
+
+            # One that is alone does not wait for the turn's end anyway.
+            link.call_async(12, callback=lambda _answer: None)
+            link.call_async(11, callback=told)
+            await asyncio.wait_for(ended, PATIENCE_S)
+            await link.close()
+            return seen
+
+    assert asyncio.run(story()) == [True]

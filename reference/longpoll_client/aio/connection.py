@@ -273,6 +273,8 @@ class AsyncConnection(asyncio.Protocol):
         except FAULTS as error:
             log.exception("what %s sent could not be served", self.address)
             self._give_up(ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}"))
+        # What the answers have led to, the next pulls most likely, goes before a listener has what they brought.
+        self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""

@@ -39,6 +39,9 @@ FLOW_CONTROL_RETRY_S: Final = 0.02
 """`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`."""
 BEHIND_RETRY_S: Final = 0.2
 """When to ask again after an answer that says to ask at once and leads no further."""
+# `|` on an IntFlag costs more than all else of a header.
+_PULLS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION)
+_PULLS_AND_COMMITS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION | PullSysFlag.COMMIT_OFFSET)
 _RESULTS: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -328,16 +331,16 @@ class Puller:
 
     def _header(self) -> PullMessageRequestHeader:
         offset_done = self._cached.offset_done
-        flag = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
+        flag = _PULLS
         if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
-            flag |= PullSysFlag.COMMIT_OFFSET
+            flag = _PULLS_AND_COMMITS
         return PullMessageRequestHeader(
             consumer_group=self._settings.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._cached.offset_next,
             max_msg_nums=1 if self._is_alone else self._settings.batch_count_max,
-            sys_flag=int(flag),
+            sys_flag=flag,
             commit_offset=offset_done if self._settings.commits else 0,
             suspend_timeout_millis=self._settings.hold_ms,
             sub_version=self._subscription.sub_version,
