@@ -121,16 +121,12 @@ class Workers:
         self._tasks: deque[Callable[[], None]] = deque()
         self._idle_count = 0
         self._is_waking = False
-        self._stopping = runtime.event()
+        self.is_stopping = False
+        """Whether tasks that run are to end soon."""
         self._threads: list[Thread] = []
         self._stopper: Thread | None = None
         """The thread whose task has called `stop`."""
         self._then: Callable[[], None] = lambda: None
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether tasks that run are to end soon."""
-        return self._stopping.is_set()
 
     def start(self) -> None:
         """Start the threads."""
@@ -173,7 +169,7 @@ class Workers:
 
         Called by a task, this returns at once, and the rest is done on its thread when the task has ended.
         """
-        self._stopping.set()
+        self.is_stopping = True
         self.submit_all([_nothing] * len(self._threads))
         self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
         self._then = lambda: self._end(timeout_s, then)
@@ -197,9 +193,9 @@ class Workers:
 
     def _run(self) -> None:
         failed = f"a listener's thread of group {self._group} failed at its task"
-        while not self._stopping.is_set():
+        while not self.is_stopping:
             task = self._take()
-            if not self._stopping.is_set():
+            if not self.is_stopping:
                 with KeepGoing(log, failed):
                     task()
         if self._stopper is not None and self._stopper.is_current():
