@@ -27,11 +27,15 @@ PIECES: Final = 9
 US: Final = 1_000
 MS: Final = 1_000_000
 PULLS: Final = 60
+SMALL_PULLS: Final = 24
+SMALL_SEED: Final = 2
+SMALL: Final = [(8, True), (9, False)]
+"""The highest limit that such a crowd breaks, and the one above (`limits_of`)."""
 
 
-def held_events(chance: random.Random) -> Iterator[dict[str, Any]]:
+def held_events(chance: random.Random, pulls: int) -> Iterator[dict[str, Any]]:
     """What some pulls go through in a hold table, each event between two moments; anything may take a pull out."""
-    for number in range(PULLS):
+    for number in range(pulls):
         at = chance.randrange(2_000) * MS
         place: dict[str, Any] = {"topic": "T", "queue": 0, "request": f"r{number}", "connection": f"c{number}"}
         asked = {"code": 11, "may_hold": True, "timeout_ms": 500, "expression": "*", "expression_type": "TAG"}
@@ -58,10 +62,10 @@ def held_events(chance: random.Random) -> Iterator[dict[str, Any]]:
         yield {"event": "answer_sent", **moment(0, 5), **place, **told}
 
 
-def crowd(seed: int) -> list[Event]:
+def crowd(seed: int, pulls: int = PULLS) -> list[Event]:
     """A record of a hold table, in the order in which it was written."""
     chance = random.Random(seed)
-    made = sorted(held_events(chance), key=lambda event: int(event["before_ns"]))
+    made = sorted(held_events(chance, pulls), key=lambda event: int(event["before_ns"]))
     first, last = {"after_ns": -1, "before_ns": -1}, {"after_ns": 10**10, "before_ns": 10**10}
     made = [{"event": "source_started", **first}, *made, {"event": "source_stopped", **last}]
     return [Event(**fields, source=SOURCE, broker=BROKER, sequence=number) for number, fields in enumerate(made)]
@@ -104,20 +108,33 @@ def is_broken(events: list[Event], limit: int, directory: Path) -> bool:
     return any(one.verdict == "violated" for one in found)
 
 
+def check(history: Path, seed: int, kept: Path | None, pieces: int = PIECES) -> bool:
+    """Whether the limit is broken; told while it grows as the whole tells it, and nothing is left to the end."""
+    whole = about_limits(judge([history], engine="local"))
+    told, last = grown(history, seed, kept, pieces)
+    mine = {name: one for name, one in told.items() if one.property == HOLD_LIMIT_KEPT}
+
+    assert [one.id for one in about_limits(last)] == [one.id for one in whole]
+    assert [one.why for one in about_limits(last)] == [one.why for one in whole]
+    assert mine.keys() == {one.id for one in whole if one.verdict == "violated"}
+    assert not [gap for gap in last.gaps if "held" in str(gap["why"]) or "limit" in str(gap["why"])]
+    return bool(mine)
+
+
+@pytest.mark.parametrize(("limit", "is_over"), SMALL)
+def test_a_small_crowd_is_told_as_the_whole_tells_it(limit: int, is_over: bool, tmp_path: Path) -> None:
+    """Of the highest limit that it breaks, and of the one above."""
+    assert check(limited(crowd(SMALL_SEED, SMALL_PULLS), limit, tmp_path / "history"), SMALL_SEED, None, 3) is is_over
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_a_crowd_is_told_as_the_whole_tells_it(seed: int, tmp_path: Path) -> None:
     """Of a limit that is just broken, and of one that is just kept, by one follower and by one killed each time."""
     events, history = crowd(seed), tmp_path / "history"
-    for limit in limits_of(events, tmp_path / "found"):
-        whole = about_limits(judge([limited(events, limit, history)], engine="local"))
+    for is_over, limit in zip((True, False), limits_of(events, tmp_path / "found"), strict=True):
         for kept in (None, tmp_path / f"{limit}{STATE_FILE}"):
-            told, last = grown(history, seed, kept)
-            mine = {name: one for name, one in told.items() if one.property == HOLD_LIMIT_KEPT}
-            assert [one.id for one in about_limits(last)] == [one.id for one in whole]
-            assert [one.why for one in about_limits(last)] == [one.why for one in whole]
-            assert mine.keys() == {one.id for one in whole if one.verdict == "violated"}
-            assert not [gap for gap in last.gaps if "held" in str(gap["why"]) or "limit" in str(gap["why"])]
+            assert check(limited(events, limit, history), seed, kept) is is_over
 
 
 @pytest.mark.parametrize("limit", [5, 12])

@@ -22,8 +22,8 @@ from longpoll_judge.errors import CheckpointError
 from longpoll_judge.read.source import find, read_slice
 from longpoll_judge.rules.across import rows_where
 from longpoll_judge.run import follow as following
-from longpoll_judge.run.follow import Steps, follow
-from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, write_state
+from longpoll_judge.run.follow import Parts, Steps, follow
+from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, sum_before, write_state
 from longpoll_judge.run.growing.queues import Growing
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import Load
@@ -136,7 +136,7 @@ def test_a_part_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     directory = written(simulated(1, EVENTS), tmp_path / "history")
     part = directory / "part-0.ndjson"
     end = part.stat().st_size
-    write_state(tmp_path / STATE_FILE, State(Growing(100.0, 50.0), {str(part): end}))
+    write_state(tmp_path / STATE_FILE, State(Growing(100.0, 50.0), {str(part): (end, sum_before(str(part), end))}))
     read_state(tmp_path / STATE_FILE, Growing(100.0, 50.0))
     part.write_bytes(part.read_bytes().replace(b'"sequence":', b'"sequencE":'))
     with pytest.raises(CheckpointError, match=r"is not what was judged before; remove .*judging.state"):
@@ -144,6 +144,34 @@ def test_a_part_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     part.unlink()
 
     assert read_state(tmp_path / STATE_FILE, Growing(100.0, 50.0)) is not None
+
+
+def test_a_part_that_is_written_anew_while_it_is_kept_is_refused_later(tmp_path: Path) -> None:
+    """What tells that it is the same is made when it is read, and not again whenever it is kept."""
+    part, kept = tmp_path / "part-0.ndjson", tmp_path / STATE_FILE
+    part.write_bytes(b"one\ntwo\n")
+    steps = Steps.begun(LIMITS, kept)
+    steps.ends[str(part)] = part.stat().st_size
+    steps.keep(is_last=True)
+    assert Steps.begun(LIMITS, kept).ends == steps.ends
+    part.write_bytes(b"one\nTWO\n")
+    steps.keep(is_last=True)
+    with pytest.raises(CheckpointError, match="is not what was judged before"):
+        Steps.begun(LIMITS, kept)
+
+
+def test_a_part_that_was_written_anew_is_counted_once_for_each_time(tmp_path: Path) -> None:
+    """Not again with each line that comes after that."""
+    part, parts = tmp_path / "part-0.ndjson", Parts()
+    ends = {str(part): 8}
+
+    def are_anew(content: bytes) -> int:
+        part.write_bytes(content)
+        return parts.are_anew({str(part): len(content)}, ends)
+
+    read, anew, again = b"one\ntwo\n", b"one\nTWO\nthree\n", b"ONE\nTWO\nthree\nseven\n"
+    assert [are_anew(content) for content in (read, read + b"more\n")] == [0, 0]
+    assert [are_anew(content) for content in (anew, anew + b"more\n", again, again + b"more\n")] == [1, 0, 1, 0]
 
 
 def test_what_is_kept_is_there_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 
 from longpoll.shown.following.tell import Places, Teller, open_teller
 from longpoll_judge.contract import identity
@@ -17,6 +17,7 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
 from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress
+from longpoll_judge.run.growing.told import left_to_the_end
 from longpoll_judge.run.job import judge
 from longpoll_judge.show import stream as stream_module
 from longpoll_judge.show.checkpoint import POSTED_FILE, TOLD_FILE, open_checkpoint
@@ -321,3 +322,21 @@ def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
 
     assert so_far.verdict == "invalid"
     assert result.findings[0].clause in so_far.sentence()
+
+
+def test_what_is_told_at_the_end_only_is_said_once(tmp_path: Path) -> None:
+    """However often it is judged, and however the count changes; and what else is missing is not among it."""
+    directory = tmp_path / "history"
+    directory.mkdir()
+    write(directory, simulate(Load(events=40, timeout_ms=60)), simulated_meta())
+    said: list[str] = []
+    result = judge([directory], engine="local")
+    gap = {"clause": "", "kind": "damage", "source": "", "count": 1, "why": "a damaged line"}
+    with open_teller(Places(), Progress([absolute(directory)]), LIMITS, said.append) as teller:
+        for counts in ({}, {"commits": 1}, {"commits": 2, "old pulls": 1}):
+            left = [asdict(one) for one in left_to_the_end(counts)]
+            teller.tell(msgspec.structs.replace(result, gaps=[gap, *left]))
+
+    assert [line for line in said if "at the end" in line] == [
+        "told at the end only: commits", "told at the end only: old pulls",
+    ]  # fmt: skip

@@ -264,7 +264,8 @@ class Steps:
             return cls(growing, limits, kept, engine)
         shown = {(finding.id, finding.why): finding for finding in found.shown}
         picked = Picked(found.seen, found.untold)
-        return cls(found.growing, limits, kept, engine, ends=found.ends, shown=shown, picked=picked)
+        ends, parts = {part: end for part, (end, _sum) in found.ends.items()}, Parts(found.ends)
+        return cls(found.growing, limits, kept, engine, ends=ends, shown=shown, picked=picked, parts=parts)
 
     def keep(self, *, is_last: bool = False) -> None:
         """Put on disk what was judged, if it is time; raises OSError."""
@@ -272,7 +273,10 @@ class Steps:
         if self.kept is None or (begun_s < self.keep_next_s and not is_last):
             return
         shown = list(self.shown.values())
-        write_state(self.kept, State(self.growing, self.ends, shown, self.picked.seen, self.untold))
+        # As they were when they were read: what is written anew meanwhile is found out by who goes on from here.
+        self.parts.note(self.ends)
+        ends = {part: self.parts.known[part] for part in self.ends}
+        write_state(self.kept, State(self.growing, ends, shown, self.picked.seen, self.untold))
         now_s = time.monotonic()
         self.keep_next_s = now_s + max(KEEP_S, KEEP_SHARE * (now_s - begun_s))
 

@@ -101,7 +101,7 @@ class _Kept(msgspec.Struct):
     wake_ms: float
     late_ms: float
     ends: dict[str, tuple[int, int]]
-    """By part: where the next look begins, and what tells that it is still the same (`sum_before`)."""
+    """As those of a `State`."""
     shown: list[Finding]
     seen: list[str]
     untold: int
@@ -126,8 +126,8 @@ class State:
     """What is kept of a follower."""
 
     growing: Growing
-    ends: dict[str, int] = field(factory=dict)
-    """By part: where the next look begins."""
+    ends: dict[str, tuple[int, int]] = field(factory=dict)
+    """By part: where the next look begins, and what tells that it is what was read (`sum_before`)."""
     shown: list[Finding] = field(factory=list)
     seen: set[str] = field(factory=set)
     """Names of findings that were looked at."""
@@ -185,7 +185,7 @@ def _kept(state: State) -> _Kept:
     return _Kept(
         wake_ms=growing.wake_ms,
         late_ms=growing.late_ms,
-        ends={part: (end, sum_before(part, end)) for part, end in state.ends.items()},
+        ends=state.ends,
         shown=state.shown,
         seen=sorted(state.seen),
         untold=state.untold,
@@ -249,8 +249,7 @@ def _state(kept: _Kept) -> State:
         reached=dict(kept.reached),
         settled_ns=kept.settled_ns,
     )
-    ends = {part: end for part, (end, _sum) in kept.ends.items()}
-    return State(growing, ends, kept.shown, set(kept.seen), kept.untold)
+    return State(growing, kept.ends, kept.shown, set(kept.seen), kept.untold)
 
 
 def _kept_recent(recent: Recent) -> _Recent:
