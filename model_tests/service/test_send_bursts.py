@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
 
 from longpoll_broker.fast import send_bursts
+from longpoll_broker.fast.send_bursts import SendBursts
+from longpoll_broker.service.io.channel import NO_END_NS
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
 from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.fast.send_answer import encode_send_head
+from longpoll_protocol.fast.send_request import SendCommand, read_send
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
 
@@ -147,3 +151,46 @@ def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Co
     assert [reply.ext_fields["queueOffset"] for reply in replies if reply and reply.ext_fields] == [
         str(1 + number) for number in range(40)
     ]
+
+
+def test_sends_that_cannot_be_stored_together_after_all_are_served(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their topic is deleted just then, say: each is answered, and none twice."""
+    monkeypatch.setattr(SendBursts, "_put", lambda *_: 0)
+    broker = start_broker()
+    client = connect(broker.address)
+    opaques = client.send_burst(
+        RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"%d" % number) for number in range(9)]
+    )
+    answers = [client.reply(opaque) for opaque in opaques]
+    assert [answer and answer.code for answer in answers] == [0] * 9
+    wait_until(lambda: broker.store.visible_end("T", 0) == 9)
+    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    assert [bytes(record.body) for record in records_of(pulled)] == [b"%d" % number for number in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("properties", "reads_max"), [([f"{DELAY}\x011\x02"], 2), ([""], 2), (["", "", f"{DELAY}\x011\x02"], 20)]
+)
+def test_few_sends_are_read_for_nothing(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, properties: list[str], reads_max: int
+) -> None:
+    """Those that a turn does not come to are read again, also where each turn is over after what is done first."""
+    count = [0]
+
+    def counted(header: bytes, body: memoryview) -> SendCommand | None:
+        count[0] += 1
+        return read_send(header, body)
+
+    monkeypatch.setattr("longpoll_protocol.fast.typed_connection.read_send", counted)
+    broker = start_broker()
+    bursts = broker.handler.send_bursts
+    assert bursts is not None
+    moments = itertools.cycle([0, NO_END_NS + 1])
+    bursts.now_ns = lambda: next(moments)
+    client = connect(broker.address)
+    texts = (properties * 200)[:200]
+    opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", 0, text), b"x") for text in texts])
+    assert all(client.reply(opaque) is not None for opaque in opaques)
+    assert 200 <= count[0] <= 200 * reads_max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -124,7 +125,20 @@ def test_planted_answers_that_are_all_queued_at_once_are_noticed(
     assert passes_of(connect(broker.address), broker) == 0
 
 
-def passes_of_slow_requests(client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> int:
+LONG_FIELDS: Final = {
+    RequestCode.GET_MAX_OFFSET: {"topic": "T", "queueId": "0"},
+    # A delayed message is stored by itself, also where sends come side by side.
+    RequestCode.SEND_MESSAGE_V2: send_fields("T", 0, "DELAY\x011\x02"),
+    RequestCode.PULL_MESSAGE: pull_fields("T", 5),
+}
+
+
+def passes_of_slow_requests(
+    client: RawClient,
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    code: RequestCode = RequestCode.GET_MAX_OFFSET,
+) -> int:
     """How many passes it takes to answer 20 requests of one piece that take half a turn each, by a clock of our own."""
     clock_ns, count, ended = [0], [0], broker.loops[0]._pass_ended
 
@@ -138,19 +152,25 @@ def passes_of_slow_requests(client: RawClient, broker: Broker, monkeypatch: pyte
 
     original = broker.handler._serve
     monkeypatch.setattr(broker.handler, "_serve", serve)
+    for bursts in (broker.handler.send_bursts, broker.handler.pull_bursts):
+        monkeypatch.setattr(bursts, "serve_one", serve)
+        monkeypatch.setattr(bursts, "now_ns", lambda: clock_ns[0])
     monkeypatch.setattr(broker.loops[0], "_pass_ended", count_pass)
     monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
-    opaques = client.send_burst(RequestCode.GET_MAX_OFFSET, [({"topic": "T", "queueId": "0"}, b"")] * 20)
+    opaques = client.send_burst(code, [(LONG_FIELDS[code], b"x")] * 20)
     assert all(client.reply(opaque) is not None for opaque in opaques)
     return count[0]
 
 
+@pytest.mark.parametrize("code", LONG_FIELDS, ids=lambda code: code.name)
 def test_a_connection_whose_requests_take_long_gives_way(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
-    """After its turn's time, whatever the requests were."""
+    """After its turn's time, whatever the requests were, and however they are served."""
     broker = start_broker()
-    assert passes_of_slow_requests(connect(broker.address), broker, monkeypatch) >= 6
+    client = connect(broker.address)
+    send_message(client, "T")
+    assert passes_of_slow_requests(client, broker, monkeypatch, code) >= 6
 
 
 def test_planted_turns_without_an_end_are_noticed(

@@ -81,11 +81,16 @@ class BrokerHandler:
         processors = shared.recording.of_offsets(together(rooms))
         self._serve = partial(serve, with_hooks(processors, self.hooks))
         serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
-        self.send_bursts = SendBursts(self.sending.send, self._serve) if self.reads_fields and serves_bursts else None
+        now_ns = shared.runtime.monotonic_ns
+        self.send_bursts = None
+        if self.reads_fields and serves_bursts:
+            self.send_bursts = SendBursts(self.sending.send, self._serve, now_ns)
         serves_bursts = self.pulling.pool is None and not shared.standing.is_slave
         processor = self.pulling.pull_processor
         holder = processor if isinstance(processor, QuickPullProcessor) else None
-        self.pull_bursts = PullBursts(self._serve, holder) if self.reads_fields and serves_bursts else None
+        self.pull_bursts = None
+        if self.reads_fields and serves_bursts:
+            self.pull_bursts = PullBursts(self._serve, now_ns, holder)
 
     def opened(self, channel: Channel) -> None:
         """Note a new connection."""

@@ -53,6 +53,8 @@ class PullBursts:
 
     serve_one: Callable[[Channel, Command, Outbox], None]
     """The common way of a request."""
+    now_ns: Callable[[], int]
+    """The monotonic clock."""
     holder: HoldsFollowing | None = None
     """None where each pull is looked at by itself."""
 
@@ -61,7 +63,7 @@ class PullBursts:
         connection = channel.connection
         assert isinstance(connection, TypedConnection)
         served, count = 0, READ_FIRST
-        while served < BURST_MAX and _goes_on(channel):
+        while served < BURST_MAX and self._goes_on(channel):
             following = connection.next_pulls(min(count, BURST_MAX - served))
             if not following:
                 break
@@ -72,12 +74,15 @@ class PullBursts:
             count *= 2
         return served
 
+    def _goes_on(self, channel: Channel) -> bool:
+        return not channel.gives_way and channel.queued_size <= QUEUED_SIZE_MAX and self.now_ns() <= channel.turn_end_ns
+
     def _serve(self, channel: Channel, following: Sequence[PullCommand], outbox: Outbox) -> int:
         """Serve the first of these, up to where others have their turn; how many."""
         served = 0
         # Who was given messages is behind its queue's end, and so, mostly, are its next pulls.
         is_behind = False
-        while served < len(following) and _goes_on(channel):
+        while served < len(following) and self._goes_on(channel):
             held = 0
             if self.holder is not None and not is_behind:
                 held = self.holder.hold_following(channel, following[served:], outbox)
@@ -88,10 +93,6 @@ class PullBursts:
                 is_behind = channel.queued_size > queued_size
                 served += 1
         return served
-
-
-def _goes_on(channel: Channel) -> bool:
-    return not channel.gives_way and channel.queued_size <= QUEUED_SIZE_MAX
 
 
 @frozen(eq=False)

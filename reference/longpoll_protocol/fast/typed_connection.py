@@ -36,12 +36,12 @@ class TypedConnection(Connection):
             read = read_pull(header, frame.body)
         return read or decode_frame(frame)
 
-    def next_sends(self) -> list[SendCommand]:
-        """The sends that come next and lie whole in what was received last; often none.
+    def next_sends(self, count_max: int | None = None) -> list[SendCommand]:
+        """The sends that come next and lie whole in what was received last, at most `count_max`; often none.
 
         Raises nothing: `next_event` meets whatever ends the burst.
         """
-        return self._frames.next_alike(_SEND, read_send)
+        return self._frames.next_alike(_SEND, read_send, count_max)
 
     def next_pulls(self, count_max: int) -> list[PullCommand]:
         """The same of pulls, and at most `count_max` of them."""

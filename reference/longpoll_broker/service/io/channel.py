@@ -24,6 +24,8 @@ from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
 
+NO_END_NS: Final = 1 << 62
+"""The end of a turn that has not begun: a moment that never comes."""
 FLUSH_COUNT: Final = 8
 """Commands after which a large herd of answers is sent without waiting for its end; the next part is twice as long."""
 FLUSH_COUNT_MAX: Final = 2048
@@ -101,6 +103,7 @@ class Channel:
         "received_ns",
         "request_count",
         "rest",
+        "turn_end_ns",
         "unfinished_size",
     )
 
@@ -153,6 +156,8 @@ class Channel:
         """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
         self.is_heavy = False
         """What it was answered in its last turn was much: only a few such have a turn in one pass. The loop only."""
+        self.turn_end_ns = NO_END_NS
+        """When others have their turn. The loop only."""
         self.rest: Callable[[Outbox], None] | None = None
         """What is left of the request that was begun last; done before more of what came is served. The loop only."""
 

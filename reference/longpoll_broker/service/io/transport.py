@@ -283,7 +283,7 @@ class IoLoop:
         """Have what came served, up to where the channel gives way."""
         connection, received = channel.connection, channel.handler.received
         now_ns = self._runtime.monotonic_ns
-        end_ns = now_ns() + self._turn_ns
+        end_ns = channel.turn_end_ns = now_ns() + self._turn_ns
         had_command = False
         try:
             while True:
