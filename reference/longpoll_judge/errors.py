@@ -15,6 +15,10 @@ class HistoryNotFoundError(JudgeUserError):
     """A named path holds no history."""
 
 
+class HistoryChangedError(JudgeUserError):
+    """A part of a history is not what it was, though it is still being judged."""
+
+
 class StoreNotFoundError(JudgeUserError):
     """A named path holds no RocketMQ store."""
 

@@ -64,11 +64,12 @@ class Growth:
         before, self.sizes = self.sizes, sizes_of(self.paths)
         settled = {part for part, size in self.sizes.items() if before.get(part) == size}
         history = find(self.paths, self._row_groups)
-        self._ends = ends = {
-            part: self._ends[part] if part in self._ends and before.get(part) == size else whole_end(part)
-            for part, size in self.sizes.items()
-            if kind_of(part) == NDJSON_SUFFIX
-        }
+        ends: dict[str, int] = {}
+        for part, size in list(self.sizes.items()):
+            if kind_of(part) == NDJSON_SUFFIX:
+                is_known = part in self._ends and before.get(part) == size
+                ends[part] = self._ends[part] if is_known else self._looked_at(part, size)
+        self._ends = ends
         slices = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.slices
@@ -77,6 +78,17 @@ class Growth:
         growing = self.sizes.keys() - ends.keys() - settled
         damages = [damage for damage in history.damages if damage.file not in growing]
         return attrs.evolve(history, slices=slices, damages=damages)
+
+    def _looked_at(self, part: str, size: int) -> int:
+        """How much of a part of lines is whole; one that cannot be read counts to its end, and its reader says so."""
+        try:
+            return whole_end(part)
+        except FileNotFoundError:
+            # It is gone since it was listed: as one that was not listed, so that it is noticed if it comes back.
+            del self.sizes[part]
+            return 0
+        except OSError:
+            return size
 
     def _is_whole(self, part: str, settled: Collection[str]) -> bool:
         """Whether a part that is not read by lines is there to its end; one whose contents are told is."""

@@ -23,6 +23,7 @@ import msgspec
 from attrs import asdict, define, evolve, field, frozen
 
 from longpoll_judge.contract.result import Finding, Gap, Result
+from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.growth import Growth, sizes_of
 from longpoll_judge.read.source import History
@@ -53,6 +54,8 @@ TELL_S: Final = 1.0
 TELL_SHARE: Final = 4
 """... and how many times longer it lasts until the next time than it took."""
 WRITTEN_ANEW: Final = "a part that was written anew, or cut, after it was read"
+TRIES: Final = 5
+"""How often a history is judged of which parts change meanwhile."""
 WHOLE_EVENTS: Final = 200_000
 """A history with fewer events is judged anew each time."""
 
@@ -96,16 +99,22 @@ def follow(
 
     `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
 
-    Raises `HistoryNotFoundError`, `SparkUnavailableError`, and `CheckpointError` where what was kept cannot be used.
+    Raises `HistoryNotFoundError`, `HistoryChangedError` where parts change faster than they are judged,
+    `SparkUnavailableError`, and `CheckpointError` where what was kept cannot be used.
     """
     growth = Growth(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
 
-    def judged(running: Engine, look: Look | None = None) -> Result:
+    def judged(running: Engine, look: Look | None = None, tries: int = TRIES) -> Result:
         begun_s = time.monotonic()
         history = growth.look()
         say, wake_ms, late_ms = (lambda _stage: None), limits.wake_ms, limits.late_ms
-        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, look=look)
+        try:
+            result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, look=look)
+        except HistoryChangedError:
+            if tries == 1:
+                raise
+            return judged(running, look, tries - 1)
         if progress is not None:
             progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
         return msgspec.structs.replace(result, engine=engine)

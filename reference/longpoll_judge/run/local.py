@@ -22,7 +22,8 @@ from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice, is_cheap, kind_of, read_slice
-from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table
+from longpoll_judge.run.growing.kept import sum_before
+from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table, read_again
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.spill import Spill, open_spill
@@ -41,22 +42,32 @@ class LocalReading:
     _kept: Spill | None
     """What outlives this reading."""
     _overviews: list[Overview] = field(factory=list)
+    _marks: list[int] = field(factory=list)
+    """Of each slice what tells that it is what was kept of it; made before the slice is read."""
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        looked_over = self._read_ahead([part for part in self._slices if self._known(part) is None])
-        for part in self._slices:
-            overview = self._known(part)
+        self._marks = [self._mark(part) for part in self._slices]
+        known = [self._known(number) for number in range(len(self._slices))]
+        looked_over = self._read_ahead([part for part, seen in zip(self._slices, known, strict=True) if seen is None])
+        for number, (part, seen) in enumerate(zip(self._slices, known, strict=True)):
+            overview = seen
             if overview is None:
                 table, overview = next(looked_over)
-                if not is_cheap(part):
-                    (self._kept if self._kept and stays(part) else self._spill).put(part, table, overview)
+                if self._kept and stays(part) and not is_cheap(part):
+                    self._kept.put(part, table, overview, self._marks[number])
+                elif not is_cheap(part):
+                    self._spill.put(part, table, overview)
             self._overviews.append(overview)
             yield overview.survey
 
-    def _known(self, part: Slice) -> Overview | None:
+    def _mark(self, part: Slice) -> int:
+        """A part may be replaced by another one, whose slices lie where its own did."""
+        return sum_before(part.path, part.end) if self._kept and stays(part) else 0
+
+    def _known(self, number: int) -> Overview | None:
         """What an earlier reading saw of a slice that has not changed."""
-        return self._kept.overview(part) if self._kept else None
+        return self._kept.overview(self._slices[number], self._marks[number]) if self._kept else None
 
     def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[tuple[pa.Table, Overview]]:
         """Every slice in order; no more than a few are read before they are asked for."""
@@ -84,11 +95,12 @@ class LocalReading:
 
     def _read(self, number: int) -> pa.Table:
         part = self._slices[number]
-        for spill in (self._spill, self._kept):
-            table = spill.get(part) if spill else None
-            if table is not None:
-                return table
-        return read_slice(part)[0]
+        table = self._spill.get(part)
+        if table is None and self._kept:
+            table = self._kept.get(part, self._marks[number])
+        if table is not None:
+            return table
+        return read_again(part, self._overviews[number].extent)
 
 
 def stays(part: Slice) -> bool:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from longpoll_judge.columns.batch import Integers, queue_numbers
 from longpoll_judge.columns.lookup import order_by
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_slice
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.schema import coded
@@ -59,6 +60,10 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
     """In order of time every append takes the next offset, every acknowledgement and every visible end a higher one."""
 
 
+Extent = tuple[int, int, int]
+"""How many events a slice has, and the least and the highest `after_ns`."""
+
+
 @with_table
 class Overview(msgspec.Struct, frozen=True):
     """What one slice shows."""
@@ -70,17 +75,37 @@ class Overview(msgspec.Struct, frozen=True):
     last_ns: int
     """The highest `after_ns`; `BEGINNING` of an empty slice."""
 
+    @property
+    def extent(self) -> Extent:
+        """How many events there are, and from when to when."""
+        return self.survey.event_count, self.first_ns, self.last_ns
+
 
 def overview_of(part: Slice) -> Overview:
     """Look over a slice."""
     return overview_of_table(*read_slice(part, OVERVIEW_COLUMNS))
 
 
+def read_again(part: Slice, extent: Extent) -> pa.Table:
+    """The events of a slice that was looked over and had this extent.
+
+    Raises `HistoryChangedError` where others are there now: what is known of the evidence would not hold of these.
+    """
+    table, _damages = read_slice(part)
+    if _extent(table) != extent:
+        raise HistoryChangedError(f"{part.path} changed while it was judged; judge again what is there now")
+    return table
+
+
 def overview_of_table(table: pa.Table, damages: list[Damage]) -> Overview:
     """Look over the events of a slice."""
-    after_ns = table["after_ns"].to_numpy()
-    first_ns, last_ns = int(after_ns.min(initial=NEVER)), int(after_ns.max(initial=BEGINNING))
+    _count, first_ns, last_ns = _extent(table)
     return Overview(survey_slice(table, damages), log_spans(table), first_ns, last_ns)
+
+
+def _extent(table: pa.Table) -> Extent:
+    after_ns = table["after_ns"].to_numpy()
+    return len(table), int(after_ns.min(initial=NEVER)), int(after_ns.max(initial=BEGINNING))
 
 
 def log_spans(table: pa.Table) -> list[LogSpan]:

@@ -26,26 +26,26 @@ class Spill:
     """Slices on disk, and what was seen when they were looked over."""
 
     _file: BinaryIO
-    _kept: dict[bytes, tuple[int, int, Overview]] = field(factory=dict)
-    """By key where each begins, its length, and what was seen."""
+    _kept: dict[tuple[bytes, int], tuple[int, int, Overview]] = field(factory=dict)
+    """By key and mark where each begins, its length, and what was seen."""
     _end: int = 0
 
-    def put(self, part: Slice, table: pa.Table, overview: Overview) -> None:
-        """Keep the events of a slice."""
+    def put(self, part: Slice, table: pa.Table, overview: Overview, mark: int = 0) -> None:
+        """Keep the events of a slice; a `mark` tells it from what may stand in its place another time."""
         content = encode(table)
         self._file.seek(self._end)
         self._file.write(content)
-        self._kept[key_of(part)] = (self._end, len(content), overview)
+        self._kept[key_of(part), mark] = (self._end, len(content), overview)
         self._end += len(content)
 
-    def overview(self, part: Slice) -> Overview | None:
+    def overview(self, part: Slice, mark: int = 0) -> Overview | None:
         """What was seen of a slice; None of one that is not kept."""
-        kept = self._kept.get(key_of(part))
+        kept = self._kept.get((key_of(part), mark))
         return None if kept is None else kept[2]
 
-    def get(self, part: Slice) -> pa.Table | None:
+    def get(self, part: Slice, mark: int = 0) -> pa.Table | None:
         """The events of a slice, with all columns; None of one that is not kept."""
-        kept = self._kept.get(key_of(part))
+        kept = self._kept.get((key_of(part), mark))
         if kept is None:
             return None
         start, length, _overview = kept

@@ -23,8 +23,8 @@ from longpoll_judge.columns.exchange import decode, encode
 from longpoll_judge.columns.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import Slice, read_slice
-from longpoll_judge.run.overview import Overview, overview_of
+from longpoll_judge.read.source import Slice
+from longpoll_judge.run.overview import Overview, overview_of, read_again
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, with_settings
@@ -110,13 +110,13 @@ class SparkReading:
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
         """See `job.Reading.tables`; they are read by the driver."""
         for number, part in enumerate(self._slices):
-            yield number, fill(read_slice(part)[0])
+            yield number, fill(read_again(part, self._overviews[number].extent))
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
         plan = Plan(self._overviews, self._stretch_events)
-        slices = self._slices
-        stretches = Stretches(plan, lambda number: read_slice(slices[number])[0], unplaced)
+        slices, extents = self._slices, [overview.extent for overview in self._overviews]
+        stretches = Stretches(plan, lambda number: read_again(slices[number], extents[number]), unplaced)
         if not plan.stretches:
             return queue_rows([])
         tally, rest, faulty, held = self._sweep(stretches, context, NO_KEYS)
