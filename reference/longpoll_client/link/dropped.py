@@ -25,4 +25,4 @@ def when_dropped(client: object, abandon: Callable[[], None], what: str) -> Call
 def _drop(abandon: Callable[[], None], what: str) -> None:
     """On any thread, also in the middle of something else that holds locks."""
     abandon()
-    warnings.warn(f"{what} was dropped and not closed: use `with`, or close it", ResourceWarning, stacklevel=2)
+    warnings.warn(f"{what} was dropped and not closed: use `with`, or close it", ResourceWarning, stacklevel=3)
