@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import tempfile
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from longpoll_judge.run.spark.engine import SparkEngine
@@ -17,11 +21,13 @@ from longpoll_spec.engines.manifest import Entry, entry_of, pinned
 from longpoll_spec.engines.packed.compile import source_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
-from longpoll_spec.engines.packed.words import words_of
-from longpoll_spec.engines.spark import here
+from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
 from longpoll_spec.engines.spark import search as spark
-from longpoll_spec.engines.spark.checkpoint import STATE_FILE, told_in
-from longpoll_spec.engines.spark.expand import Expander, table_of, words_in
+from longpoll_spec.engines.spark import seen, share
+from longpoll_spec.engines.spark.checkpoint import STATE_FILE, Checkpoint
+from longpoll_spec.engines.spark.runs import count, runs_in, write_cut
+from longpoll_spec.engines.spark.seen import Seen
+from longpoll_spec.engines.spark.share import Share
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
@@ -58,14 +64,38 @@ def _same(first: Exploration, second: Exploration) -> bool:
     return counts[0] == counts[1]
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("by_jobs")
-def test_a_cut_level_gives_the_packed_engines_numbers(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few states a task: states, transitions, depth, verdicts and tokens are the same."""
-    monkeypatch.setattr(spark, "STATES_A_TASK", 20)
+@pytest.fixture(params=quick_if([True, False], bool), ids=lambda tight: "tight" if tight else "roomy")
+def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few states are made and sorted at once, so that everything is in several runs; or as many as fit."""
+    if request.param:
+        monkeypatch.setattr(share, "STRETCH_STATES", 30)
+        monkeypatch.setattr(share, "SORTED_STATES", 20)
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("here_max", quick_if([1 << 30, 0], bool))
+def test_runs_give_the_packed_engines_numbers(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int
+) -> None:
+    """By jobs and by the driver: states, transitions, depth, verdicts and tokens are the same."""
+    monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
     model = _least()
 
     assert _same(explore(model, engine="spark", session=session), explore(model))
+
+
+@pytest.mark.usefixtures("tight")
+def test_states_of_several_words_are_the_same(session: SparkSession) -> None:
+    """The first levels of a law whose states do not fit a word."""
+    model = law_of(preset("strict"), named("wide", preset("strict"), queues=2))
+    found = explore(model, [], engine="spark", session=session, limit_states=2_000)
+
+    assert layout_of(model).words > 1
+    assert (found.distinct_states, found.depth) == _of(explore(model, [], limit_states=2_000))
+
+
+def _of(found: Exploration) -> tuple[int, int]:
+    return found.distinct_states, found.depth
 
 
 @pytest.mark.long
@@ -91,28 +121,37 @@ def test_jobs_alone_find_the_pinned_numbers(session: SparkSession, policy: str) 
     assert entry_of(explore(_model(policy, "tiny"), engine="spark", session=session)) == entry
 
 
-@pytest.mark.parametrize("most", [20, 1 << 30])
-def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """In the midst, or never; the packed engine's numbers and tokens."""
-    monkeypatch.setattr(spark, "HERE_STATES_MAX", most)
-    model = _least()
+def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small levels by the driver and others by jobs; the packed engine's numbers and tokens."""
+    monkeypatch.setattr(spark, "HERE_STATES_MAX", 8)
+    model, jobs = _least(), []
+    honest = spark._Search._by_shares
 
-    assert _same(explore(model, engine="spark", session=session, limit_states=30), explore(model, limit_states=30))
+    def counted(self: spark._Search, do: Any, kind: Any, is_here: bool) -> Any:
+        jobs.append(not is_here)
+        return honest(self, do, kind, is_here)
+
+    monkeypatch.setattr(spark._Search, "_by_shares", counted)
+    found = explore(model, engine="spark", session=session, limit_states=30)
+
+    assert _same(found, explore(model, limit_states=30))
+    assert set(jobs) == {False, True}
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_the_driver_goes_on_with_all_that_is_known(
+def test_a_search_goes_on_with_all_that_is_known(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
     """From a level in the midst, with a later one half written. Planted: the first state is forgotten."""
     model, path = _model("strict", "tiny"), tmp_path / "part"
     explore(model, [], engine="spark", session=session, checkpoint=path, limit_states=100)
     depth = len(list(path.glob("level-*")))
-    (path / f"level-{depth}").mkdir()
-    (path / f"level-{depth}" / "part-9.parquet").write_bytes(b"killed here")
+    for name in (f"level-{depth}", "made"):
+        (path / name).mkdir(exist_ok=True)
+        (path / name / "share-0-0.npy").write_bytes(b"killed here")
+    shutil.rmtree(path / "seen")
     if forgets:
-        honest = here.level_batches
-        monkeypatch.setattr(here, "level_batches", lambda level: honest(level) if level.name != "level-0" else iter(()))
+        monkeypatch.setattr(seen, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
     rest = explore(model, [], engine="spark", session=session, checkpoint=path)
 
     assert rest.complete
@@ -134,7 +173,7 @@ def test_two_goes_give_the_numbers_of_one(
 
     part = explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "part", report=interrupt)
     (tmp_path / "part" / "level-4").mkdir()
-    (tmp_path / "part" / "level-4" / "half-written.parquet").write_bytes(b"killed here")
+    (tmp_path / "part" / "level-4" / "share-0-0.npy").write_bytes(b"killed here")
     depths: list[int] = []
     judged = properties_of(model)
     with pytest.raises(CheckpointError, match="of another law, other bounds or other properties"):
@@ -169,8 +208,19 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
         again(other, tmp_path / "mine")
     with pytest.raises(CheckpointError, match="has files and no search in it"):
         again(model, tmp_path)
+    (run,) = (tmp_path / "mine" / "level-0").iterdir()
+    whole = run.read_bytes()
+    for damaged in (whole[:-1], b"", whole[:20]):
+        run.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="level-0 is not whole any more"):
+            again(model, tmp_path / "mine")
+    run.write_bytes(whole)
     (tmp_path / "mine" / "level-1").rename(tmp_path / "level-1")
     with pytest.raises(CheckpointError, match="level-1 is not whole any more"):
+        again(model, tmp_path / "mine")
+    state = (tmp_path / "mine" / STATE_FILE).read_text()
+    (tmp_path / "mine" / STATE_FILE).write_text(state.replace('"format_version":2', '"format_version":1'))
+    with pytest.raises(CheckpointError, match="of another version of longpoll"):
         again(model, tmp_path / "mine")
     (tmp_path / "mine" / STATE_FILE).write_text("{")
     with pytest.raises(CheckpointError, match="is damaged"):
@@ -181,29 +231,53 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     assert (tmp_path / "mine" / "level-0").is_dir()
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("by_jobs")
-def test_a_dropped_partition_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("here_max", quick_if([1 << 30, 0], bool))
+def test_a_dropped_run_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int) -> None:
     """Were some of the successors lost, counts would be less: the agreement can fail."""
-    honest = spark._Search._new
-    monkeypatch.setattr(
-        spark._Search, "_new", lambda self, path, depth: honest(self, path, depth).filter("pmod(word_0, 3) != 1")
-    )
+    monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
+    honest = spark._Search._by_shares
+
+    def loses(self: spark._Search, do: Any, kind: Any, is_here: bool) -> Any:
+        told = honest(self, do, kind, is_here)
+        for run in sorted(self.checkpoint.made.glob("*.npy"))[1:]:
+            run.unlink()
+        return told
+
+    monkeypatch.setattr(spark._Search, "_by_shares", loses)
     model = _least()
 
     found = explore(model, [], engine="spark", session=session, limit_states=20)
     assert found.distinct_states != explore(model, [], limit_states=20).distinct_states
 
 
-@pytest.mark.usefixtures("by_jobs")
-def test_a_level_that_is_not_subtracted_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_that_is_not_subtracted_is_seen(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Were states not sought in all levels, some would be new again: the agreement can fail."""
-    honest = spark._Search._levels
-    monkeypatch.setattr(spark._Search, "_levels", lambda self, depths: honest(self, [*depths][:1]))
+    honest = Checkpoint.expanded
+
+    def loses(self: Checkpoint, told: Any, ledger: Any) -> None:
+        honest(self, told, ledger)
+        self.empty(self.level(max(0, self.state.expanded - 2)))
+        shutil.rmtree(self.path / "seen", ignore_errors=True)
+
+    monkeypatch.setattr(Checkpoint, "expanded", loses)
     model = _least()
 
-    found = explore(model, [], engine="spark", session=session, limit_states=40)
+    found = explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "new", limit_states=40)
     assert found.distinct_states != explore(model, [], limit_states=40).distinct_states
+
+
+@pytest.mark.usefixtures("by_jobs")
+def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark answers for every share, or nothing counts."""
+    honest = SparkSession.range
+    monkeypatch.setattr(
+        SparkSession, "range", lambda self, start, end, step, parts: honest(self, start, end - 1, step, parts)
+    )
+
+    with pytest.raises(SparkFailedError, match=r"^3 shares have an answer in .*/answers, and there are 4$"):
+        explore(_least(), [], engine="spark", session=session, limit_states=20)
 
 
 @pytest.mark.usefixtures("by_jobs")
@@ -218,19 +292,44 @@ def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest
 
 
 def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
-    """Without Spark: successors come once, and the last row has the transitions and the least findings."""
-    import pyarrow.parquet as pq  # noqa: PLC0415 - only here
-
+    """Without Spark: successors come sorted and once, with the transitions and the findings."""
     model = _model("rocketmq-4.9", "tiny")
     layout, judged = layout_of(model), properties_of(model)
-    expander = Expander(source_of(model, layout, judged), layout.words, len(model.actions), len(judged))
-    first = words_of([layout.pack(model.initial)] * 2, layout.words)
-    batches = list(expander.expand([table_of(first)], [True] * len(judged)))
-    (tmp_path / "made").mkdir()
-    pq.write_table(pa.Table.from_batches(batches), tmp_path / "made" / "part-0.parquet")
-    (told,) = told_in(tmp_path / "made")
+    source = source_of(model, layout, judged)
+    task = Share(tmp_path, 1, source, layout.words, len(model.actions), len(judged))
+    kept = Checkpoint(tmp_path)
+    kept.open("law", mixed(words_of([layout.pack(model.initial)], layout.words)), len(model.actions), 1)
+    kept.empty(kept.made)
+    told = task.expand(0, 0, [True] * len(judged))
+    (made,) = runs_in(kept.made, 0)
 
-    assert batches[0].num_rows == sum(told.fired) // 2
-    assert words_in(table_of(first)).tolist() == first.tolist()
+    assert 0 < made.shape[1] <= sum(told.fired)
+    assert (made[0, 1:] > made[0, :-1]).all()
     assert all(int(key, 16) == layout.pack(model.initial) for _, _, key in told.found)
     assert told.found
+
+
+LEVELS = st.lists(st.lists(st.integers(1, (1 << 128) - 1), max_size=12), min_size=1, max_size=9)
+
+
+@settings(max_examples=40)
+@given(LEVELS, st.integers(1, 3), st.integers(1, 8))
+def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:
+    """However they were merged, at each level, and where a merge was killed: all states of the levels so far."""
+    known: set[int] = set()
+    with tempfile.TemporaryDirectory() as name:
+        kept = Checkpoint(Path(name))
+        for depth, keys in enumerate(levels):
+            fresh = set(keys) - known
+            known |= fresh
+            write_cut(kept.empty(kept.level(depth)), distinct(mixed(words_of(fresh, 2))), shares)
+            found: list[int] = []
+            for number in range(shares):
+                runs = Seen(kept.path, number, sorted_states).runs(depth)
+                spans = list((kept.path / "seen" / str(number)).glob("[0-9]*"))
+                assert len(spans) <= 1 + max(1, count(runs)).bit_length()
+                assert all((run[0, 1:] >= run[0, :-1]).all() for run in runs)
+                found += [key_of(unmixed(run.copy()), column) for run in runs for column in range(run.shape[1])]
+                if depth % 3 == 1 and spans:
+                    shutil.rmtree(spans[0])
+            assert sorted(found) == sorted(known)

@@ -131,10 +131,14 @@ class Part:
 
     def next_level(self) -> int:
         """Go on to the next level; gives how many states it counts for here."""
-        self.here, self.expanded = self.store.next_level(), 0
+        self.go_on_with(self.store.next_level())
         if self.orbits is None:
             return int(self.here.shape[1])
         return sum(int(self.orbits.sizes(chunk).sum()) for chunk in self._chunks(self.here))
+
+    def go_on_with(self, states: Words) -> None:
+        """Have these mixed states expanded next."""
+        self.here, self.expanded = states, 0
 
     def stretch(self, still_open: Sequence[bool]) -> tuple[Stretch, Words]:
         """Expand the next states of the level; gives their successors as mixed states, sorted by heads, each once."""

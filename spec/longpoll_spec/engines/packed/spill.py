@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.packed.words import WORD_BITS, Words, distinct, find, joined, no_words, taken
+from longpoll_spec.engines.packed.words import WORD_BITS, Words, find, lesser, merged, no_words, taken
 from longpoll_spec.errors import MemoryShortError
 
 MEGABYTE: Final = 1 << 20
@@ -135,11 +135,8 @@ class SpillStore:
         """See `part.Store`."""
         parts = [*self.written, *self.coming]
         run = _Run(self.width, sum(part.shape[1] for part in parts))
-        for low, pieces in self._ranges(parts):
-            states = distinct(joined(pieces, self.width))
-            for seen in self.seen:
-                states = taken(states, np.flatnonzero(find(states, _from(seen, low, states)) < 0))
-            run.append(states)
+        for low, pieces in ranges(parts, self.sorted_states):
+            run.append(not_in(merged(pieces, self.width), self.seen, low))
         level = run.close()
         self.coming, self.written = [], []
         self.levels.append(level)
@@ -160,32 +157,35 @@ class SpillStore:
     def _sorted_run(self, parts: Sequence[Words]) -> Words:
         """One run of several sorted parts."""
         run = _Run(self.width, sum(part.shape[1] for part in parts))
-        for _, pieces in self._ranges(parts):
-            run.append(distinct(joined(pieces, self.width)))
+        for _, pieces in ranges(parts, self.sorted_states):
+            run.append(merged(pieces, self.width))
         return run.close()
 
-    def _ranges(self, parts: Sequence[Words]) -> Iterator[tuple[int, list[Words]]]:
-        """(the first head, what each part has) of ranges of heads, one after the other, each small enough to sort.
 
-        Mixed heads lie evenly, so equal ranges are about equal in number.
-        """
-        parts = [part for part in parts if part.shape[1]]
-        if not parts:
-            return
-        first = min(int(part[0, 0]) for part in parts)
-        end = max(int(part[0, -1]) for part in parts) + 1
-        count = -(-2 * sum(part.shape[1] for part in parts) // self.sorted_states)
-        edges = [first + (end - first) * number // count for number in range(count + 1)]
-        for low, high in pairwise(edges):
-            yield low, [part[:, _place(part, low) : _place(part, high)] for part in parts]
+def ranges(parts: Sequence[Words], sorted_states: int) -> Iterator[tuple[int, list[Words]]]:
+    """(the first head, what each part has) of ranges of heads, one after the other, each small enough to sort.
+
+    Parts are sorted by heads. Mixed heads lie evenly, so equal ranges are about equal in number.
+    """
+    parts = [part for part in parts if part.shape[1]]
+    if not parts:
+        return
+    first = min(int(part[0, 0]) for part in parts)
+    end = max(int(part[0, -1]) for part in parts) + 1
+    count = -(-2 * sum(part.shape[1] for part in parts) // sorted_states)
+    edges = [first + (end - first) * number // count for number in range(count + 1)]
+    for low, high in pairwise(edges):
+        yield low, [part[:, lesser(part, low) : lesser(part, high)] for part in parts]
 
 
-def _place(words: Words, head: int) -> int:
-    """How many states have a lesser head."""
-    return words.shape[1] if head >> WORD_BITS else int(words[0].searchsorted(np.uint64(head)))
+def not_in(states: Words, runs: Sequence[Words], low: int) -> Words:
+    """The states that are in no run; they and the runs are sorted by heads, and no state's is less than `low`."""
+    for run in runs:
+        states = taken(states, np.flatnonzero(find(states, _from(run, low, states)) < 0))
+    return states
 
 
 def _from(seen: Words, low: int, states: Words) -> Words:
     """The part of a run in which these states could be."""
     high = int(states[0, -1]) + 1 if states.shape[1] else low
-    return seen[:, _place(seen, low) : _place(seen, high)]
+    return seen[:, lesser(seen, low) : lesser(seen, high)]

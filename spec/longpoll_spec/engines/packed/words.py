@@ -12,7 +12,7 @@ head, which then says where to look. Nothing is ever decided by the head alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,11 @@ def first_head(number: int, shares: int) -> int:
     return (number << WORD_BITS) // shares
 
 
+def lesser(words: Words, head: int) -> int:
+    """How many states, sorted by heads, have a lesser head than one that may be 2**64."""
+    return words.shape[1] if head >> WORD_BITS else int(words[0].searchsorted(np.uint64(head)))
+
+
 def _stir(head: Words, rest: Words) -> None:
     """Exclusive-or the head with what the other words alone give, which done twice is nothing."""
     if not rest.size:
@@ -91,12 +96,18 @@ def _stir(head: Words, rest: Words) -> None:
     head ^= stirred
 
 
-def distinct(words: Words) -> Words:
-    """The states sorted by their heads, each once; may use the given array for it."""
+def merged(parts: Iterable[Words], width: int) -> Words:
+    """The states of parts that are sorted by heads, sorted, each once."""
+    # NumPy's stable sort takes sorted stretches as they are and merges them, which is ten times as fast here.
+    return distinct(joined(parts, width), "stable")
+
+
+def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -> Words:
+    """The states sorted by their heads, each once; may use the given array for it. `kind` is NumPy's."""
     if len(words) == 1:
-        words[0].sort()
+        words[0].sort(kind=kind)
     else:
-        words = taken(words, words[0].argsort())
+        words = taken(words, words[0].argsort(kind=kind))
         if _interleaved(words):
             words = taken(words, np.lexsort(words[::-1]))
     first = np.empty(words.shape[1], dtype=bool)

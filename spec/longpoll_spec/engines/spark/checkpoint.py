@@ -2,9 +2,11 @@
 
 | in the directory | holds                                                                                        |
 |------------------|----------------------------------------------------------------------------------------------|
-| `search.json`    | which law, the levels that are whole, transitions and witnesses so far; replaced all at once   |
-| `level-D`        | Parquet: the states that are first reached by D actions                                       |
-| `work`           | Parquet of the step that is under way, which begins anew after a kill                         |
+| `search.json`    | which law, the levels that are whole, transitions and witnesses so far; replaced all at once  |
+| `level-D`        | runs (`runs`) of the states that are first reached by D actions, cut into shares              |
+| `seen`           | the same runs, merged (`seen`)                                                               |
+| `made`           | what the step that is under way made; it begins anew after a kill                            |
+| `answers`        | what the tasks of a step answered                                                            |
 
 The driver and every worker must see the same directory. Leaves out Spark.
 """
@@ -17,20 +19,19 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from attrs import define, field
 
 from longpoll_spec.engines.exploration import Ledger, Witness
 from longpoll_spec.engines.packed.words import Words
-from longpoll_spec.engines.spark.expand import TOLD, Told, table_of
+from longpoll_spec.engines.spark.runs import count, runs_in, write_cut
+from longpoll_spec.engines.spark.seen import level_in
+from longpoll_spec.engines.spark.share import MADE, Told
 from longpoll_spec.errors import CheckpointError
 from longpoll_spec.tables import with_table
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 STATE_FILE: Final = "search.json"
-WORK: Final = "work"
+ANSWERS: Final = "answers"
 
 
 @with_table
@@ -40,6 +41,8 @@ class _State(msgspec.Struct, kw_only=True):
     format_version: int = FORMAT
     law: str
     """Names the law, its bounds and the properties that are judged."""
+    shares: int
+    """How many shares all heads are cut into: each is a task of every step."""
     levels: list[int]
     """States of each whole level."""
     expanded: int = 0
@@ -57,8 +60,11 @@ class Checkpoint:
     path: Path
     state: _State = field(init=False)
 
-    def open(self, law: str, first: Words, actions: int) -> None:
-        """Go on with what is there, or begin; raises `CheckpointError` if something else is there."""
+    def open(self, law: str, first: Words, actions: int, shares: int) -> None:
+        """Go on with what is there, which keeps its shares, or begin with the first states, mixed.
+
+        Raises `CheckpointError` if something else is there.
+        """
         file = self.path / STATE_FILE
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -69,11 +75,10 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{self.path} has files and no search in it; give --checkpoint an empty directory"
                 )
-            self.level(0).mkdir()
-            pq.write_table(pa.Table.from_batches([table_of(first)]), self.level(0) / "part-0.parquet")
+            write_cut(self.empty(self.level(0)), first, shares)
         except OSError as error:
             raise CheckpointError(f"cannot use {self.path}: {error.strerror}; give another --checkpoint") from error
-        self.state = _State(law=law, levels=[first.shape[1]], fired=[0] * actions)
+        self.state = _State(law=law, shares=shares, levels=[first.shape[1]], fired=[0] * actions)
         self.save()
 
     def _read(self, file: Path, law: str) -> _State:
@@ -81,11 +86,13 @@ class Checkpoint:
             state = msgspec.json.decode(file.read_bytes(), type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(f"{file} is damaged: {error}; give --checkpoint an empty directory") from error
-        if (state.format_version, state.law) != (FORMAT, law):
+        if state.format_version != FORMAT:
+            raise CheckpointError(f"{self.path} has a search of another version of longpoll; give another --checkpoint")
+        if state.law != law:
             raise CheckpointError(
                 f"{self.path} has a search of another law, other bounds or other properties; give another --checkpoint"
             )
-        missing = [depth for depth in range(len(state.levels)) if count_of(self.level(depth)) != state.levels[depth]]
+        missing = [depth for depth, states in enumerate(state.levels) if self._count(depth) != states]
         if missing:
             raise CheckpointError(
                 f"{self.level(missing[0])} is not whole any more; give --checkpoint an empty directory"
@@ -100,13 +107,30 @@ class Checkpoint:
 
     def level(self, depth: int) -> Path:
         """The directory of a level."""
-        return self.path / f"level-{depth}"
+        return level_in(self.path, depth)
 
-    def work(self, name: str) -> Path:
-        """A directory for a step, which is not there any more."""
-        path = self.path / WORK / name
-        shutil.rmtree(path, ignore_errors=True)
-        return path
+    @property
+    def made(self) -> Path:
+        """The directory of what a step makes."""
+        return self.path / MADE
+
+    @property
+    def answers(self) -> Path:
+        """The directory of what the tasks of a step answer."""
+        return self.path / ANSWERS
+
+    def empty(self, directory: Path) -> Path:
+        """A directory in which is nothing, whatever was there."""
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        return directory
+
+    def _count(self, depth: int) -> int:
+        """The states of a level that are there; a damaged file has none."""
+        try:
+            return count(runs_in(self.level(depth)))
+        except ValueError:
+            return -1
 
     @property
     def is_complete(self) -> bool:
@@ -128,19 +152,8 @@ class Checkpoint:
         self.state.witnesses = [
             (item, each.depth, each.closing, f"{each.state:x}") for item, each in ledger.witnesses.items()
         ]
-        coming = count_of(self.level(depth + 1))
+        coming = self._count(depth + 1)
         if coming:
             self.state.levels.append(coming)
         self.state.expanded += 1
         self.save()
-
-
-def count_of(directory: Path) -> int:
-    """The rows of a directory of Parquet files."""
-    return sum(pq.read_metadata(file).num_rows for file in directory.glob("*.parquet"))
-
-
-def told_in(directory: Path) -> list[Told]:
-    """What the rows that tell something tell."""
-    table = ds.dataset(sorted(map(str, directory.glob("*.parquet")))).to_table([TOLD], filter=ds.field(TOLD).is_valid())
-    return [msgspec.json.decode(text, type=Told) for text in table.column(TOLD).to_pylist()]

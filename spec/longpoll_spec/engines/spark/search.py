@@ -1,10 +1,10 @@
-"""The Spark engine: a level of the search is a DataFrame, and any cluster that Spark runs on can share the work.
+"""The Spark engine: the packed engine's work, shared by the tasks of any cluster that Spark runs on.
 
-A state is a row of exact 64-bit words, the same as in the packed engine. A level's successors come from `mapInArrow`
-with the packed engine's own expanding function, sent as text; what `distinct` and an anti-join with all levels so far
-leave of them is the next level. Each level is written to a directory, so a search that was killed goes on from the last
-whole level, with the same result. As long as few states are known the driver expands their levels itself (`here`).
-Leaves out making a session, and symmetry. Workers need this package installed.
+A state is exact 64-bit words, the same as in the packed engine. All heads are cut into shares, and a level takes two
+jobs with a task a share: one expands the share's states, one takes in what is new to it (`share`). Spark says who does
+what and does it again elsewhere where a worker is lost; states go by files in a directory that all see, so nothing is
+shuffled, and a search that was killed goes on from the last whole level, with the same result. A small level the driver
+expands itself, by the same functions. Leaves out making a session, and symmetry. Workers need this package installed.
 """
 
 from __future__ import annotations
@@ -12,47 +12,36 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
 from attrs import define
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.packed.backwards import runs_backwards
 from longpoll_spec.engines.packed.compile import source_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
-from longpoll_spec.engines.packed.words import words_of
-from longpoll_spec.engines.spark.checkpoint import Checkpoint, told_in
-from longpoll_spec.engines.spark.expand import (
-    TOLD,
-    Expander,
-    made_schema,
-    names_of,
-    sources_in,
-    sources_schema,
-    words_schema,
-)
-from longpoll_spec.engines.spark.here import Here, level_batches
+from longpoll_spec.engines.packed.words import mixed, words_of
+from longpoll_spec.engines.spark.checkpoint import Checkpoint
+from longpoll_spec.engines.spark.runs import whole
+from longpoll_spec.engines.spark.share import Share, Sources, Told, sources_in
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
 
 NAME: Final = "spark"
-STATES_A_TASK: Final = 100_000
-"""States in one task of a step, as far as there are cores for the tasks."""
 TASKS_A_CORE: Final = 2
-HERE_STATES_MAX: Final = 4_000_000
-"""As long as no more states are known the driver expands levels itself: a job takes longer to be made than they do."""
-SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+HERE_STATES_MAX: Final = 200_000
+"""A level of no more states the driver expands itself: a job takes longer to be made than they do."""
 _FAULT_CHARACTERS_MAX: Final = 300
-_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
+_Answer = TypeVar("_Answer")
 
 
 @define
@@ -62,10 +51,8 @@ class _Search:
     model: Model
     ledger: Ledger
     session: SparkSession
-    expander: Expander
+    share: Share
     checkpoint: Checkpoint
-    _here: Here | None = None
-    """What is known, as long as the driver searches."""
 
     def grow(self, limit: int | None, report: Report | None) -> None:
         """Expand level after level until nothing is new, or the limit is reached."""
@@ -77,75 +64,43 @@ class _Search:
 
     def _expand(self, depth: int) -> None:
         """Expand a level; write the next."""
+        share, coming = self.share, depth + 1
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
-        if sum(self.checkpoint.state.levels) > HERE_STATES_MAX:
-            self._here = None
-            self._expand_there(depth, still_open)
-            return
-        if self._here is None:
-            self._here = Here.knowing(self.checkpoint, self.expander, depth)
-        self.checkpoint.expanded(self._here.expand(depth, still_open), self.ledger)
+        is_here = self.checkpoint.state.levels[depth] <= HERE_STATES_MAX
+        made = self.checkpoint.empty(self.checkpoint.made)
+        told = self._by_shares(lambda number: share.expand(number, depth, still_open), Told, is_here)
+        self.checkpoint.empty(self.checkpoint.level(coming))
+        self._by_shares(lambda number: share.take(number, coming), type(None), is_here)
+        self.checkpoint.expanded(told, self.ledger)
+        self.checkpoint.empty(made)
 
-    def _expand_there(self, depth: int, still_open: Sequence[bool]) -> None:
-        """Expand a level by jobs."""
-        states = self.checkpoint.state.levels[depth]
-        expander = self.expander
+    def _by_shares(self, do: Callable[[int], _Answer], kind: type[_Answer], is_here: bool) -> list[_Answer]:
+        """What is given for each share, in any order: here, or by a task each."""
+        shares = self.checkpoint.state.shares
+        if is_here:
+            return [do(number) for number in range(shares)]
 
-        def expand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return expander.expand(batches, still_open)
+        answers = self.checkpoint.empty(self.checkpoint.answers)
 
-        made_path = self.checkpoint.work("made")
-        level = self._cut(self._levels([depth]), states)
-        level.mapInArrow(expand, _ddl(made_schema(self.expander.words))).write.parquet(str(made_path))
-        with self._partitions(states):
-            self._new(made_path, depth).write.mode("overwrite").parquet(str(self.checkpoint.level(depth + 1)))
-        self.checkpoint.expanded(told_in(made_path), self.ledger)
-        self.checkpoint.work("made")
+        def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    with whole(answers / f"{number}.json") as file:
+                        file.write(msgspec.json.encode(do(number)))
+                yield batch
 
-    def _new(self, made_path: Path, depth: int) -> DataFrame:
-        """The successors that are in no level so far, each once."""
-        names = names_of(self.expander.words)
-        made = self.session.read.schema(_ddl(made_schema(self.expander.words))).parquet(str(made_path))
-        states = made.filter(made[TOLD].isNull()).select(*names).distinct()
-        return states.join(self._levels(range(depth + 1)), names, "left_anti")
-
-    def _levels(self, depths: Iterable[int]) -> DataFrame:
-        paths = [str(self.checkpoint.level(depth)) for depth in depths]
-        return self.session.read.schema(_ddl(words_schema(self.expander.words))).parquet(*paths)
-
-    def _cut(self, states: DataFrame, count: int) -> DataFrame:
-        """The states in as many partitions as are worth a task."""
-        tasks = self._tasks(count)
-        return states.repartition(tasks) if tasks > 1 else states.coalesce(1)
-
-    def _tasks(self, states: int) -> int:
-        most = TASKS_A_CORE * self.session.sparkContext.defaultParallelism
-        return max(1, min(most, -(-states // STATES_A_TASK)))
-
-    @contextmanager
-    def _partitions(self, states: int) -> Iterator[None]:
-        """What is shuffled inside goes to as many partitions as are worth a task."""
-        before = self.session.conf.get(SHUFFLE_PARTITIONS)
-        self.session.conf.set(SHUFFLE_PARTITIONS, str(self._tasks(states)))
-        try:
-            yield
-        finally:
-            if before is not None:
-                self.session.conf.set(SHUFFLE_PARTITIONS, before)
+        numbers = self.session.range(0, shares, 1, shares)
+        numbers.mapInArrow(each, "share bigint").write.format("noop").mode("overwrite").save()
+        files = list(answers.glob("[0-9]*.json"))
+        if len(files) != shares:
+            raise SparkFailedError(f"{len(files)} shares have an answer in {answers}, and there are {shares}")
+        return [msgspec.json.decode(file.read_bytes(), type=kind) for file in files]
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
         """For each key the least state of a level that leads to it, with the index of the action."""
-        if self.checkpoint.state.levels[depth] <= HERE_STATES_MAX:
-            return sources_in(self.expander.before(level_batches(self.checkpoint.level(depth)), keys))
-        expander = self.expander
-
-        def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return expander.before(batches, keys)
-
-        path = self.checkpoint.work("before")
-        level = self._cut(self._levels([depth]), self.checkpoint.state.levels[depth])
-        level.mapInArrow(look, _ddl(sources_schema())).write.parquet(str(path))
-        return sources_in(ds.dataset(sorted(map(str, path.glob("*.parquet")))).to_batches())
+        share = self.share
+        is_here = self.checkpoint.state.levels[depth] <= HERE_STATES_MAX
+        return sources_in(self._by_shares(lambda number: share.before(keys, depth, number), Sources, is_here))
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
         """The runs to witnesses."""
@@ -170,12 +125,14 @@ def explore(
     began = time.perf_counter()
     layout = layout_of(model)
     source = source_of(model, layout, properties)
-    expander = Expander(source, layout.words, len(model.actions), len(properties))
+    actions, law = len(model.actions), _name_of(source, [item.name for item in properties])
     with _fault_told(), _directory(session, checkpoint) as path:
-        search = _Search(model, Ledger(properties), session, expander, Checkpoint(path))
-        law = _name_of(source, [item.name for item in properties])
-        search.checkpoint.open(law, words_of([layout.pack(model.initial)], layout.words), len(model.actions))
-        search.checkpoint.ledger_into(search.ledger)
+        kept = Checkpoint(path)
+        first = mixed(words_of([layout.pack(model.initial)], layout.words))
+        kept.open(law, first, actions, TASKS_A_CORE * session.sparkContext.defaultParallelism)
+        share = Share(path, kept.state.shares, source, layout.words, actions, len(properties))
+        search = _Search(model, Ledger(properties), session, share, kept)
+        kept.ledger_into(search.ledger)
         compiled = time.perf_counter()
         try:
             search.grow(limit_states, report)
@@ -226,8 +183,3 @@ def _name_of(source: Source, properties: Sequence[str]) -> str:
     """Names a law with its bounds, and what is judged: the text of both, digested."""
     constants = [f"{name}={value!r}" for name, value in sorted(source.constants.items())]
     return hashlib.sha256("\n".join([*source.lines, *constants, *properties]).encode()).hexdigest()
-
-
-def _ddl(schema: pa.Schema) -> str:
-    """An Arrow schema in Spark's words."""
-    return ", ".join(f"`{column.name}` {_SQL_TYPES[column.type]}" for column in schema)
