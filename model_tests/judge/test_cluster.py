@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -31,7 +32,11 @@ from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark import cluster, travel
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
+from longpoll_spec.law import law_of
+from longpoll_spec.policy import preset
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -132,6 +137,47 @@ def test_a_cluster_whose_workers_have_none_of_our_packages(faulted: Path, tmp_pa
     assert said(msgspec.json.decode(whole, type=Result)) == here
     assert said(msgspec.json.decode(told, type=Result)) == here
     assert len(here["findings"]) > 1
+
+
+def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
+    """`longpoll check` of a law whose larger levels are for jobs, in a process of its own."""
+    law = ["--policy", "strict", "--requests", "3", "--messages", "3", "--tags", "2", "--property", "no_lost_wakeup"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "longpoll", "check", *law, "--engine", "spark", "--checkpoint", str(checkpoint),
+         "--json", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packed() -> dict[str, Any]:
+    """What the packed engine finds of that law."""
+    found = explore(law_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), [])
+    return {"distinct_states": found.distinct_states, "transitions": found.transitions, "depth": found.depth}
+
+
+@pytest.mark.long
+def test_check_on_a_cluster_whose_workers_have_none_of_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
+    """As the judge: two workers, one killed as it works, and the packed engine's numbers."""
+    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
+        disturbed = checked(tmp_path / "search", *on(found))
+        found.kill_worker_at_work(seen=0)
+        told, complained = disturbed.communicate(timeout=WAIT_S)
+
+    assert disturbed.returncode == 0, complained
+    assert {name: json.loads(told)[name] for name in packed} == packed
+
+
+@pytest.mark.long
+def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
+    """Without a context: by --master, with a directory that both see, and without one a sentence."""
+    with connect_server(tmp_path) as url:
+        told, complained = (whole := checked(tmp_path / "search", "--master", url)).communicate(timeout=WAIT_S)
+        done = CliRunner().invoke(main, ["check", "--engine", "spark", "--bounds", "tiny", "--master", url])
+
+    assert whole.returncode == 0, complained
+    assert {name: json.loads(told)[name] for name in packed} == packed
+    assert (done.exit_code, "a cluster needs --checkpoint" in done.stderr) == (2, True)
 
 
 @pytest.mark.long

@@ -39,7 +39,9 @@ _OPTIONS: Final = (
         type=click.IntRange(min=1),
         help="packed: use about this much memory, MiB, and disks (TMPDIR) for the rest.",
     ),
-    click.option("--master", metavar="URL", help="spark: the cluster, such as local[4] or spark://host:7077."),
+    click.option(
+        "--master", metavar="URL", help="spark: the cluster, such as local[4], spark://host:7077 or sc://host:15002."
+    ),
     conf_option,
     click.option(
         "--checkpoint",
@@ -72,7 +74,9 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield options
         return
     # Spark takes its time, and only this engine needs it.
-    from longpoll_judge.run.spark.session import open_session  # noqa: PLC0415
+    from longpoll_judge.run.spark.cluster import open_cluster  # noqa: PLC0415
+    from longpoll_judge.run.spark.travel import travelling  # noqa: PLC0415
 
-    with open_session(given["master"], given["conf"]) as session:
-        yield options | {"session": session}
+    with open_cluster(given["master"], given["conf"]) as found:
+        options |= {"session": found.session, "parallel": found.parallel}
+        yield options if found.is_here else options | {"travelling": travelling}

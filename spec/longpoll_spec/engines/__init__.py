@@ -29,7 +29,7 @@ _MODULES: Final = {
 _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
-    "spark": ("session", "checkpoint"),
+    "spark": ("session", "parallel", "travelling", "checkpoint"),
     "simulate": ("runs", "steps", "seed"),
 }
 """Engine -> the options that it has besides those of every engine."""
@@ -50,7 +50,8 @@ def explore(
 
     `report` is called with the progress about every second or oftener. Past `limit_states` the search ends at the next
     level, with `unknown` for what is not decided; Ctrl-C ends it in the same way. Each engine's `explore` says what its
-    own options mean: `symmetry`, `workers` and `memory_mb` of packed, `session` and `checkpoint` of spark, `runs`,
+    own options mean: `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`,
+    `travelling` and `checkpoint` of spark, `runs`,
     `steps` and `seed` of simulate. Raises `UnknownEngineError`, `BoundsError` for bounds that the engine cannot take,
     `SymmetryError`, and `EngineLimitError` for what the engine cannot do.
     """

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -41,6 +41,7 @@ TASKS_A_CORE: Final = 2
 HERE_STATES_MAX: Final = 200_000
 """A level of no more states the driver expands itself: a job takes longer to be made than they do."""
 _FAULT_CHARACTERS_MAX: Final = 300
+Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _Answer = TypeVar("_Answer")
 
 
@@ -53,6 +54,7 @@ class _Search:
     session: SparkSession
     share: Share
     checkpoint: Checkpoint
+    travelling: Callable[[Work], Work]
 
     def grow(self, limit: int | None, report: Report | None) -> None:
         """Expand level after level until nothing is new, or the limit is reached."""
@@ -90,7 +92,7 @@ class _Search:
                 yield batch
 
         numbers = self.session.range(0, shares, 1, shares)
-        numbers.mapInArrow(each, "share bigint").write.format("noop").mode("overwrite").save()
+        numbers.mapInArrow(self.travelling(each), "share bigint").write.format("noop").mode("overwrite").save()
         files = list(answers.glob("[0-9]*.json"))
         if len(files) != shares:
             raise SparkFailedError(f"{len(files)} shares have an answer in {answers}, and there are {shares}")
@@ -112,11 +114,16 @@ def explore(
     properties: Sequence[Property],
     *,
     session: SparkSession,
+    parallel: int | None = None,
+    travelling: Callable[[Work], Work] = lambda work: work,
     checkpoint: Path | None = None,
     report: Report | None = None,
     limit_states: int | None = None,
 ) -> Exploration:
     """Explore the model on a session; Ctrl-C ends it with what is known of whole levels.
+
+    `parallel` tasks run at once, where a session cannot say it (Spark Connect). What workers are to do goes through
+    `travelling` first, which has it bring this package along to workers that lack it.
 
     Levels are written to `checkpoint`, and a search that is there already goes on; without one they go to a directory
     that ends with the search, which only a local master can share. `seconds` are those of this call. Raises
@@ -129,15 +136,15 @@ def explore(
     with _fault_told(), _directory(session, checkpoint) as path:
         kept = Checkpoint(path)
         first = mixed(words_of([layout.pack(model.initial)], layout.words))
-        kept.open(law, first, actions, TASKS_A_CORE * session.sparkContext.defaultParallelism)
+        kept.open(law, first, actions, TASKS_A_CORE * (parallel or session.sparkContext.defaultParallelism))
         share = Share(path, kept.state.shares, source, layout.words, actions, len(properties))
-        search = _Search(model, Ledger(properties), session, share, kept)
+        search = _Search(model, Ledger(properties), session, share, kept, travelling)
         kept.ledger_into(search.ledger)
         compiled = time.perf_counter()
         try:
             search.grow(limit_states, report)
         except KeyboardInterrupt:
-            session.sparkContext.cancelAllJobs()
+            _cancel(session)
         seconds = time.perf_counter() - compiled
         state, complete = search.checkpoint.state, search.checkpoint.is_complete
         return Exploration(
@@ -168,9 +175,24 @@ def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
     """Where levels go: a context that gives the path."""
     if checkpoint is not None:
         return nullcontext(checkpoint.absolute())
-    if not (session.sparkContext.master or "").startswith("local"):
+    if not _master(session).startswith("local"):
         raise CheckpointError("a cluster needs --checkpoint: a directory that the driver and all workers can write to")
     return _temporary_directory()
+
+
+def _master(session: SparkSession) -> str:
+    """The session's master; "" for one of Spark Connect, which has none."""
+    try:
+        return session.sparkContext.master or ""
+    except PySparkException:
+        return ""
+
+
+def _cancel(session: SparkSession) -> None:
+    if _master(session):
+        session.sparkContext.cancelAllJobs()
+    else:
+        session.interruptAll()
 
 
 @contextmanager
