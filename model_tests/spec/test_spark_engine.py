@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
 import tempfile
@@ -270,11 +271,13 @@ def test_a_level_that_is_not_subtracted_is_seen(
 
 @pytest.mark.usefixtures("by_jobs")
 def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark answers for every share, or nothing counts."""
-    honest = SparkSession.range
-    monkeypatch.setattr(
-        SparkSession, "range", lambda self, start, end, step, parts: honest(self, start, end - 1, step, parts)
-    )
+    """Spark answers for every share, or nothing counts, and answers of the step before are none. Planted in step two."""
+    honest, jobs = SparkSession.range, itertools.count()
+
+    def loses(self: SparkSession, start: int, end: int, step: int, parts: int) -> Any:
+        return honest(self, start, end - (next(jobs) > 0), step, parts)
+
+    monkeypatch.setattr(SparkSession, "range", loses)
 
     with pytest.raises(SparkFailedError, match=r"^3 shares have an answer in .*/answers, and there are 4$"):
         explore(_least(), [], engine="spark", session=session, limit_states=20)

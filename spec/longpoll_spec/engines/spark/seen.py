@@ -57,10 +57,10 @@ class Seen:
         return [run for span in spans for run in self._runs(span)]
 
     def _spans(self, last: int) -> list[Span]:
-        """The levels up to the last one, as few spans as there are by now."""
+        """The levels up to the last one, as few spans as there are by now: nothing later was ever merged."""
         made, spans, begin = self._made(), [], 0
         while begin <= last:
-            spans.append((begin, max((end for first, end in made if first == begin and end <= last), default=begin)))
+            spans.append((begin, max((end for first, end in made if first == begin), default=begin)))
             begin = spans[-1][1] + 1
         return spans
 
