@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import shutil
 import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -227,7 +230,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     with pytest.raises(CheckpointError, match="is damaged"):
         again(model, tmp_path / "mine")
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot use .*; give another --checkpoint"):
+    with pytest.raises(CheckpointError, match=r"cannot use .*; mend that, or give another --checkpoint"):
         again(model, tmp_path / "file")
     assert (tmp_path / "mine" / "level-0").is_dir()
 
@@ -271,7 +274,7 @@ def test_a_level_that_is_not_subtracted_is_seen(
 
 @pytest.mark.usefixtures("by_jobs")
 def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark answers for every share, or nothing counts, and answers of the step before are none. Planted in step two."""
+    """Spark answers for every share, or nothing counts, and answers of the step before are none."""
     honest, jobs = SparkSession.range, itertools.count()
 
     def loses(self: SparkSession, start: int, end: int, step: int, parts: int) -> Any:
@@ -281,6 +284,45 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
 
     with pytest.raises(SparkFailedError, match=r"^3 shares have an answer in .*/answers, and there are 4$"):
         explore(_least(), [], engine="spark", session=session, limit_states=20)
+
+
+def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Path) -> None:
+    """The second is refused and the first goes on to its numbers; after it the directory is free."""
+    model, refused = _model("strict", "tiny"), []
+
+    def again(progress: Progress) -> None:
+        if progress.depth == 3:
+            with pytest.raises(CheckpointError, match="is searched by another process") as told:
+                explore(model, [], engine="spark", session=session, checkpoint=tmp_path)
+            refused.append(told.value)
+
+    found = explore(model, [], engine="spark", session=session, checkpoint=tmp_path, report=again)
+    told = explore(model, [], engine="spark", session=session, checkpoint=tmp_path)
+
+    assert len(refused) == 1
+    assert _of(found) == _of(told) == _of(explore(model, []))
+
+
+def test_a_disk_that_is_full_is_one_line(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the directory and what to do; with room again the search goes on to its numbers."""
+    model, honest = _model("strict", "tiny"), np.save
+    written = itertools.count()
+
+    def full(file: Any, words: Any) -> None:
+        if next(written) > 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        honest(file, words)
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(np, "save", full)
+        with pytest.raises(CheckpointError, match=r"^cannot use .*: No space left on device; "):
+            explore(model, [], engine="spark", session=session, checkpoint=tmp_path)
+    found = explore(model, [], engine="spark", session=session, checkpoint=tmp_path)
+
+    assert next(written) > 30
+    assert _of(found) == _of(explore(model, []))
 
 
 @pytest.mark.usefixtures("by_jobs")

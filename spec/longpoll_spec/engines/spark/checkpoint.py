@@ -7,14 +7,17 @@
 | `seen`           | the same runs, merged (`seen`)                                                               |
 | `made`           | what the step that is under way made; it begins anew after a kill                            |
 | `answers`        | what the tasks of a step answered                                                            |
+| `lock`           | nothing; the driver that searches here has it locked                                         |
 
 The driver and every worker must see the same directory. Leaves out Spark.
 """
 
 from __future__ import annotations
 
+import fcntl
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +35,7 @@ from longpoll_spec.tables import with_table
 FORMAT: Final = 2
 STATE_FILE: Final = "search.json"
 ANSWERS: Final = "answers"
+LOCK_FILE: Final = "lock"
 
 
 @with_table
@@ -60,6 +64,27 @@ class Checkpoint:
     path: Path
     state: _State = field(init=False)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While the block lasts nobody else searches here; raises `CheckpointError` where somebody does."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK_FILE).open("w")
+        except OSError as error:
+            raise self.unusable(error) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CheckpointError(
+                    f"{self.path} is searched by another process; wait for it, or give another --checkpoint"
+                ) from error
+            yield
+
+    def unusable(self, error: OSError) -> CheckpointError:
+        """What to tell of a directory that cannot be read or written."""
+        return CheckpointError(f"cannot use {self.path}: {error.strerror}; mend that, or give another --checkpoint")
+
     def open(self, law: str, first: Words, actions: int, shares: int) -> None:
         """Go on with what is there, which keeps its shares, or begin with the first states, mixed.
 
@@ -67,17 +92,16 @@ class Checkpoint:
         """
         file = self.path / STATE_FILE
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             if file.exists():
                 self.state = self._read(file, law)
                 return
-            if any(self.path.iterdir()):
+            if any(file.name != LOCK_FILE for file in self.path.iterdir()):
                 raise CheckpointError(
                     f"{self.path} has files and no search in it; give --checkpoint an empty directory"
                 )
             write_cut(self.empty(self.level(0)), first, shares)
         except OSError as error:
-            raise CheckpointError(f"cannot use {self.path}: {error.strerror}; give another --checkpoint") from error
+            raise self.unusable(error) from error
         self.state = _State(law=law, shares=shares, levels=[first.shape[1]], fired=[0] * actions)
         self.save()
 

@@ -13,7 +13,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -133,8 +133,11 @@ def explore(
     layout = layout_of(model)
     source = source_of(model, layout, properties)
     actions, law = len(model.actions), _name_of(source, [item.name for item in properties])
-    with _fault_told(), _directory(session, checkpoint) as path:
+    with ExitStack() as stack:
+        path = stack.enter_context(_directory(session, checkpoint))
         kept = Checkpoint(path)
+        stack.enter_context(kept.locked())
+        stack.enter_context(_fault_told(kept))
         first = mixed(words_of([layout.pack(model.initial)], layout.words))
         kept.open(law, first, actions, TASKS_A_CORE * (parallel or session.sparkContext.defaultParallelism))
         share = Share(path, kept.state.shares, source, layout.words, actions, len(properties))
@@ -162,13 +165,15 @@ def explore(
 
 
 @contextmanager
-def _fault_told() -> Iterator[None]:
-    """Spark's faults as one line."""
+def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
+    """Spark's faults, and the disk's, as one line."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise SparkFailedError(f"Spark failed: {lines[0][:_FAULT_CHARACTERS_MAX] if lines else error!r}") from error
+    except OSError as error:
+        raise checkpoint.unusable(error) from error
 
 
 def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
