@@ -19,6 +19,7 @@ from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 
 
 class Pair:
@@ -323,3 +324,38 @@ def test_messages_that_no_queue_lists_are_copied(pair: Pair) -> None:
     pair.copy_rest()
     pair.check_equal()
     assert pair.copy.visible_end("T", 0) == 2
+
+
+class Ahead(RealRuntime):
+    """A clock that is an hour ahead."""
+
+    def unix_ms(self) -> int:
+        """The time of day in an hour."""
+        return super().unix_ms() + 3_600_000
+
+
+def test_what_is_put_after_a_copy_is_stored_no_sooner(pair: Pair) -> None:
+    """A slave that becomes master goes on where its master's clock was, though that was ahead."""
+    source = MessageStore.open(Ahead(), str(pair.directory / "ahead"), SMALL)
+    put_and_dispatch(source, [message()])
+    content = source.log_part(0, 1000)
+    assert content is not None
+    assert source.log_part(source.log_end, 1000) is None
+    assert pair.copy.put_copied(0, content) == source.log_end
+    last = source.read_record(0)
+    assert last is not None
+    assert pair.copy.put(message()).store_ms == last.store_ms
+    source.close()
+
+
+def test_where_nothing_was_copied_to_is_forgotten(pair: Pair) -> None:
+    """A copy that was begun in the middle and got no record begins anywhere again; one that has records does not."""
+    assert pair.copy.put_copied(4 * SMALL.commit_log_file_size, memoryview(b"")) == 0
+    assert pair.copy.log_end == 4 * SMALL.commit_log_file_size
+    pair.copy.forget_beginning()
+    assert pair.copy.log_end == 0
+    put_and_dispatch(pair.source, [message()])
+    pair.copy_rest()
+    pair.copy.forget_beginning()
+    assert pair.copy.log_end == pair.source.log_end
+    pair.check_equal()
