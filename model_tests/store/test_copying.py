@@ -352,10 +352,14 @@ def test_where_nothing_was_copied_to_is_forgotten(pair: Pair) -> None:
     """A copy that was begun in the middle and got no record begins anywhere again; one that has records does not."""
     assert pair.copy.put_copied(4 * SMALL.commit_log_file_size, memoryview(b"")) == 0
     assert pair.copy.log_end == 4 * SMALL.commit_log_file_size
+    # Nor is there anything to index, which a thread would look for without end.
+    is_indexed = pair.copy.index(10)
     pair.copy.forget_beginning()
-    assert pair.copy.log_end == 0
-    put_and_dispatch(pair.source, [message()])
+    assert (is_indexed, pair.copy.log_end) == (True, 0)
+    put_and_dispatch(pair.source, [message(properties={"KEYS": "k"})])
     pair.copy_rest()
     pair.copy.forget_beginning()
+    assert pair.copy.index(10)
+    assert len(pair.copy.query("T", "k", 9, 0, 2**60).records) == 1
     assert pair.copy.log_end == pair.source.log_end
     pair.check_equal()

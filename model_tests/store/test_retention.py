@@ -109,6 +109,7 @@ def test_queues_and_index_follow_the_log(tmp_path: pathlib.Path, any_hour: Store
     assert store.remove_expired() == 6
     assert store.remove_expired() == 0
     assert store.log_start == 6 * SMALL.commit_log_file_size
+    assert store.log_part(0, 10) is None
     assert [bytes(view) for view in held.records] == before
     del held
     left = [result for result in put if result.physical_offset >= store.log_start]

@@ -68,6 +68,9 @@ class Indexer:
         `end` is behind a whole record, or a blank.
         """
         with self._lock:
+            if not self._log.segments.segments:
+                # A copy that was told where its log begins, and has nothing of it yet.
+                return True
             count = 0
             while count < count_max and self.cursor < end:
                 self.cursor = max(self.cursor, self._log.start)
