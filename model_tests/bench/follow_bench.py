@@ -1,6 +1,6 @@
 """How far behind a follower is: a history grows at a fixed rate, with a fault now and then, beside `judge --follow`.
 
-    python model_tests/bench/follow_bench.py [--rates 20000 200000] [--seconds 60] [--fault-s 10] [--format parquet]
+    python -m model_tests.bench.follow_bench [--rates 20000 200000] [--seconds 60] [--fault-s 10] [--format parquet]
 
 The history is simulated and written beforehand, which is not timed. A thread that does next to nothing then moves
 Parquet parts of half a second each (`--part-s`) into the history when their last event is due at the rate, or adds

@@ -1,6 +1,6 @@
 """What it costs a Java broker that its steps are recorded: the same load with the rules and without, in turns.
 
-    python model_tests/bench/java_steps_bench.py [MESSAGES]
+    python -m model_tests.bench.java_steps_bench [MESSAGES]
 
 One queue with two consumers. It takes a Java runtime and Maven.
 """

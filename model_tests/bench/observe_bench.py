@@ -1,6 +1,6 @@
 """What the recording proxy costs: a broker asked directly, through a bare byte relay, and through `longpoll observe`.
 
-    python model_tests/bench/observe_bench.py [--rounds 2000] [--json]
+    python -m model_tests.bench.observe_bench [--rounds 2000] [--json]
 
 Broker, relay and proxy are a process each; the three ways are asked in turns, round by round, so that a busy machine
 disturbs all alike. What counts is what a way adds to the direct one's median: the proxy may add at most twice what the

@@ -1,6 +1,6 @@
 """How fast the store is by itself, one thread, no sockets: append, dispatch, index, read, flush, open.
 
-    python model_tests/bench/store_bench.py [--messages 300000] [--body 128] [--queues 4] [--profile]
+    python -m model_tests.bench.store_bench [--messages 300000] [--body 128] [--queues 4] [--profile]
 
 Prints one line a figure. Leaves out the broker around it and the comparison with Java (`make bench PART=broker`).
 """

@@ -1,6 +1,6 @@
 """How fast the wire is by itself: commands decoded and encoded a second, one thread, no sockets.
 
-    python model_tests/bench/wire_bench.py [--rounds 7] [--json]
+    python -m model_tests.bench.wire_bench [--rounds 7] [--json]
 
 Each figure is the best of several rounds, for a shared machine only ever makes a round slower. The budget is what one
 send may cost: 3 us to decode it. Leaves out the broker around it (`make bench PART=broker`).
