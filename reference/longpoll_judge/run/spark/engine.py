@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from longpoll_judge.columns.exchange import decode, encode
 from longpoll_judge.columns.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
+from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice
@@ -53,6 +54,7 @@ def _looker(slices: Sequence[Slice]) -> Work:
     """What a worker does with the numbers of its slices: it gives an overview of each."""
 
     def look(batches: Batches) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield _row(number, msgspec.msgpack.encode(overview_of(slices[number])))
@@ -64,6 +66,7 @@ def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Con
     """What a worker does with the numbers of its runs."""
 
     def sweep_all(batches: Batches) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 groups: list[Keys] = []
