@@ -32,6 +32,8 @@ _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
+MAPS_MAX_FILE: Final = "/proc/sys/vm/max_map_count"
+MAPS_MAX_USUAL: Final = 65_530
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
 """Files up to this size, bytes, are mapped without read-ahead: a queue's, of which there are many and each is touched
 in few places. With it the first write to a new one makes the kernel fill a megabyte or two of zeros (1.6 ms instead of
@@ -60,7 +62,10 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
     address: int | None = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _MAP_FAILED:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), path)
+        why = os.strerror(code)
+        if code == errno.ENOMEM:
+            why += " or too many files are mapped (`sysctl vm.max_map_count`)"
+        raise OSError(code, why, path)
     content = (ctypes.c_ubyte * size).from_address(address)
     # Every slice keeps `content` alive; at the end of the process the kernel unmaps.
     weakref.finalize(content, _LIBC.munmap, address, size).atexit = False
@@ -212,6 +217,13 @@ class RealFiles:
             return RealMappedFile(path, size, writable=writable, descriptor=descriptor)
         finally:
             os.close(descriptor)
+
+    def maps_max(self) -> int:
+        """What the system says (`vm.max_map_count`), or what most have where it says nothing."""
+        try:
+            return int(self.read(MAPS_MAX_FILE))
+        except (OSError, ValueError):
+            return MAPS_MAX_USUAL
 
     def read(self, path: str) -> bytes:
         """The file's bytes."""

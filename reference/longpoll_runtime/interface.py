@@ -147,6 +147,10 @@ class Files(Protocol):
         """
         ...
 
+    def maps_max(self) -> int:
+        """How many maps the system lets this process have, those of the program itself among them."""
+        ...
+
     def read(self, path: str) -> bytes:
         """The file's bytes; raises FileNotFoundError."""
         ...

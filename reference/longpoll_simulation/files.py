@@ -184,7 +184,8 @@ class SimulatedFiles:
     """The files of a simulated disk. Invariant: all that is kept is kept on the disk.
 
     `now_ms` is the wall clock, milliseconds, of which changes are stamped; `used_ratio` says how full the disk is, 0 to
-    1. When a file was written to through a map is known no better than that it was before its next sync, or look.
+    1; `maps_max` is only told. When a file was written to through a map is known no better than that it was before its
+    next sync, or look.
     """
 
     def __init__(
@@ -194,11 +195,17 @@ class SimulatedFiles:
         before: Before = _nothing,
         now_ms: Callable[[], int] = _always_zero,
         used_ratio: Callable[[], float] = lambda: 0.0,
+        maps_max: int = 1 << 31,
     ) -> None:
         self.disk = disk
         self.before = before
         self.now_ms = now_ms
         self._used_ratio = used_ratio
+        self._maps_max = maps_max
+
+    def maps_max(self) -> int:
+        """What this one was made with."""
+        return self._maps_max
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> SimulatedMappedFile:
         """Map a file of exactly `size` bytes; with `create`, make it, or fill it up, with zeros."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import TopicLeavingError
@@ -16,6 +17,9 @@ from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
 from longpoll_broker.store.segment import SegmentList
 from longpoll_runtime import Files
+
+OTHER_MAPS: Final = 4096
+"""Maps that are left to the program itself, to the log and the index, and to further files of queues that have one."""
 
 
 class Topic:
@@ -36,7 +40,18 @@ class QueueTable:
     `topics` no more and gets no queues. Writers hold the owner's lock; readers need none.
     """
 
-    __slots__ = ("_config", "_extended_root", "_files", "_left", "_lengthen", "_root", "leaving", "topics")
+    __slots__ = (
+        "_config",
+        "_count_max",
+        "_extended_root",
+        "_files",
+        "_left",
+        "_lengthen",
+        "_made_count",
+        "_root",
+        "leaving",
+        "topics",
+    )
 
     def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
         """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
@@ -50,6 +65,9 @@ class QueueTable:
         """Those that are being deleted: their files are still there."""
         self._left: dict[str, list[ConsumeQueue]] = {}
         """By topic the queues of a deleted one whose files could not be removed."""
+        self._count_max = max(files.maps_max() - OTHER_MAPS, 1) // (2 if config.extended_queues else 1)
+        self._made_count = 0
+        """No fewer than there are: those that are gone are found out when it comes to the most."""
 
     def load(self) -> None:
         """Map every queue that has files; raises StoreUserError and OSError."""
@@ -66,6 +84,25 @@ class QueueTable:
         """The queue, if it is known."""
         known = self.topics.get(topic)
         return known.queues.get(queue_id) if known is not None else None
+
+    def add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """`make` for a message that is about to be stored; OSError also where a new queue could have no file.
+
+        What no queue can list must not be acknowledged: its queue would keep all others waiting, and the next start
+        could not map what this process could not.
+        """
+        if self.find(topic, queue_id) is None and self._is_full():
+            raise OSError(
+                errno.ENOMEM,
+                f"{self._count_max} queues have messages, and the system maps no more files for a process: raise "
+                "vm.max_map_count and start the broker again, or delete topics",
+            )
+        return self.make(topic, queue_id)
+
+    def _is_full(self) -> bool:
+        if self._made_count >= self._count_max:
+            self._made_count = len(self.all())
+        return self._made_count >= self._count_max
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made if need be; its files come with its first unit.
@@ -91,6 +128,7 @@ class QueueTable:
             follows_log = config.minimum_follows_log
             queue = ConsumeQueue(segments, topic, queue_id, extended, follows_log=follows_log)
             known.queues[queue_id] = queue
+            self._made_count += 1
         return queue
 
     def _segments(self, directory: str, file_size: int) -> SegmentList:
