@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
 from longpoll_client.link import exchange
 from longpoll_client.link.calls import Answer, Calls
@@ -80,6 +82,35 @@ def test_answers_find_their_calls_whatever_their_order() -> None:
     assert {number: bytes(answer.body) for number, answer in found.items() if isinstance(answer, Command)} == {
         number: b"%d" % number for number in range(10)
     }
+
+
+SENT = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "41", "TRACE_ON": "true"}
+
+
+def sent(peer: Peer, command: Command) -> None:
+    """Answer as to a send."""
+    peer.answer(command, fields=SENT)
+
+
+def test_who_asks_by_code_is_told_a_sends_fields() -> None:
+    """The answer to a send is read quickly into its header; one who reads extension fields finds them all the same."""
+    answers = Answers(1)
+
+    async def on_a_loop(server: ScriptedServer) -> tuple[Command, Answer]:
+        connection = await AsyncConnection.open(RealRuntime(), server.host, server.port)
+        told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        connection.call_async(310, callback=told.set_result)
+        found = await connection.call(310), await told
+        await connection.close()
+        return found
+
+    with ScriptedServer(sent) as server:
+        client = connect(server)
+        client.call_async(310, callback=answers.take)
+        found = [client.call(310), *answers.wait(), *asyncio.run(on_a_loop(server))]
+        client.close()
+
+    assert [each.ext_fields for each in found if isinstance(each, Command)] == 4 * [SENT]
 
 
 def test_many_threads_share_a_connection() -> None:

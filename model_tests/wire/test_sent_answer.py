@@ -12,11 +12,11 @@ from model_tests.wire.test_send_request import FRAMES, OTHERS, VALUES, frame_of
 
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
 from longpoll_protocol.fast import sent_answer
-from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection
+from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.json_header import HeaderNumbers
-from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_protocol.headers import Header
 from longpoll_spec.tables import with_table
 
 FIELDS = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "41", "MSG_REGION": "R"}
@@ -27,18 +27,17 @@ def answer(changed: object = (), **others: object) -> bytes:
     return msgspec.json.encode({"code": 0, "flag": 1, **others, "extFields": FIELDS | dict(changed)})  # type: ignore[call-overload]
 
 
-def told(command: Command) -> object:
-    """Everything that an answer says, however it was read."""
+def told(read: Command) -> object:
+    """Everything that an answer says, however it was read, to who knows its header and to who does not."""
     fields: object
-    if isinstance(command, SentAnswer):
-        fields = command.header
-    else:
-        try:
-            fields = SendMessageResponseHeader.decode(command.ext_fields)
-        except HeaderError as error:
-            fields = str(error)
+    try:
+        fields = header_of(read).encode()
+    except HeaderError as error:
+        fields = str(error)
+    command = plain(read)
+    names = None if command.ext_fields is None else set(command.ext_fields)
     rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
-    return (*rest, command.version, command.serialisation, fields)
+    return (*rest, command.version, command.serialisation, fields, names)
 
 
 def read_all(chunks: list[bytes], connection: Connection) -> list[object]:
@@ -106,8 +105,19 @@ def test_only_an_answer_to_a_send_is_read_so() -> None:
     assert [type(each) for each in found] == [SentAnswer, Command, Command, Command, SentAnswer]
 
 
+def test_an_answer_with_more_fields_keeps_them() -> None:
+    """The handle to recall a timed message, which 5.x's brokers tell and the header does not know."""
+    connection = SentConnection()
+    connection.receive_data(frame_of(answer({"recallHandle": "aGFuZGxl"}), b""))
+    assert connection.next_sent() == []
+    read = connection.next_event()
+
+    assert isinstance(read, Command)
+    assert plain(read).ext_fields == {**FIELDS, "recallHandle": "aGFuZGxl"}
+
+
 @with_table
-class LooseHeader(msgspec.Struct, rename="camel"):
+class LooseHeader(Header):
     """A slip: numbers of any size."""
 
     msg_id: str

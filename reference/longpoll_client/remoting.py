@@ -27,7 +27,7 @@ from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exc
 from longpoll_client.link.leading import Leading, Left, Received
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.fast.sent_answer import SentConnection, header_of
+from longpoll_protocol.fast.sent_answer import SentConnection, header_of, plain, with_fields
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
@@ -138,7 +138,7 @@ class RemotingClient:
 
         Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
         """
-        return self.ask(code, self.writer(code, header, body), timeout_s)
+        return plain(self.ask(code, self.writer(code, header, body), timeout_s))
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
         """What writes a request, signed if this client has credentials."""
@@ -180,7 +180,7 @@ class RemotingClient:
 
         Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
         """
-        self.begin(code, self.writer(code, header, body), callback, timeout_s)
+        self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
 
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> None:
         """The same with a request that the caller writes."""

@@ -27,7 +27,7 @@ from longpoll_client.link.exchange import (
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import SentConnection
+from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_fields
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
@@ -119,7 +119,7 @@ class AsyncConnection(asyncio.Protocol):
 
         Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
         """
-        return await self.ask(code, self.writer(code, header, body), timeout_s)
+        return plain(await self.ask(code, self.writer(code, header, body), timeout_s))
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
         """What writes a request, signed if this client has credentials."""
@@ -155,7 +155,7 @@ class AsyncConnection(asyncio.Protocol):
 
         Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
         """
-        self.begin(code, self.writer(code, header, body), callback, timeout_s)
+        self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
 
     async def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
         """Send without an answer; raises ConnectionLostError, LocalProtocolError, or AnswerTimeoutError for no room."""

@@ -8,7 +8,8 @@ Leaves out what the fields mean (`headers.send`).
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,21 +25,26 @@ START: Final = b'{"code":0,'
 """How the header of every success begins."""
 MARK: Final = b'"msgId"'
 """What is in no other answer's."""
+Failure = TypeVar("Failure", bound=Exception)
 _JSON: Final = Serialisation.JSON
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 
 
 class SentAnswer(Command, frozen=True, gc=False, kw_only=True):
-    """A success whose extension fields are in `header`; `ext_fields` is None."""
+    """A success whose extension fields are in `header`, all of them; `ext_fields` is None."""
 
     header: SendMessageResponseHeader
+
+
+class _SentFields(SendMessageResponseHeader, gc=False, forbid_unknown_fields=True):
+    """An answer with more fields, such as 5.x's `recallHandle`, is left to the common way, which keeps them."""
 
 
 @with_table
 class _SentValues(HeaderNumbers, gc=False, kw_only=True):
     """As `HeaderValues`, but for the fields."""
 
-    extFields: SendMessageResponseHeader  # noqa: N815 - the key on the wire
+    extFields: _SentFields  # noqa: N815 - the key on the wire
 
 
 _decoder: Final = msgspec.json.Decoder(_SentValues, strict=False)
@@ -64,6 +70,21 @@ def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
 def header_of(answer: Command) -> SendMessageResponseHeader:
     """The fields of an answer to a send, however it was read; raises HeaderError."""
     return answer.header if isinstance(answer, SentAnswer) else SendMessageResponseHeader.decode(answer.ext_fields)
+
+
+def plain(answer: Command) -> Command:
+    """The answer with its extension fields, for who has asked by code and reads whatever comes."""
+    if not isinstance(answer, SentAnswer):
+        return answer
+    return Command(
+        answer.code, answer.opaque, answer.flag, answer.header.encode(), answer.body, answer.remark, answer.language,
+        answer.version, answer.serialisation,
+    )  # fmt: skip
+
+
+def with_fields(callback: Callable[[Command | Failure], None]) -> Callable[[Command | Failure], None]:
+    """The same callback, told the extension fields of every answer, as `plain` gives them."""
+    return lambda answer: callback(answer if isinstance(answer, Exception) else plain(answer))
 
 
 class SentConnection(Connection):
