@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
@@ -45,6 +45,32 @@ CLOSE_TIMEOUT_S: Final = 1.0
 """How long a close waits for a peer that does not read, or that does not end TLS."""
 
 
+@runtime_checkable
+class Writes(Protocol):
+    """What is asked of a transport: known by what it has, for those of other loops than asyncio's own are no
+    `asyncio.Transport` (uvloop's)."""
+
+    def write(self, data: bytes, /) -> None:
+        """Send bytes, now or later."""
+        ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Say from how many bytes on that wait the protocol is told."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait."""
+        ...
+
+    def close(self) -> None:
+        """Close once what waits is sent."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
 class AsyncConnection(asyncio.Protocol):
     """A connection of one event loop; nothing of it may be used on another thread.
 
@@ -65,7 +91,7 @@ class AsyncConnection(asyncio.Protocol):
         self._on_request = on_request
         self._received = SentConnection()
         self._exchange = Exchange(address, credentials, self._received)
-        self._transport: asyncio.Transport | None = None
+        self._transport: Writes | None = None
         self._batch: list[Buffer] = []
         self._batch_size = 0
         self._is_flushing = False
@@ -238,7 +264,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
-        assert isinstance(transport, asyncio.Transport)
+        assert isinstance(transport, Writes), "a loop's transport writes bytes"
         self._transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)
 

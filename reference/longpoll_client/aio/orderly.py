@@ -82,8 +82,8 @@ class InOrder:
             is_consumed = await ask([self._shown(message, active) for message in messages])
         finally:
             active.is_running = False
-        took_ms = (self._runtime.monotonic_ns() - began_ns) / 1e6
-        self._member.statistics.given(puller.queue.topic, len(messages), took_ms, is_consumed=is_consumed)
+        took_ns = self._runtime.monotonic_ns() - began_ns
+        self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=is_consumed)
         await self._answered(puller, active, messages, is_consumed=is_consumed)
 
     async def _answered(

@@ -312,7 +312,7 @@ class AsyncPushConsumer(AsyncConsumer):
                 if not giving.is_due:
                     self._settle(giving)
                 continue
-            self._statistics.given(topic, len(messages), giving.took_ns / 1e6, is_consumed=False)
+            self._statistics.given(topic, len(messages), giving.took_ns, is_consumed=False)
             if not puller.is_dropped:
                 put_off = _Lot(puller, messages, lot.again_count)
                 await self._put_off(put_off, answer.delay_level if isinstance(answer, Later) else 0)
@@ -325,9 +325,9 @@ class AsyncPushConsumer(AsyncConsumer):
         """Tell the queue, and the statistics, of what the listener has consumed."""
         puller = giving.puller
         if puller is not None:
-            took_ms, consumed = giving.consumed_ns / 1e6, giving.consumed
+            took_ns, consumed = giving.consumed_ns, giving.consumed
             giving.puller, giving.consumed_ns, giving.consumed = None, 0, []
-            self._statistics.given(puller.queue.topic, len(consumed), took_ms, is_consumed=True)
+            self._statistics.given(puller.queue.topic, len(consumed), took_ns, is_consumed=True)
             puller.done(consumed)
 
     async def _put_off(self, lot: _Lot, delay_level: int) -> None:

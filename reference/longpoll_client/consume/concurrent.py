@@ -48,13 +48,15 @@ class _Giving:
 class ConcurrentListening(Listening):
     """The listener's threads.
 
-    Invariant: `_giving` has every thread that may call the listener. It changes under `_lock`, and so does what tells
-    of a call that it has ended, or hangs; a call begins without it.
+    Invariant: `_giving` has every thread that may call the listener, and changes under `_lock`. So does `is_told`, which
+    says that a call hangs. A call begins and ends without the lock; who finds one that hangs has looked at the clock
+    first, and a call ends before it looks there. So one that took less than `_hang_ns` was never found.
     """
 
     def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
         super().__init__(runtime, config, listener, hang_check_s=config.consume_timeout_s / HANG_CHECKS)
         self._now_ns = runtime.monotonic_ns
+        self._hang_ns = int(config.consume_timeout_s * 1e9)
         self._giving: set[_Giving] = set()
 
     def is_busy(self, _puller: Puller) -> bool:
@@ -102,26 +104,31 @@ class ConcurrentListening(Listening):
 
     def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
-        puller, topic = giving.puller, giving.puller.queue.topic
+        puller, topic, member = giving.puller, giving.puller.queue.topic, self._member
         if not puller.is_open and (
             puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
         ):
             return
-        shown = all_as_shown(messages, topic, self._member.retry_topic, again_count)
+        shown = all_as_shown(messages, topic, member.retry_topic, again_count)
         giving.messages = messages
         giving.began_ns = began_ns = self._now_ns()
         answer = ask_listener(self._listener, shown, self._config.group)
-        took_ms = (self._now_ns() - began_ns) / 1e6
-        with self._lock:
-            is_told, giving.is_told, giving.began_ns = giving.is_told, False, 0
+        giving.began_ns = 0
+        took_ns = self._now_ns() - began_ns
         is_consumed = answer is ConsumeStatus.SUCCESS
-        self._member.statistics.given(topic, len(messages), took_ms, is_consumed=is_consumed)
-        if is_told:
+        member.statistics.given(topic, len(messages), took_ns, is_consumed=is_consumed)
+        if took_ns > self._hang_ns and self._was_told(giving):
             return
         if is_consumed:
             puller.done(messages)
         elif not puller.is_dropped:
             self._put_off(puller, messages, answer.delay_level if isinstance(answer, Later) else 0, again_count)
+
+    def _was_told(self, giving: _Giving) -> bool:
+        """Whether the call that has ended was found to hang."""
+        with self._lock:
+            is_told, giving.is_told = giving.is_told, False
+            return is_told
 
     def _put_off(self, puller: Puller, messages: Sequence[ReceivedMessage], delay_level: int, again_count: int) -> None:
         """Send messages back and be done with them here; what cannot be sent back is given again from here."""
@@ -149,7 +156,7 @@ class ConcurrentListening(Listening):
     def _look_for_hanging(self) -> None:
         """Tell of listeners that take too long and send their messages back; on the timer's thread."""
         timeout_s = self._config.consume_timeout_s
-        due_ns = self._now_ns() - int(timeout_s * 1e9)
+        due_ns = self._now_ns() - self._hang_ns
         with self._lock:
             hanging = [giving for giving in self._giving if 0 < giving.began_ns < due_ns and not giving.is_told]
             for giving in hanging:

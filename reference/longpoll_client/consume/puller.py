@@ -9,6 +9,7 @@ Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResu
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -171,7 +172,8 @@ class Puller:
         self._deliver = deliver
         self._pass_over = pass_over
         self._lock = instance.runtime.lock()
-        self._cached = ProcessQueue(offset)
+        self._waiting = ProcessQueue(offset)
+        self._consumed: deque[Sequence[ReceivedMessage]] = deque()
         self._is_pulling = False
         self._is_alone = False
         """Whether one message is asked for, because the last answer began with one that could not be read."""
@@ -243,6 +245,7 @@ class Puller:
     def drop(self) -> None:
         """Pull no more and deliver nothing more; an answer on its way is thrown away."""
         with self._lock:
+            self._settle()
             self._is_dropped = True
         self._go_on()
 
@@ -287,15 +290,28 @@ class Puller:
             return [] if self._is_dropped else self._cached.first(count)
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Note that delivered messages are consumed."""
-        with self._lock:
-            if self._is_dropped:
-                return
-            self._cached.done(messages)
-            # Mostly a pull is on its way, and whoever takes its answer asks for the next.
-            is_on_way = self._is_pulling
-        if not is_on_way:
+        """Note that delivered messages are consumed.
+
+        Without the lock, for this is asked for every message, by several threads. Mostly a pull is on its way: whoever
+        takes its answer looks at what was noted, and then asks for the next.
+        """
+        self._consumed.append(messages)
+        if not self._is_pulling:
             self.pull()
+
+    @property
+    def _cached(self) -> ProcessQueue:
+        """What waits to be consumed, without what was noted to be. With the lock."""
+        if self._consumed:
+            self._settle()
+        return self._waiting
+
+    def _settle(self) -> None:
+        """Take out what was noted. With the lock, under which alone notes are taken."""
+        for _number in range(len(self._consumed)):
+            messages = self._consumed.popleft()
+            if not self._is_dropped:
+                self._waiting.done(messages)
 
     def pull(self) -> None:
         """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""

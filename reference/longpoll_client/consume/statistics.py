@@ -7,12 +7,18 @@ Source: `ConsumerStatsManager.java`.
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
 import msgspec
 from msgspec.structs import replace
 
 from longpoll_client.consume.process_queue import Stop
 from longpoll_runtime import Runtime
 from longpoll_spec.tables import with_table
+
+GIVEN_COUNT_MAX: Final = 256
+"""Notes of listeners' threads that wait to be counted."""
 
 
 @with_table
@@ -45,40 +51,58 @@ class TopicStatistics(msgspec.Struct):
 
 
 class Statistics:
-    """The counts of one consumer. Invariant: `_topics` and all in it change under `_lock`; only copies are given."""
+    """The counts of one consumer.
+
+    Invariant: `_topics` and all in it change under `_lock`; only copies are given, and of everything that was told by
+    then. `_given` has what was told by listeners' threads and is not counted in yet; any thread may add to it.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._lock = runtime.lock()
         self._topics: dict[str, TopicStatistics] = {}
+        self._given: deque[tuple[str, int, int, bool]] = deque()
 
     def snapshot(self) -> dict[str, TopicStatistics]:
         """Every topic's counts now."""
         with self._lock:
+            self._count_given()
             return {topic: replace(counts) for topic, counts in self._topics.items()}
 
     def add(self, topic: str, **more: float) -> None:
         """Add to some of a topic's counts, by their names."""
         with self._lock:
-            counts = self._topics.get(topic)
-            if counts is None:
-                counts = self._topics[topic] = TopicStatistics()
+            counts = self._of(topic)
             for name, value in more.items():
                 setattr(counts, name, getattr(counts, name) + value)
 
-    def given(self, topic: str, count: int, took_ms: float, *, is_consumed: bool) -> None:
-        """Note that a listener had `count` messages for `took_ms`, and whether they are consumed or put off.
+    def given(self, topic: str, count: int, took_ns: int, *, is_consumed: bool) -> None:
+        """Note that a listener had `count` messages for `took_ns`, and whether they are consumed or put off.
 
-        As `add`, in half the time, for it is asked for every message.
+        Nothing but noted, for it is asked for every message, by several threads: counted they are when somebody looks,
+        or when many wait for it.
         """
-        with self._lock:
-            counts = self._topics.get(topic)
-            if counts is None:
-                counts = self._topics[topic] = TopicStatistics()
-            counts.consume_ms += took_ms
+        self._given.append((topic, count, took_ns, is_consumed))
+        if len(self._given) >= GIVEN_COUNT_MAX:
+            with self._lock:
+                self._count_given()
+
+    def _count_given(self) -> None:
+        """Count what was noted. With the lock, under which alone notes are taken out."""
+        for _number in range(len(self._given)):
+            topic, count, took_ns, is_consumed = self._given.popleft()
+            counts = self._of(topic)
+            counts.consume_ms += took_ns / 1e6
             if is_consumed:
                 counts.consumed_count += count
             else:
                 counts.later_count += count
+
+    def _of(self, topic: str) -> TopicStatistics:
+        """The counts of a topic. With the lock."""
+        counts = self._topics.get(topic)
+        if counts is None:
+            counts = self._topics[topic] = TopicStatistics()
+        return counts
 
     def stopped(self, topic: str, stop: Stop) -> None:
         """Note that flow control stopped a queue."""

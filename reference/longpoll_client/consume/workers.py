@@ -69,13 +69,13 @@ class Keeping:
 
 def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:
     """The listener's answer; one that raises, or answers what is no answer, gets its messages again later."""
-    answer: Answer = ConsumeStatus.LATER
     first = messages[0]  # The listener may do with the list what it likes.
-    with Keeping() as kept:
+    # Without `Keeping`, which costs as much as the call of a listener, for this is done for every message.
+    try:
         answer = listener(messages)
-    if kept.error is not None:
+    except BaseException as error:  # noqa: BLE001 - who exits a thread of ours ends neither the thread nor the process
         place = place_of(first)
-        log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place, kept.error)
+        log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place, error)
         return ConsumeStatus.LATER
     if not isinstance(answer, ANSWERS):
         place = place_of(first)
