@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 from attrs import define, field
@@ -311,6 +312,42 @@ def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
         assert {type(error) for error in ended} <= {AnswerTimeoutError, ConnectionLostError}
 
     run(cluster, story, compression=None)
+
+
+class OtherTransport:
+    """A transport of another loop than asyncio's own, such as uvloop's: it has what one must have, and is of no kind.
+
+    Leaves out what a client has no use for.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.write = transport.write
+        self.set_write_buffer_limits = transport.set_write_buffer_limits
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.close = transport.close
+        self.abort = transport.abort
+
+
+class OtherLoop(asyncio.SelectorEventLoop):
+    """A loop whose connections have such transports."""
+
+    async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
+        """Connect, and give the protocol another transport than the connection's."""
+        protocol = protocol_factory()
+        made = protocol.connection_made
+        protocol.connection_made = lambda transport: made(OtherTransport(transport))
+        return await super().create_connection(lambda: protocol, *arguments, **options)
+
+
+def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
+    """What connects it need not be an `asyncio.Transport`."""
+
+    async def story() -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, cluster.name_server) as producer:
+            assert (await producer.send("good", b"x")).queue_offset == 0
+
+    with asyncio.Runner(loop_factory=OtherLoop) as runner:
+        runner.run(story())
 
 
 def test_it_belongs_to_one_loop(cluster: Cluster) -> None:

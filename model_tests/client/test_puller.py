@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import struct
+import threading
+import zlib
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from attrs import define, field
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.process_queue import FlowLimits
-from longpoll_client.consume.puller import Puller, PullSettings
-from longpoll_client.consume.statistics import Statistics
+from longpoll_client.consume.puller import Batch, Puller, PullSettings
+from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
+from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import ResponseCode
@@ -52,10 +56,10 @@ class Calls:
         self.rests.append(delay_s)
 
 
-def puller_of(calls: Calls) -> Puller:
+def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch], None] = lambda _batch: None) -> Puller:
     """A puller that stands at offset 5."""
     any_of: Any = calls
-    limits = FlowLimits(1000, 1 << 20, 2000)
+    limits = FlowLimits(count_max, 1 << 20, 2000)
     return Puller(
         instance=any_of,
         timer=any_of,
@@ -64,7 +68,7 @@ def puller_of(calls: Calls) -> Puller:
         queue=MessageQueue(topic="T", broker_name="b", queue_id=0),
         subscription=SubscriptionData(topic="T", sub_string="*"),
         offset=5,
-        deliver=lambda _batch: None,
+        deliver=deliver,
         pass_over=lambda _message: None,
     )
 
@@ -73,6 +77,26 @@ def answer(code: int) -> Command:
     """An answer that says to go on at 2."""
     header = PullMessageResponseHeader(suggest_which_broker_id=0, next_begin_offset=2, min_offset=0, max_offset=2)
     return Command(code, 1, 1, header.encode())
+
+
+HEAD: Final = struct.Struct(">iIiiiqqiq8sq8siqi")
+
+
+def record(offset: int) -> bytes:
+    """A message of topic T, as it is stored."""
+    host = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
+    size = HEAD.size + 1 + 2 + 2
+    crc = zlib.crc32(b"x") & 0x7FFFFFFF
+    return HEAD.pack(size, 0xDAA320A7, crc, 0, 0, offset, 0, 0, 0, host, 0, host, 0, 0, 1) + b"x" + b"\x01T" + b"\0\0"
+
+
+def found(first: int, count: int) -> Command:
+    """An answer with messages from an offset on."""
+    header = PullMessageResponseHeader(
+        suggest_which_broker_id=0, next_begin_offset=first + count, min_offset=0, max_offset=first + count
+    )
+    body = b"".join(record(first + number) for number in range(count))
+    return Command(ResponseCode.SUCCESS, 1, 1, header.encode(), memoryview(body))
 
 
 def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
@@ -109,3 +133,66 @@ def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
         assert settings.timeout_s > settings.hold_ms / 1000
     finally:
         cast("Any", consumer)._timer.close()
+
+
+def test_what_is_consumed_is_seen_to_be_at_once() -> None:
+    """Whoever asks for counts or the offset, though it is only noted; no more once the queue is given up."""
+    calls = Calls()
+    batches: list[Batch] = []
+    puller = puller_of(calls, deliver=batches.append)
+    puller.pull()
+    calls.answers[-1](found(5, 3))
+    first, second, third = ((message,) for message in batches[0].messages)
+    assert (puller.cached_count, puller.cached_size, puller.offset_done) == (3, 3, 5)
+    puller.done(second)
+    assert (puller.cached_count, puller.cached_size, puller.offset_done) == (2, 2, 5)
+    assert puller.first(9) == [*first, *third]
+    puller.done(first)
+    puller.drop()
+    puller.done(third)
+    assert (puller.cached_count, puller.offset_done) == (1, 7)
+    assert calls.asked == [5, 8]
+
+
+def test_a_queue_that_was_full_is_pulled_as_soon_as_there_is_room() -> None:
+    """By whoever notes that a message is consumed; while a pull is on its way nobody asks for another."""
+    calls = Calls()
+    batches: list[Batch] = []
+    puller = puller_of(calls, count_max=3, deliver=batches.append)
+    puller.pull()
+    calls.answers[-1](found(5, 3))
+    assert (calls.asked, puller.stopped_by) == ([5], "count")
+    puller.done(batches[0].messages[:1])
+    assert (calls.asked, puller.stopped_by) == ([5, 8], None)
+    puller.done(batches[0].messages[1:])
+    assert calls.asked == [5, 8]
+
+
+def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
+    """Every message that is consumed is taken out once, and counted once."""
+    calls = Calls()
+    count, at_once = 2000, 32
+    messages: list[ReceivedMessage] = []
+    puller = puller_of(calls, count_max=count * at_once, deliver=lambda batch: messages.extend(batch.messages))
+    statistics = Statistics(calls.runtime)
+    left = iter(range(count))
+    puller.pull()
+
+    def listen() -> None:
+        for number in left:
+            while len(messages) <= number:
+                pass
+            puller.done((messages[number],))
+            statistics.given("T", 1, 1_000_000, is_consumed=number % 2 == 0)
+
+    threads = [threading.Thread(target=listen) for _number in range(3)]
+    for thread in threads:
+        thread.start()
+    for first in range(5, 5 + count, at_once):
+        calls.answers[-1](found(first, min(at_once, 5 + count - first)))
+    for thread in threads:
+        thread.join(30.0)
+    assert (puller.cached_count, puller.cached_size, puller.offset_done) == (0, 0, 5 + count)
+    assert len(statistics._given) < GIVEN_COUNT_MAX < count
+    counts = statistics.snapshot()["T"]
+    assert (counts.consumed_count, counts.later_count, counts.consume_ms) == (count // 2, count // 2, count)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from attrs import define, field
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
@@ -26,8 +28,10 @@ from longpoll_client import (
     allocate_by_circle,
 )
 from longpoll_client.consume import concurrent
+from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.membership import BrokerLocks
+from longpoll_client.consume.statistics import Statistics
 from longpoll_client.consume.workers import Answer, Listener
 from longpoll_client.errors import RefusedError
 from longpoll_runtime.real import RealRuntime
@@ -124,6 +128,78 @@ def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
     assert "has not answered for 0.2 s" in caplog.text
     assert "left behind" in caplog.text
     assert caplog.text.count("has not answered") == 1
+
+
+@define(slots=False)
+class Watched(RealRuntime):
+    """A runtime whose clock stands still, but for who looks for listeners that hang: half an hour later.
+
+    It looks at the `look_at`-th reading of the clock; the first is that of the listener's begin, the second of its end.
+    """
+
+    look_at: int = 0
+    look: Callable[[], None] = lambda: None
+    now_ns: int = field(default=10**12, init=False)
+    read_count: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__init__()
+        self.monotonic_ns = self.read
+
+    def read(self) -> int:
+        """The time."""
+        self.read_count += 1
+        found = self.now_ns
+        if self.read_count == self.look_at:
+            self.late()
+        return found
+
+    def late(self) -> None:
+        """Half an hour passes, and somebody looks."""
+        self.now_ns += 1800 * 10**9
+        self.look()
+
+
+def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], list[object]]:
+    """Give a listener one message; what its queue was told to be consumed, and what was sent back."""
+    listening = ConcurrentListening(runtime, ConsumerConfig("G"), listener)
+    runtime.look = listening._look_for_hanging
+    done: list[object] = []
+    back: list[object] = []
+    member: Any = SimpleNamespace(
+        retry_topic="%RETRY%G",
+        statistics=Statistics(runtime),
+        send_back=lambda message, _queue, _level: back.append(message),
+    )
+    listening._started = member
+    puller: Any = SimpleNamespace(
+        queue=MessageQueue(topic="T", broker_name="b", queue_id=0), is_open=True, is_dropped=False, done=done.extend
+    )
+    message: Any = SimpleNamespace(topic="T", queue_id=0, queue_offset=0)
+    listening._consume_again(puller, (message,), 0)
+    assert member.statistics.snapshot()["T"].consumed_count == 1 - len(back)
+    return done, back
+
+
+def test_a_call_that_has_ended_in_time_is_not_found_to_hang() -> None:
+    """However late who looks for hanging ones comes, and whoever was kept from going on in between."""
+    runtime = Watched(look_at=2)
+    done, back = consumed_at(runtime, lambda _messages: ConsumeStatus.SUCCESS)
+    assert runtime.read_count == 3, "nobody has looked"
+    assert (len(done), back) == (1, [])
+
+
+def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
+    """Its message was sent back once, and is not put off once more."""
+    runtime = Watched()
+
+    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        runtime.late()
+        return ConsumeStatus.LATER
+
+    done, back = consumed_at(runtime, listen)
+    assert done == back
+    assert len(back) == 1
 
 
 def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -47,8 +47,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 @runtime_checkable
 class Writes(Protocol):
-    """What is asked of a transport: known by what it has, for those of other loops than asyncio's own are no
-    `asyncio.Transport` (uvloop's)."""
+    """What is asked of a transport, which is known by what it has: uvloop's is no `asyncio.Transport`."""
 
     def write(self, data: bytes, /) -> None:
         """Send bytes, now or later."""

@@ -48,9 +48,10 @@ class _Giving:
 class ConcurrentListening(Listening):
     """The listener's threads.
 
-    Invariant: `_giving` has every thread that may call the listener, and changes under `_lock`. So does `is_told`, which
-    says that a call hangs. A call begins and ends without the lock; who finds one that hangs has looked at the clock
-    first, and a call ends before it looks there. So one that took less than `_hang_ns` was never found.
+    Invariant: `_giving` has every thread that may call the listener, and changes under `_lock`; so does `is_told`: that
+    a call hangs. A call begins and ends without the lock. Who finds one that hangs has looked at the clock
+    before, and one that ends looks there after it is no more to be found: so if it took less than `_hang_ns`, it is
+    certain that nobody has found it.
     """
 
     def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
