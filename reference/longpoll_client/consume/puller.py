@@ -292,7 +292,7 @@ class Puller:
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """Note that delivered messages are consumed.
 
-        Without the lock, for this is asked for every message, by several threads. Mostly a pull is on its way: whoever
+        Without the lock, for this is asked for every message, by several threads. Mostly a pull is on its way: who
         takes its answer looks at what was noted, and then asks for the next.
         """
         self._consumed.append(messages)

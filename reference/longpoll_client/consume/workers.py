@@ -45,6 +45,8 @@ class Later:
 Answer: TypeAlias = ConsumeStatus | Later
 ANSWERS: Final = (ConsumeStatus, Later)
 """The same for `isinstance`, which need not make a union anew for each message."""
+ANYTHING: Final = (BaseException,)
+"""What a listener may raise: who exits a thread of ours, or is cancelled there, ends neither it nor the process."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Answer]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 
@@ -62,7 +64,6 @@ class Keeping:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         if error is not None:
-            # Who exits a thread of ours, or is cancelled there, ends neither the thread nor the process.
             self.error = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
         return error is not None
 
@@ -73,7 +74,7 @@ def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group:
     # Without `Keeping`, which costs as much as the call of a listener, for this is done for every message.
     try:
         answer = listener(messages)
-    except BaseException as error:  # noqa: BLE001 - who exits a thread of ours ends neither the thread nor the process
+    except ANYTHING as error:
         place = place_of(first)
         log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place, error)
         return ConsumeStatus.LATER
