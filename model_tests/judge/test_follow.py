@@ -241,32 +241,26 @@ def read_until(descriptor: int, wanted: bytes) -> bytes:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_a_stream_of_spark_hears_of_what_is_new(
+def test_a_stream_of_spark_has_each_event_once(
     growing: tuple[Path, Grow], tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """Each event comes once, after its line is whole, and who waits for new ones is told."""
-    from longpoll_judge.run.spark.news import new_events  # noqa: PLC0415 - a run without Spark does not pay for it
+    """After its line is whole."""
+    from longpoll_judge.read.data_sources import register  # noqa: PLC0415 - a run without Spark does not pay for it
     from longpoll_judge.run.spark.session import unclosed_sockets_ignored  # noqa: PLC0415 - the same
 
     directory, grow = growing
     lines = lines_of(faulty_events()[:40]).splitlines(keepends=True)
     session = spark_engine.session
-
-    def read_by_all() -> list[bool]:
-        """Wait until every query has read what there is; whether something was new, asked twice."""
-        for query in session.streams.active:
-            query.processAllAvailable()
-        return [is_new(), is_new()]
-
-    with unclosed_sockets_ignored(), new_events(spark_engine, [directory]) as is_new:
+    register(session)
+    with unclosed_sockets_ignored():
         grow(b"".join(lines[:10]) + lines[10][:20])
         rows = session.readStream.format("longpoll-history").load(str(directory))
         query = rows.writeStream.format("memory").queryName("seen").trigger(processingTime="200 milliseconds")
         running = query.option("checkpointLocation", str(tmp_path / "kept")).start()
-        assert read_by_all() == [True, False]
+        running.processAllAvailable()
         assert session.table("seen").count() == 10
         grow(lines[10][20:] + b"".join(lines[11:]))
-        assert read_by_all() == [True, False]
+        running.processAllAvailable()
         seen = [row.sequence for row in session.table("seen").select("sequence").collect()]
         running.stop()
 

@@ -19,11 +19,13 @@ from model_tests.judge.test_growing import LIMITS, are_found, certain, shown, si
 
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError
+from longpoll_judge.read.files import Stamp
+from longpoll_judge.read.same import sum_before
 from longpoll_judge.read.source import find, read_slice
 from longpoll_judge.rules.across import rows_where
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import Parts, Steps, follow
-from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, sum_before, write_state
+from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import Load
@@ -167,7 +169,7 @@ def test_a_part_that_was_written_anew_is_counted_once_for_each_time(tmp_path: Pa
 
     def are_anew(content: bytes) -> int:
         part.write_bytes(content)
-        return parts.are_anew({str(part): len(content)}, ends)
+        return parts.are_anew({str(part): Stamp(len(content))}, ends)
 
     read, anew, again = b"one\ntwo\n", b"one\nTWO\nthree\n", b"ONE\nTWO\nthree\nseven\n"
     assert [are_anew(content) for content in (read, read + b"more\n")] == [0, 0]
@@ -188,6 +190,8 @@ def test_what_is_kept_is_there_whole_or_as_it_was(tmp_path: Path, monkeypatch: p
 def test_a_start_reads_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No byte that was judged is read again, and the last word is that of the whole."""
     monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
+    # However slow the machine is, it is told once of all that has come.
+    monkeypatch.setattr(following, "TELL_S", PATIENCE_S)
     directory = written(simulated(2, EVENTS), tmp_path / "history")
     part = directory / "part-0.ndjson"
     lines = part.read_bytes().splitlines(keepends=True)

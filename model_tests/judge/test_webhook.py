@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from longpoll.shown.following import webhook as webhook_module
 from longpoll.shown.following.metrics import FollowCollector, told_at
 from longpoll.shown.following.webhook import Webhook, checked_url
+from longpoll_judge.read.growth import stamps_of
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.job import judge
 from longpoll_judge.show.checkpoint import open_checkpoint
@@ -231,7 +232,7 @@ def test_prometheus_hears_of_the_judgement_and_of_the_lag(tmp_path: Path) -> Non
     with told_at(0, collector) as where:
         before = told(where)
         collector.result = result = judge([tmp_path], engine="local")
-        progress.sizes = {str(part): part.stat().st_size}
+        progress.stamps = stamps_of([part.parent])
         judged = told(where)
         with part.open("ab") as file:
             file.write(lines[200])

@@ -39,6 +39,15 @@ _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfs
 
 
 @frozen
+class Stamp:
+    """What tells without reading a file that it may not be what it was; one that was only touched differs too."""
+
+    size: int
+    changed_ns: int = 0
+    number: int = 0
+
+
+@frozen
 class Entry:
     """A file of a directory."""
 
@@ -46,6 +55,15 @@ class Entry:
     """With the directory's options, if it is a URI."""
     size: int
     is_file: bool
+    changed_ns: int = 0
+    """When its content changed last, as its file system tells it; 0 where it does not."""
+    number: int = 0
+    """Which file it is on this machine: one that takes another's place has another number."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """What differs once the file was written, or another one is in its place."""
+        return Stamp(self.size, self.changed_ns, self.number)
 
 
 def is_uri(text: str) -> bool:
@@ -104,11 +122,16 @@ def entries(directory: str, pattern: str) -> list[Entry]:
     system, path = _opened(directory)
     with _told(directory):
         found = [info for info in _below(system, path) if fnmatchcase(info.base_name, pattern)]
-    is_file = {info.base_name: info.type == filesystems.FileType.File for info in found}
     return [
-        Entry(beside(directory, info.base_name), info.size or 0, is_file[info.base_name])
+        _elsewhere(beside(directory, info.base_name), info)
         for info in sorted(found, key=lambda info: str(info.base_name))
     ]
+
+
+def _elsewhere(path: str, info: Any) -> Entry:
+    """A file by what its file system tells of it; Arrow says -1, or nothing, of a time that it does not know."""
+    changed_ns = max(info.mtime_ns or 0, 0)
+    return Entry(path, info.size or 0, info.type == filesystems.FileType.File, changed_ns)
 
 
 def _local_entries(directory: str, pattern: str) -> list[Entry]:
@@ -119,24 +142,25 @@ def _local_entries(directory: str, pattern: str) -> list[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     whole = [(str(Path(directory) / each.name), each.stat() if each.is_file() else None) for each in found]
-    return [Entry(path, seen.st_size if seen else 0, seen is not None) for path, seen in whole]
+    return [_here(path, seen) for path, seen in whole]
+
+
+def _here(path: str, seen: os.stat_result | None) -> Entry:
+    """A file of this machine; what is no file has no size."""
+    return Entry(path, seen.st_size, True, seen.st_mtime_ns, seen.st_ino) if seen else Entry(path, 0, False)
 
 
 def entry(path: str) -> Entry | None:
     """The file; None where there is none."""
     if not is_uri(path):
-        return _local(Path(path)) if Path(path).exists() else None
+        file = Path(path)
+        return _here(path, file.stat() if file.is_file() else None) if file.exists() else None
     system, within = _opened(path)
     with _told(path):
         info = system.get_file_info(within)
     if info.type == filesystems.FileType.NotFound:
         return None
-    return Entry(path, info.size or 0, info.type == filesystems.FileType.File)
-
-
-def _local(file: Path) -> Entry:
-    is_file = file.is_file()
-    return Entry(str(file), file.stat().st_size if is_file else 0, is_file)
+    return _elsewhere(path, info)
 
 
 def open_file(path: str) -> BinaryIO:

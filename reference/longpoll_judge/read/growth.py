@@ -1,7 +1,7 @@
 """A history that is still written: as much of it as is whole, so that the line that is being written is no damage.
 
 NDJSON grows line by line, and counts up to its last newline. Parquet has its table of contents at its end, and is whole
-once that can be read; a part of another kind once it has stopped growing between two looks. Leaves out who looks, and
+once that can be read; a part of another kind once it has stopped changing between two looks. Leaves out who looks, and
 when (`follow`), and Spark's stream (`stream`).
 """
 
@@ -16,6 +16,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_judge.read import files
+from longpoll_judge.read.files import Stamp
 from longpoll_judge.read.source import History, RowGroups, find, kind_of
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
@@ -37,45 +38,45 @@ def whole_end(part: Path | str) -> int:
     return 0
 
 
-def sizes_of(directories: Iterable[Path | str]) -> dict[str, int]:
-    """Every part with its size."""
-    return {part.path: part.size for place in directories for part in files.entries(files.absolute(place), PART_FILES)}
+def stamps_of(directories: Iterable[Path | str]) -> dict[str, Stamp]:
+    """Every part with its size, and what else tells whether it is what it was."""
+    return {part.path: part.stamp for place in directories for part in files.entries(files.absolute(place), PART_FILES)}
 
 
 @define
 class Growth:
-    """Looks at histories again and again, and opens no part again that has not grown.
+    """Looks at histories again and again, and opens no part again that has not changed.
 
-    Invariant: `sizes` are those of the last look, and `_ends` those of its lines.
+    Invariant: `stamps` are those of the last look, and `_ends` those of its lines.
     """
 
     paths: Sequence[Path | str]
-    sizes: dict[str, int] = field(factory=dict)
+    stamps: dict[str, Stamp] = field(factory=dict)
     _ends: dict[str, int] = field(factory=dict)
     """By part of lines: the byte after its last newline."""
     _row_groups: RowGroups = field(factory=dict)
 
     def has_grown(self) -> bool:
-        """Whether a part is longer than at the last look, or new."""
-        return sizes_of(self.paths) != self.sizes
+        """Whether a part is longer than at the last look, or another one, or new."""
+        return stamps_of(self.paths) != self.stamps
 
     def look(self) -> History:
         """What is whole now; raises `HistoryNotFoundError`."""
-        before, self.sizes = self.sizes, sizes_of(self.paths)
-        settled = {part for part, size in self.sizes.items() if before.get(part) == size}
+        before, self.stamps = self.stamps, stamps_of(self.paths)
+        settled = {part for part, stamp in self.stamps.items() if before.get(part) == stamp}
         history = find(self.paths, self._row_groups)
         ends: dict[str, int] = {}
-        for part, size in list(self.sizes.items()):
+        for part, stamp in list(self.stamps.items()):
             if kind_of(part) == NDJSON_SUFFIX:
-                is_known = part in self._ends and before.get(part) == size
-                ends[part] = self._ends[part] if is_known else self._looked_at(part, size)
+                is_known = part in self._ends and part in settled
+                ends[part] = self._ends[part] if is_known else self._looked_at(part, stamp.size)
         self._ends = ends
         slices = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.slices
             if (each.start < ends[each.path] if each.path in ends else self._is_whole(each.path, settled))
         ]
-        growing = self.sizes.keys() - ends.keys() - settled
+        growing = self.stamps.keys() - ends.keys() - settled
         damages = [damage for damage in history.damages if damage.file not in growing]
         return attrs.evolve(history, slices=slices, damages=damages)
 
@@ -85,7 +86,7 @@ class Growth:
             return whole_end(part)
         except FileNotFoundError:
             # It is gone since it was listed: as one that was not listed, so that it is noticed if it comes back.
-            del self.sizes[part]
+            del self.stamps[part]
             return 0
         except OSError:
             return size

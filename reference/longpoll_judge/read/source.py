@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files, ndjson, parquet
 from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.files import Entry, first_line
+from longpoll_judge.read.files import Entry, Stamp, first_line
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, coded
 from longpoll_spec.history import (
     FORMAT_VERSION,
@@ -40,8 +40,8 @@ MONOTONIC: Final = "monotonic"
 SLICE_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
 
-RowGroups = dict[tuple[str, int], int]
-"""How many row groups a Parquet part of a path and a size in bytes has."""
+RowGroups = dict[tuple[str, Stamp], int]
+"""How many row groups a Parquet part of a path has, as long as it is what it was."""
 
 
 @with_table
@@ -207,11 +207,11 @@ def _cut(
 
 def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
     """How many row groups a part has; one that cannot be read is looked at each time."""
-    if (part.path, part.size) in known:
-        return known[part.path, part.size]
+    if (part.path, part.stamp) in known:
+        return known[part.path, part.stamp]
     count = parquet.row_group_count(part.path, damages)
     if count:
-        known[part.path, part.size] = count
+        known[part.path, part.stamp] = count
     return count
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from longpoll_judge.read.growth import sizes_of, whole_end
+from longpoll_judge.read.growth import stamps_of, whole_end
 from longpoll_judge.read.schema import PLAIN_SCHEMA
 from longpoll_judge.read.source import SLICE_BYTES, Slice, find, kind_of, read_slice
 from longpoll_spec.history import NDJSON_SUFFIX
@@ -34,8 +34,8 @@ class HistoryStream(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """By part how far it can be read."""
         return {
-            part: whole_end(part) if kind_of(part) == NDJSON_SUFFIX else size
-            for part, size in sizes_of([self._directory]).items()
+            part: whole_end(part) if kind_of(part) == NDJSON_SUFFIX else stamp.size
+            for part, stamp in stamps_of([self._directory]).items()
         }
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:

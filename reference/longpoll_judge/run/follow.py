@@ -1,8 +1,8 @@
 """Judges a history while it is written, until `stops` says so.
 
 A short history is judged anew each time, by the same code as one that is complete. A judgement takes as long as it
-takes, and the next one begins after as long again at the earliest, so at most half of the time goes into judging. On
-Spark a stream tells of new events; without Spark the sizes of the parts do, and what is whole is read once.
+takes, and the next one begins after as long again at the earliest, so at most half of the time goes into judging. The
+sizes and times of the parts tell of new events; without Spark what is whole is read once.
 
 A long history, and one with more findings than a result lists, is judged by what is new in it (`growing`), to tell of
 findings, each of them once, however many there were; on Spark its workers read that, and a stream brings it. The last
@@ -24,12 +24,13 @@ from attrs import asdict, define, evolve, field, frozen
 
 from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.errors import HistoryChangedError
-from longpoll_judge.read.files import absolute
-from longpoll_judge.read.growth import Growth, sizes_of
+from longpoll_judge.read.files import Stamp, absolute
+from longpoll_judge.read.growth import Growth, stamps_of
+from longpoll_judge.read.same import GONE, sum_before
 from longpoll_judge.read.source import History
 from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
-from longpoll_judge.run.growing.kept import GONE, State, read_state, sum_before, write_state
+from longpoll_judge.run.growing.kept import State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar
 from longpoll_judge.run.growing.told import Picked, left_to_the_end, not_told
 from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
@@ -65,17 +66,18 @@ class Progress:
     """How far a history has been judged, noted by who follows it and asked from other threads."""
 
     paths: Sequence[Path | str]
-    sizes: Mapping[str, int] = field(factory=dict)
-    """Of every part at the look that was judged last, in bytes."""
+    stamps: Mapping[str, Stamp] = field(factory=dict)
+    """Of every part at the look that was judged last."""
     looked_s: float = field(factory=time.monotonic)
     """When that look was, by the monotonic clock."""
 
     def behind(self, now_s: float) -> tuple[float, int]:
         """How long something may have waited to be judged, in seconds, and how many bytes wait; 0 where none do."""
-        sizes = sizes_of(self.paths)
-        if sizes == self.sizes:
+        stamps = stamps_of(self.paths)
+        if stamps == self.stamps:
             return 0.0, 0
-        return max(now_s - self.looked_s, 0.0), max(sum(sizes.values()) - sum(self.sizes.values()), 0)
+        now, then = (sum(stamp.size for stamp in each.values()) for each in (stamps, self.stamps))
+        return max(now_s - self.looked_s, 0.0), max(now - then, 0)
 
 
 def follow(
@@ -116,7 +118,7 @@ def follow(
                 raise
             return judged(running, look, tries - 1)
         if progress is not None:
-            progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
+            progress.stamps, progress.looked_s = dict(growth.stamps), begun_s
         return msgspec.structs.replace(result, engine=engine)
 
     def counted(result: Result) -> Result:
@@ -127,12 +129,12 @@ def follow(
     steps = Steps.begun(limits, None if has_law else kept, engine)
     with open_engine(engine, master, conf) as running:
         if not steps.ends:
-            with _reading_once(running) as short, _new_events(running, growth) as is_new:
+            with _reading_once(running) as short:
                 result = judged(short)
                 tell(counted(result))
                 is_long = False
                 while not is_long and not stops(max(PERIOD_S, result.seconds)):
-                    if is_new():
+                    if growth.has_grown():
                         result = judged(short)
                         tell(counted(result))
                     is_long = (result.events >= WHOLE_EVENTS or result.findings_left_out > 0) and not has_law
@@ -189,7 +191,7 @@ def _follow_growing(
         begun_s = time.monotonic()
         tell_next_s = begun_s + TELL_S
         history, new = arriving.look()
-        are_anew = steps.parts.are_anew(arriving.growth.sizes, arriving.ends)
+        are_anew = steps.parts.are_anew(arriving.growth.stamps, arriving.ends)
         steps.growing.doubt(WRITTEN_ANEW, are_anew)
         for tables, damages in arriving.read(new):
             steps.growing.add(tables, damages, history)
@@ -207,7 +209,7 @@ def _follow_growing(
             tell(steps.result(history))
             steps.keep()
         if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.slices):
-            progress.sizes, progress.looked_s = dict(arriving.growth.sizes), begun_s
+            progress.stamps, progress.looked_s = dict(arriving.growth.stamps), begun_s
         took_s = time.monotonic() - begun_s
         period_s = min(max(PERIOD_S, REST_SHARE * took_s), LONG_PERIOD_S)
         if stops(max(period_s - took_s, 0.0)):
@@ -221,8 +223,8 @@ class Parts:
 
     known: dict[str, tuple[int, int]] = field(factory=dict)
     """By part how far it was read, and what tells that it is still the same."""
-    sizes: dict[str, int] = field(factory=dict)
-    """Of each part when it was looked at."""
+    stamps: dict[str, Stamp] = field(factory=dict)
+    """Of each part when it was looked at; who differs is read, who does not is not."""
 
     def note(self, ends: Mapping[str, int]) -> None:
         """What was read up to these ends is as it is now."""
@@ -230,11 +232,11 @@ class Parts:
             if part not in self.known or self.known[part][0] != end:
                 self.known[part] = end, sum_before(part, end)
 
-    def are_anew(self, sizes: Mapping[str, int], ends: Mapping[str, int]) -> int:
+    def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
         """How many parts are not what was read of them; one that is gone is not asked for."""
         self.note({part: end for part, end in ends.items() if part not in self.known})
-        changed = [part for part, size in sizes.items() if part in self.known and self.sizes.get(part) != size]
-        self.sizes = dict(sizes)
+        changed = [part for part, stamp in stamps.items() if part in self.known and self.stamps.get(part) != stamp]
+        self.stamps = dict(stamps)
         anew = [part for part in changed if sum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}]
         for part in anew:
             self.known[part] = self.known[part][0], sum_before(part, self.known[part][0])
@@ -345,19 +347,6 @@ def _reading_once(running: Engine) -> Iterator[Engine]:
 
 
 @contextmanager
-def _new_events(running: Engine, growth: Growth) -> Iterator[Callable[[], bool]]:
-    """A question that is answered yes when there is something new."""
-    streaming = _streaming(running)
-    if streaming is None:
-        yield growth.has_grown
-        return
-    from longpoll_judge.run.spark.news import new_events  # noqa: PLC0415 - Spark takes a second to import
-
-    with new_events(streaming, growth.paths) as is_new:
-        yield is_new
-
-
-@contextmanager
 def _arriving(running: Engine, growth: Growth, ends: dict[str, int]) -> Iterator[Arriving]:
     """What is new from where each part ends that was judged; on Spark its stream brings it."""
     streaming = _streaming(running)
@@ -371,7 +360,7 @@ def _arriving(running: Engine, growth: Growth, ends: dict[str, int]) -> Iterator
 
 
 def _streaming(running: Engine) -> SparkEngine | None:
-    """The engine if its stream tells of what is new: what a server of Spark Connect calls back, it calls elsewhere."""
+    """The engine if its stream brings what is new: what a server of Spark Connect calls back, it calls elsewhere."""
     if isinstance(running, LocalEngine):
         return None
     from longpoll_judge.run.spark.cluster import is_remote  # noqa: PLC0415 - Spark takes a second to import

@@ -2,8 +2,8 @@
 
 One file, `judging.state`: a line that names what it is and its version, a checksum, and what a `Growing` holds as
 MessagePack, its events as Arrow streams. It is written under another name first, so it is there whole or as it was
-before. How far each part was read stands in it too, and a checksum of the last bytes of lines before that, or the size
-of a part of another kind: a part that was written anew is noticed, one that is gone is not asked for.
+before. How far each part was read stands in it too, and a checksum of some of what lies before that (`read.same`): a
+part that was written anew is noticed, one that is gone is not asked for.
 
 Leaves out what was told (`show.checkpoint`), which is known beyond this: what is judged again is not told again.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections import Counter, deque
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
-from longpoll_judge.read.source import kind_of
+from longpoll_judge.read.same import sum_before
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.held import Held
 from longpoll_judge.run.growing.latest import Latest
@@ -39,19 +38,15 @@ from longpoll_judge.run.growing.spans import Log
 from longpoll_judge.run.overview import LogSpan
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.verdict import RESULT_SCHEMA, Row, as_table
-from longpoll_spec.history import NDJSON_SUFFIX
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
-VERSION: Final = 4
+VERSION: Final = 5
 """Is raised with every change of what is kept, or of what the judge makes of it."""
-GONE: Final = -1
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4
 _THEN: Final = "all of the history is judged again (what was told is not told again)"
 _REMEDY: Final = f"remove it, and {_THEN}"
-_TAIL_BYTES: Final = 4_096
-"""How much of a part of lines is compared, before the byte to which it was read."""
 
 
 @with_table
@@ -264,17 +259,3 @@ def _recent(kept: _Recent) -> Recent:
 
 def _by_log(spans: list[LogSpan]) -> dict[Log, LogSpan]:
     return {(span.broker, span.topic, span.queue, span.source): span for span in spans}
-
-
-def sum_before(part: str, end: int) -> int:
-    """The checksum of the last bytes of a part of lines before one; of another part its size, for it is whole.
-
-    `GONE` of one that is not there any more.
-    """
-    found = files.entry(part)
-    if found is None or kind_of(part) != NDJSON_SUFFIX:
-        return GONE if found is None else found.size
-    with suppress(FileNotFoundError), files.open_file(part) as file:
-        file.seek(max(end - _TAIL_BYTES, 0))
-        return zlib.crc32(file.read(min(end, _TAIL_BYTES)))
-    return GONE

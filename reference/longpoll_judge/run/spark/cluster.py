@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from longpoll_judge.errors import SparkUnavailableError
+from longpoll_judge.errors import HistoryChangedError, SparkUnavailableError
 from longpoll_judge.read.files import first_line
 from longpoll_judge.run.spark.session import DEFAULT_MASTER, OF_QUERIES, is_local, open_session
 
@@ -34,6 +34,8 @@ CONNECT_S: Final = 10.0
 _ASKED_ROWS: Final = 1 << 16
 FAULT_CHARACTERS_MAX: Final = 500
 _PYTHON_FAULT: Final = re.compile(r"(?!org\.|java\.)[A-Za-z_.]*(Error|Exception)\b.*: ")
+
+_CHANGED: Final = re.compile(rf"[A-Za-z_.]*{HistoryChangedError.__name__}: (.+)")
 
 
 @frozen
@@ -149,7 +151,10 @@ def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSes
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """A job that fails is `SparkUnavailableError` with the line that says why, read while Spark is still there."""
+    """A job that fails is `SparkUnavailableError` with the line that says why, read while Spark is still there.
+
+    One whose worker found another part than was looked over is `HistoryChangedError`, as it is without Spark.
+    """
     try:
         yield
     except PySparkException as error:
@@ -157,6 +162,8 @@ def failures_told() -> Iterator[None]:
         # A worker's own exception is the last line of its traceback, before the Java one begins.
         own = [line for line in lines if _PYTHON_FAULT.match(line)]
         text = (own or lines or ["it says nothing"])[-1 if own else 0]
+        if (changed := _CHANGED.match(text)) is not None:
+            raise HistoryChangedError(changed[1]) from error
         raise SparkUnavailableError(f"Spark could not do its work: {text[:FAULT_CHARACTERS_MAX]}") from error
 
 

@@ -201,8 +201,9 @@ class SparkEngine:
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
-        """See `job.Engine.read`."""
-        yield SparkReading(self.running, self.parallel, slices, self.stretch_events)
+        """See `job.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
+        with failures_told():
+            yield SparkReading(self.running, self.parallel, slices, self.stretch_events)
 
 
 @contextmanager

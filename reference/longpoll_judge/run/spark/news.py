@@ -1,16 +1,14 @@
-"""Hears of new events by Structured Streaming, and brings them to who follows.
+"""Brings new events to who follows, by Structured Streaming: what the workers have read, in batches of one query.
 
-`new_events` only counts batches, one query a directory; `arriving_slices` hands over what the workers have read, in
-batches of one query over all directories. Leaves out how a growing history is cut into batches (`read.stream`,
-`slices`) and what is done about them (`follow`).
+Leaves out how a growing history is cut into batches (`slices`) and what is done about them (`follow`).
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Final
@@ -24,7 +22,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from longpoll_judge.columns.exchange import decode
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.data_sources import HistorySource, register
 from longpoll_judge.read.growth import Growth
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
@@ -37,35 +34,6 @@ LOOK_S: Final = 0.2
 """How often a batch that nobody takes looks whether anybody still will."""
 BEGUN_MAX: Final = 5
 """How many queries may end one after the other without having brought anything."""
-
-
-@contextmanager
-def new_events(engine: SparkEngine, directories: Iterable[Path | str]) -> Iterator[Callable[[], bool]]:
-    """Whether there was a batch with events since the question was last asked; raises `SparkUnavailableError`."""
-    grown = threading.Event()
-
-    def note(batch: DataFrame, _number: int) -> None:
-        if batch.count():
-            grown.set()
-
-    register(engine.session)
-    with ExitStack() as stack:
-        kept = Path(stack.enter_context(TemporaryDirectory(prefix="longpoll-stream-")))
-        queries: list[StreamingQuery] = []
-        for number, directory in enumerate(directories):
-            rows = engine.session.readStream.format(HistorySource.name()).load(str(directory))
-            writer = rows.writeStream.foreachBatch(note).trigger(processingTime=TRIGGER)
-            queries.append(writer.option("checkpointLocation", str(kept / str(number))).start())
-            stack.callback(queries[-1].stop)
-
-        def is_new() -> bool:
-            for query in queries:
-                _check(query)
-            was_set = grown.is_set()
-            grown.clear()
-            return was_set
-
-        yield is_new
 
 
 def _check(query: StreamingQuery) -> None:

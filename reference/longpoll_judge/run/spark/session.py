@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import define, field
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -166,12 +168,45 @@ def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
             signal.signal(signal.SIGINT, on_interrupt)
 
 
+@define(eq=False)
+class _Ignored:
+    """A filter of warnings that stays as long as anybody is within.
+
+    Filters belong to the whole process and a stream's batches come on threads of their own: who left first would put
+    back what the other relies on.
+    """
+
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _within: int = 0
+    _stack: ExitStack = field(factory=ExitStack)
+
+    def enter(self) -> None:
+        """Ignore from now on."""
+        with self._lock:
+            if not self._within:
+                self._stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+            self._within += 1
+
+    def leave(self) -> None:
+        """Ignore no longer, unless another still does."""
+        with self._lock:
+            self._within -= 1
+            if not self._within:
+                self._stack.close()
+
+
+_ignored: Final = _Ignored()
+
+
 @contextmanager
 def unclosed_sockets_ignored() -> Iterator[None]:
     """PySpark leaves the sockets over which results come to be closed with their last reference."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+    _ignored.enter()
+    try:
         yield
+    finally:
+        _ignored.leave()
 
 
 def _first_fault(directory: Path) -> str:

@@ -62,7 +62,7 @@ class NewSlices(DataSourceStreamReader):
             if part.end <= start:
                 continue
             is_lines = kind_of(part.path) == NDJSON_SUFFIX
-            size += part.end - start if is_lines else PACKED * self._growth.sizes[part.path] // count[part.path]
+            size += part.end - start if is_lines else PACKED * self._growth.stamps[part.path].size // count[part.path]
             self._ends[part.path] = part.end
             if size >= BATCH_BYTES:
                 break
