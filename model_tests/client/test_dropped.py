@@ -27,8 +27,9 @@ def threads() -> set[threading.Thread]:
 
 
 @pytest.fixture(autouse=True)
-def none_left() -> Iterator[None]:
-    """Every thread of the test's clients ends."""
+def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every thread of the test's clients ends, before what the test has changed is as it was."""
+    assert monkeypatch is not None
     before = threads()
     yield
     wait_until(lambda: threads() <= before)
