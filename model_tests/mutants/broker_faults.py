@@ -272,7 +272,7 @@ FAULTS: Final = (
     Fault(
         "a batch is stored in part when a queue cannot be made",
         f"{STORE}/message_store.py",
-        "                    self._table.add(*place)\n            end_before",
+        "                    self._table.make(*place)\n            end_before",
         "                    pass\n            end_before",
         f"{TESTS}/store/test_unsynced.py::test_a_batch_is_stored_as_a_whole_or_not_at_all",
     ),

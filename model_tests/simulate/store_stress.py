@@ -2,9 +2,10 @@
 
 A stage is made from a seed: one to three producers, each with single messages, bursts, batches, or messages that a
 light queue lists as well, one or two dispatchers, up to two flushers and perhaps a disk whose queues fail for a while,
-somebody who deletes another topic of which a message comes now and then, or one who removes the log's oldest files from
-a full disk. Whatever comes between, every message is one whole record of the log, becomes visible once in each queue
-that lists it, in the order of its offsets, and what a flush returned for is durable and told by the checkpoint.
+one or two files of queues that may be mapped and two readers that look at all of them, somebody who deletes another
+topic of which a message comes now and then, or one who removes the log's oldest files from a full disk. Whatever comes
+between, every message is one whole record of the log, becomes visible once in each queue that lists it, in the order of
+its offsets, and what a flush returned for is durable and told by the checkpoint.
 
 Leaves out power cuts inside of calls, and what a deletion leaves behind (`store.test_simulated_store`).
 """
@@ -26,13 +27,17 @@ from longpoll_broker.store import bursts, dispatch, message_store, segment
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.store.queues import consume_queue
+from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.testing.stores import SMALL, message
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 
-FILES: Final = tuple(str(module.__file__) for module in (dispatch, message_store, bursts, commit_log, segment))
+FILES: Final = tuple(
+    str(module.__file__) for module in (dispatch, message_store, bursts, commit_log, segment, consume_queue)
+)
 """Where an actor may be interrupted; of a pair in the first alone."""
 CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
 TOPIC: Final = "T"
@@ -58,6 +63,12 @@ second message is not handed over, so it falls behind and catches up again and a
 is one of a few accesses."""
 PAIR_PUTS: Final = 8
 FAILING_SHARE: Final = 0.2
+MAPS: Final = (1, 2, 1000)
+"""How many files of queues may be mapped."""
+READERS: Final = 2
+"""How many there are where files are mapped again and again."""
+READS: Final = 2
+"""How often each looks at all queues."""
 HANDED_MAX: Final = (1, 2, 100)
 """How many records are handed over to a dispatcher that is behind; what is more it reads from the log."""
 
@@ -74,6 +85,7 @@ class Stage:
     is_pair: bool = field(init=False)
     deletes: bool = field(init=False)
     expires: bool = field(init=False)
+    readers: int = field(init=False)
     failing: int = field(default=0, init=False)
     """How many of the next calls for files of queues fail."""
     bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
@@ -90,7 +102,14 @@ class Stage:
         self.expires = not self.is_pair and kind > 1 - EXPIRING_SHARE
         few_share = 0.0 if self.is_pair or self.expires else FEW_SHARE
         self.preemption = Preemption(self.seed, FILES[:1] if self.is_pair else FILES, few_share=few_share)
-        files = SimulatedFiles(self.disk, before=self.before, used_ratio=lambda: FULL if self.expires else 0.0)
+        maps = random.Random(self.seed ^ 0xE0).choice(MAPS)
+        self.readers = READERS if maps < MAPS[-1] else 0
+        files = SimulatedFiles(
+            self.disk,
+            before=self.before,
+            used_ratio=lambda: FULL if self.expires else 0.0,
+            maps_max=OTHER_MAPS + maps,
+        )
         self.runtime = SimulatedRuntime(Network(self.preemption.world), files)
 
     @property
@@ -182,6 +201,16 @@ class Stage:
         except OSError:
             return
 
+    def read(self) -> None:
+        """Look at every visible message that a producer was told of: it is listed where it was stored."""
+        for _ in range(READS):
+            for (topic, queue_id, offset), (physical_offset, _body) in list(self.bodies.items()):
+                start, end = self.store.ends(topic, queue_id)
+                unit = self.store.unit(topic, queue_id, offset) if start <= offset < end else (physical_offset,)
+                is_there = unit is not None or physical_offset < self.store.log_start
+                assert is_there, f"message {offset} of queue {queue_id} is not visible to a reader"
+                assert unit is None or unit[0] == physical_offset, f"a reader finds message {offset} elsewhere"
+
     def flush(self) -> None:
         """Make all durable, then the queues."""
         before_ms = self.stored_ms
@@ -221,6 +250,7 @@ class Stage:
             *((name, partial(self.produce, name)) for name in "abc"[:producers]),
             *((f"dispatch {number}", self.dispatch) for number in range(dispatchers)),
             *((f"flush {number}", self.flush) for number in range(flushers)),
+            *((f"read {number}", self.read) for number in range(0 if self.is_pair else self.readers)),
             *([("delete", self.delete)] if self.deletes else []),
             *([("expire", self.expire)] if self.expires else []),
         ]

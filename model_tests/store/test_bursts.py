@@ -149,11 +149,11 @@ def kept_after_kill(written: int) -> int:
         store = open_store(directory)
         put_each(store, [message()])
         segment = store._log.segments.segments[0]
-        view = segment.view
-        segment.view = _LastView(view, written)  # type: ignore[assignment]
+        mapped, view = segment.mapped, segment.view
+        mapped.view = _LastView(view, written)  # type: ignore[misc,assignment]
         with pytest.raises(_KilledError):
             store.put_burst([message(tag="a")] * 3)
-        segment.view = view
+        mapped.view = view  # type: ignore[misc]
         store.abandon()
         store = open_store(directory)
         found = store.visible_end("T", 0) - 1

@@ -23,7 +23,6 @@ from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import (
@@ -495,24 +494,3 @@ def test_handed_over_or_read_is_the_same(
         store.close()
         arrivals.append(seen)
     assert arrivals[0] == arrivals[1]
-
-
-def test_what_no_queue_can_list_is_not_acknowledged(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no more files can be mapped a new queue's message is refused and nothing of it is left; others go on.
-
-    Planted by an audit with files that could not be opened: such a message kept every queue waiting behind it.
-    """
-    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
-    messages = [message("A", 0), message("A", 1), message("B", 0)]
-    for life in (1, 2):
-        store = open_store(tmp_path)
-        _put, arrivals = put_and_dispatch(store, messages)
-        end = store.log_end
-        listed_twice = structs.replace(message("A", 0), inner_queues=(("C", 0),))
-        for refused in ([message("C", 0)], [listed_twice], [message("A", 0), message("A", 7)]):
-            with pytest.raises(OSError, match=r"vm\.max_map_count"):
-                store.put_batch(refused) if len(refused) > 1 else store.put(*refused)
-        assert len(arrivals) == 3
-        assert (store.log_end, store.visible_end("A", 0), store.visible_end("B", 0)) == (end, life, life)
-        store.close()
-    assert verify(RealFiles(), str(tmp_path)).problems == []

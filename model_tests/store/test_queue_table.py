@@ -10,7 +10,7 @@ from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable, Topic
+from longpoll_broker.store.queues.queue_table import MAPS_MAX, OTHER_MAPS, QueueTable, Topic
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.stores import SMALL
 from longpoll_runtime.files import RealFiles
@@ -198,34 +198,33 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: pathlib.P
     close(table)
 
 
-@pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
-def test_a_queue_is_added_while_it_can_have_a_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig
+@pytest.mark.parametrize(
+    ("maps_max", "count"),
+    [(OTHER_MAPS + 6, 6), (OTHER_MAPS + MAPS_MAX + 1, MAPS_MAX), (OTHER_MAPS + 1, 1), (OTHER_MAPS, 1), (100, 1)],
+)
+def test_its_files_have_the_maps_that_others_leave(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, maps_max: int, count: int
 ) -> None:
-    """Six maps are left for queues, and one with an extended queue takes two; what is deleted makes room again."""
-    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 6)
-    table, most = table_of(tmp_path, config), 3 if config.extended_queues else 6
-    for queue_id in range(most):
-        table.add(f"T{queue_id % 2}", queue_id)
-    for _ in range(2):
-        with pytest.raises(OSError, match=f"^.Errno 12. {most} queues have messages.*raise vm.max_map_count"):
-            table.add("Other", 0)
-    assert table.add("T0", 0) is table.find("T0", 0)
-    assert table.forget("T1")
-
-    assert table.add("Other", 0).topic == "Other"
-
-
-def test_what_is_there_is_made_beyond_that(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store is opened with all queues that it has, and a record that is in the log has its queue."""
-    for queue_id in range(3):
-        write(tmp_path, "A", str(queue_id))
-    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 2)
+    """What the system lets a process have, without those of the program, the log and the index; one at least."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
     table = table_of(tmp_path)
-    table.load()
-    table.make("A", 3)
+    assert table._maps.count_max == count
 
-    assert len(places(table)) == 4
-    with pytest.raises(OSError, match="2 queues have messages"):
-        table.add("A", 4)
+
+@pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
+def test_all_its_files_share_maps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig) -> None:
+    """However many queues there are, and with extended units too: as many files are mapped as may be."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
+    for queue_id in range(5):
+        write(tmp_path, "A", str(queue_id))
+    table = table_of(tmp_path, config)
+    table.load()
+    lists = [each for queue in table.all() for each in queue.segment_lists()]
+    for each in lists:
+        if not each.segments:
+            each.append(0)
+    segments = [segment for each in lists for segment in each.segments]
+
+    assert len(segments) == (10 if config.extended_queues else 5)
+    assert sum(segment._mapped is not None for segment in segments) == 3
     close(table)

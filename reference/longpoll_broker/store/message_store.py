@@ -182,8 +182,8 @@ class MessageStore:
     def put(self, message: MessageToStore) -> PutResult:
         """Append one message; it is visible after `dispatch` and durable after `flush`.
 
-        Raises MessageRefusedError when a limit is broken and OSError when the disk is full or no more files can be
-        mapped; nothing of the message is left then.
+        Raises MessageRefusedError when a limit is broken and OSError when the disk is full; nothing of the message is
+        left then.
         """
         if not is_storable(message, self._message_size_max):
             message = storable(message, self._message_size_max)
@@ -216,7 +216,7 @@ class MessageStore:
                 check_place(message.topic, message.queue_id)
                 # Made first, for that may fail: once a message is written the others must follow.
                 for place in ((message.topic, message.queue_id), *message.inner_queues):
-                    self._table.add(*place)
+                    self._table.make(*place)
             end_before = self._log.end
             self._log.make_room(sum(map(size_of, checked)))
             results = []
@@ -232,7 +232,7 @@ class MessageStore:
         queue = topic.queues.get(queue_id) if topic is not None else None
         if queue is None or topic is None:
             check_place(topic_name, queue_id)
-            queue = self._table.add(topic_name, queue_id)
+            queue = self._table.make(topic_name, queue_id)
             topic = self._table.topics[topic_name]
         # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
@@ -243,7 +243,7 @@ class MessageStore:
             tags_code = tags_code_of(topic_name, message.properties, store_ms, self._levels_ms)
         inner: list[ConsumeQueue] = []
         if message.inner_queues:
-            inner = [self._table.add(*place) for place in message.inner_queues]
+            inner = [self._table.make(*place) for place in message.inner_queues]
             message = with_offsets(message, [queue.offset_next for queue in inner])
         log = self._log
         start = log.append(message, topic.part, queue_offset, store_ms)

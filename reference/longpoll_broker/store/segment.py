@@ -1,40 +1,165 @@
 """Files of one size that together are one long string of bytes, each mapped into memory.
 
-A file is named by the offset of its first byte, twenty digits (`MappedFileQueue.java`). Leaves out what the bytes mean
-and where writing stands: a commit log and a consume queue each know that.
+A file is named by the offset of its first byte, twenty digits (`MappedFileQueue.java`). Of queues there may be more
+files than a process may map: theirs share `Maps`, which gives the oldest maps back, and who looks at such a file again
+maps it again. Leaves out what the bytes mean and where writing stands: a commit log and a consume queue each know that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+from collections import deque
 from typing import Final
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
+MAPS_LOOKED_AT: Final = 8
+"""As many of the oldest maps are looked at for one that may go, before one is made durable so that it may."""
 RESERVE_SIZE: Final = 1024 * 1024
 """How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte, and little wasted in a queue."""
+
+
+class Maps:
+    """Which files of queues are mapped: no more than `count_max`, and one more for each thread that maps one now.
+
+    Invariant: each that is mapped is listed, or its thread is about to list it; one that is listed may have no map any
+    more. The map that is given back is the oldest, not the one that was used last: a file in use is mapped again once
+    in so many, and no reader has to say that it reads. No lock: every step is one call of a deque, and which of two
+    threads comes first is all the same.
+    """
+
+    __slots__ = ("_listed", "count_max")
+
+    def __init__(self, count_max: int) -> None:
+        assert count_max > 0
+        self.count_max = count_max
+        self._listed: deque[Segment] = deque()
+
+    def took(self, segment: Segment) -> None:
+        """A file was mapped. Raises OSError where another's map has to go and what it holds cannot be made durable."""
+        listed = self._listed
+        listed.append(segment)
+        for turns_left in range(MAPS_LOOKED_AT, -1, -1):
+            if len(listed) <= self.count_max:
+                return
+            try:
+                oldest = listed.popleft()
+            except IndexError:
+                # Other threads took them all.
+                return
+            if oldest.give_back():
+                continue
+            try:
+                if not turns_left:
+                    # More was written to since the last flush than may be mapped.
+                    oldest.sync(0, oldest.size)
+            finally:
+                if turns_left or not oldest.give_back():
+                    listed.append(oldest)
 
 
 class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
-    `is_durable` says that a power cut leaves its name and its length.
+    `is_durable` says that a power cut leaves its name and its length. One with `maps` is mapped when it is looked at;
+    who writes to it sets `is_dirty` first, and until a sync takes that back its map stays: what the disk said of the
+    write would be lost with the last map of a file. Once it `is_gone` it is not mapped again, for its name may be
+    another's.
     """
 
-    __slots__ = ("is_durable", "mapped", "path", "reserved_end", "size", "start", "stop", "view")
+    __slots__ = (
+        "_files",
+        "_mapped",
+        "_maps",
+        "is_dirty",
+        "is_durable",
+        "is_gone",
+        "path",
+        "reserved_end",
+        "size",
+        "start",
+        "stop",
+    )
 
-    def __init__(self, files: Files, path: str, start: int, size: int) -> None:
+    def __init__(self, files: Files, path: str, start: int, size: int, maps: Maps | None = None) -> None:
+        self._files = files
+        self._maps = maps
         self.path = path
         self.start = start
         self.size = size
         self.stop = start + size
-        self.mapped: MappedFile = files.map(path, size, writable=True, create=True)
-        self.view = self.mapped.view
         self.reserved_end = 0
         self.is_durable = False
+        self.is_dirty = False
+        self.is_gone = False
+        self._mapped: MappedFile | None = files.map(path, size, writable=True, create=True)
+        if maps is not None:
+            maps.took(self)
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file. Raises OSError where it has to be mapped again and cannot be."""
+        mapped = self._mapped
+        return (mapped if mapped is not None else self._map_again()).view
+
+    @property
+    def mapped(self) -> MappedFile:
+        """The file as it is mapped; raises OSError as `view` does."""
+        mapped = self._mapped
+        return mapped if mapped is not None else self._map_again()
+
+    def _map_again(self) -> MappedFile:
+        assert self._maps is not None
+        mapped = self._files.map(self.path, self.size, writable=True)
+        # Asked afterwards: it is set before the name can be another file's.
+        if self.is_gone:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        # Before it is listed: one that is mapped and never listed would never go.
+        self._mapped = mapped
+        self._maps.took(self)
+        return mapped
+
+    def give_back(self) -> bool:
+        """Give the map back unless something written is not durable; whether there is none. Slices keep theirs."""
+        mapped = self._mapped
+        if self.is_dirty:
+            return mapped is None
+        # Not closed: a reader that has the view has no slice of it yet.
+        self._mapped = None
+        if self.is_dirty and mapped is not None:
+            # Whoever set this meanwhile may have taken the view before it went.
+            self._mapped = mapped
+            return False
+        return True
+
+    def sync(self, start: int, stop: int) -> None:
+        """Make bytes [start, stop) durable; of a file with `maps` all to its end. Raises OSError."""
+        if self._maps is not None:
+            # What was written before `is_dirty` is taken back has to be durable, and there may be more than was told.
+            stop = self.size
+        self.is_dirty = False
+        try:
+            self.mapped.sync(start, stop)
+        except OSError:
+            self.is_dirty = True
+            raise
+
+    def close(self) -> None:
+        """Unmap it, and map it no more."""
+        self.is_gone = True
+        mapped = self._mapped
+        if mapped is not None:
+            mapped.close()
+
+    def let_go(self) -> None:
+        """Its file was removed: no list of maps keeps its bytes. Readers at work in the log keep their map."""
+        if self._maps is not None:
+            self.is_dirty = False
+            self._mapped = None
 
     def reserve(self, position: int, stop: int) -> None:
         """Make writing [position, stop) safe; raises OSError when the disk is full. Positions are inside the file."""
@@ -73,14 +198,18 @@ class SegmentList:
     replaced, never changed, so that readers on other threads need no lock. Writers and removers hold the owner's lock.
     """
 
-    __slots__ = ("_changed_directories", "_files", "directory", "segments", "size")
+    __slots__ = ("_changed_directories", "_files", "_maps", "directory", "segments", "size")
 
-    def __init__(self, files: Files, directory: str, size: int, *, lengthen: bool = False) -> None:
+    def __init__(
+        self, files: Files, directory: str, size: int, *, lengthen: bool = False, maps: Maps | None = None
+    ) -> None:
         """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing.
 
-        With `lengthen`, after a crash, a newest file that is too short is filled up with zeros.
+        With `lengthen`, after a crash, a newest file that is too short is filled up with zeros. With `maps` a file has
+        its map while it is looked at, and for how long after that others decide.
         """
         self._files = files
+        self._maps = maps
         self._changed_directories: tuple[str, ...] = ()
         self.directory = directory
         self.size = size
@@ -108,7 +237,7 @@ class SegmentList:
                     f"{self.directory} has no file {segment_name(self.segments[-1].stop)} before {name}: run "
                     "`longpoll store verify` and restore the missing file"
                 )
-            self.segments = (*self.segments, Segment(self._files, path, start, self.size))
+            self.segments = (*self.segments, Segment(self._files, path, start, self.size, self._maps))
         if lengthen and self.segments:
             # Made by a process that was killed, perhaps before it had synced their names.
             self._changed_directories = self._all_directories()
@@ -144,7 +273,7 @@ class SegmentList:
             self.segments[-1].is_durable = True
         path = f"{self.directory}/{segment_name(start)}"
         try:
-            segment = Segment(self._files, path, start, self.size)
+            segment = Segment(self._files, path, start, self.size, self._maps)
         except OSError:
             # On a full disk it may have a name and no length; after a clean stop that would be damage.
             with contextlib.suppress(OSError):
@@ -168,7 +297,7 @@ class SegmentList:
         drop = self.segments[len(keep) :]
         self.segments = keep
         for segment in reversed(drop):
-            segment.mapped.close()
+            segment.close()
             self._files.remove(segment.path)
             # Its name must not come back: what it holds could then follow what is written from now on.
             self._files.sync_directory(self.directory)
@@ -180,7 +309,7 @@ class SegmentList:
         """Make bytes [start, stop) durable, and the names of the files that hold them."""
         synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
         for segment in synced:
-            segment.mapped.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
+            segment.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
         # Taken first: a segment made while a directory is being synced must be seen the next time.
         changed, self._changed_directories = self._changed_directories, ()
         try:
@@ -196,9 +325,16 @@ class SegmentList:
         """Remove the `count` oldest files, or all. Slices handed out, and readers at work, keep their maps."""
         gone = self.segments[:count]
         for segment in gone:
-            # One that cannot be removed stays, or those after it would leave a gap behind.
-            self._files.remove(segment.path)
+            # Before its name is free.
+            segment.is_gone = True
+            try:
+                self._files.remove(segment.path)
+            except OSError:
+                # One that cannot be removed stays, or those after it would leave a gap behind.
+                segment.is_gone = False
+                raise
             self.segments = self.segments[1:]
+            segment.let_go()
             if segment is not gone[-1]:
                 self._files.sync_directory(self.directory)
 
@@ -206,4 +342,4 @@ class SegmentList:
         """Unmap every file."""
         segments, self.segments = self.segments, ()
         for segment in segments:
-            segment.mapped.close()
+            segment.close()

@@ -97,6 +97,7 @@ class ConsumeQueue:
         physical_offset, size, tags_code = arrival.physical_offset, arrival.size, arrival.tags_code
         if self.extended is not None:
             tags_code = self.extended.put(tags_code, arrival.store_ms)
+        segment.is_dirty = True
         UNIT.pack_into(segment.view, position, physical_offset, size, tags_code)
         self.physical_end = physical_offset + size
         # Last: from here on readers see the unit.
@@ -125,17 +126,27 @@ class ConsumeQueue:
             position = start * UNIT_SIZE - segment.start
             count = min(offset - start, (segment.size - position) // UNIT_SIZE)
             segment.reserve(position, position + count * UNIT_SIZE)
+            segment.is_dirty = True
             segment.view[position : position + count * UNIT_SIZE] = PRE_BLANK * count
             start += count
 
     def units_from(self, offset: int) -> memoryview | None:
-        """The written units from `offset` to the end of its file (`getIndexBuffer`); None when its file is gone."""
+        """The written units from `offset` to the end of its file (`getIndexBuffer`); None when its file is gone.
+
+        Raises OSError where the file is not mapped and cannot be.
+        """
         end = self.offset_end
         segment = self.segments.find(offset * UNIT_SIZE)
         if segment is None or not self.offset_min <= offset < end:
             return None
         stop = min(segment.stop, end * UNIT_SIZE)
-        return segment.view[offset * UNIT_SIZE - segment.start : stop - segment.start]
+        try:
+            view = segment.view
+        except FileNotFoundError:
+            if not segment.is_gone:
+                raise
+            return None
+        return view[offset * UNIT_SIZE - segment.start : stop - segment.start]
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) at a queue offset; None when there is none."""

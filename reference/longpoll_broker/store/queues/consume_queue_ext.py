@@ -57,11 +57,13 @@ class ConsumeQueueExt:
         position = self.end - segment.start
         if position + UNIT_SIZE_MIN + END_SIZE > segment.size:
             segment.reserve(position, position + END_MARK.size)
+            segment.is_dirty = True
             END_MARK.pack_into(segment.view, position, -1)
             self.end = segment.stop
             segment, position = self.segments.append(self.end), 0
         if position + UNIT_SIZE_MIN > segment.reserved_end:
             segment.reserve(position, position + UNIT_SIZE_MIN)
+        segment.is_dirty = True
         UNIT.pack_into(segment.view, position, UNIT_SIZE_MIN, tags_code, store_ms, 0)
         self.end = segment.start + position + UNIT_SIZE_MIN
         return _ADDRESS_ZERO + segment.start + position
@@ -85,7 +87,13 @@ class ConsumeQueueExt:
         segment = self.segments.find(start)
         if segment is None or start + UNIT_SIZE_MIN > min(segment.stop, self.end):
             return None
-        size, tags_code, store_ms, map_size = UNIT.unpack_from(segment.view, start - segment.start)
+        try:
+            view = segment.view
+        except FileNotFoundError:
+            if not segment.is_gone:
+                raise
+            return None
+        size, tags_code, store_ms, map_size = UNIT.unpack_from(view, start - segment.start)
         is_whole = UNIT_SIZE_MIN <= size <= segment.stop - start
         return (size, tags_code, store_ms, map_size) if is_whole else None
 

@@ -15,11 +15,15 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
-from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.store.segment import Maps, SegmentList
 from longpoll_runtime import Files
 
 OTHER_MAPS: Final = 4096
-"""Maps that are left to the program itself, to the log and the index, and to further files of queues that have one."""
+"""Maps that are left to the program itself, to the log and the index."""
+MAPS_MAX: Final = 16_384
+"""Most files of queues that are mapped: each costs some kilobytes, most of them in the kernel's page tables."""
+MAPS_MIN: Final = 1
+"""And least: a queue whose file is mapped for every message works."""
 
 
 class Topic:
@@ -42,12 +46,11 @@ class QueueTable:
 
     __slots__ = (
         "_config",
-        "_count_max",
         "_extended_root",
         "_files",
         "_left",
         "_lengthen",
-        "_made_count",
+        "_maps",
         "_root",
         "leaving",
         "topics",
@@ -65,12 +68,10 @@ class QueueTable:
         """Those that are being deleted: their files are still there."""
         self._left: dict[str, list[ConsumeQueue]] = {}
         """By topic the queues of a deleted one whose files could not be removed."""
-        self._count_max = max(files.maps_max() - OTHER_MAPS, 1) // (2 if config.extended_queues else 1)
-        self._made_count = 0
-        """No fewer than there are: those that are gone are found out when it comes to the most."""
+        self._maps = Maps(min(max(files.maps_max() - OTHER_MAPS, MAPS_MIN), MAPS_MAX))
 
     def load(self) -> None:
-        """Map every queue that has files; raises StoreUserError and OSError."""
+        """Find every queue that has files; raises StoreUserError and OSError."""
         for name in self._files.list(self._root):
             for queue_name in self._files.list(f"{self._root}/{name}"):
                 if (
@@ -84,25 +85,6 @@ class QueueTable:
         """The queue, if it is known."""
         known = self.topics.get(topic)
         return known.queues.get(queue_id) if known is not None else None
-
-    def add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """`make` for a message that is about to be stored; OSError also where a new queue could have no file.
-
-        What no queue can list must not be acknowledged: its queue would keep all others waiting, and the next start
-        could not map what this process could not.
-        """
-        if self.find(topic, queue_id) is None and self._is_full():
-            raise OSError(
-                errno.ENOMEM,
-                f"{self._count_max} queues have messages, and the system maps no more files for a process: raise "
-                "vm.max_map_count and start the broker again, or delete topics",
-            )
-        return self.make(topic, queue_id)
-
-    def _is_full(self) -> bool:
-        if self._made_count >= self._count_max:
-            self._made_count = len(self.all())
-        return self._made_count >= self._count_max
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made if need be; its files come with its first unit.
@@ -128,11 +110,10 @@ class QueueTable:
             follows_log = config.minimum_follows_log
             queue = ConsumeQueue(segments, topic, queue_id, extended, follows_log=follows_log)
             known.queues[queue_id] = queue
-            self._made_count += 1
         return queue
 
     def _segments(self, directory: str, file_size: int) -> SegmentList:
-        return SegmentList(self._files, directory, file_size, lengthen=self._lengthen)
+        return SegmentList(self._files, directory, file_size, lengthen=self._lengthen, maps=self._maps)
 
     def all(self) -> list[ConsumeQueue]:
         """Every queue, also of topics that are leaving."""

@@ -20,6 +20,7 @@ from attrs import Factory, define, evolve, frozen
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.simulated.model import Made, StoreModel
 from longpoll_broker.testing.stores import SMALL, message
@@ -71,6 +72,8 @@ class Swarm:
     order: Order
     """How the disk keeps changes of names."""
     waits_ms: tuple[int, ...]
+    maps_max: int
+    """Of files of queues, beside what is left to the rest."""
 
 
 @define
@@ -132,6 +135,7 @@ def draw_swarm(chance: random.Random) -> Swarm:
         power=chance.random() < 0.7,
         order=chance.choice(ORDERS),
         waits_ms=chance.choice(((0, 1), (1, 2500), (5000,))),
+        maps_max=OTHER_MAPS + chance.choice((1, 2, 3, 1000)),
     )
 
 
@@ -160,7 +164,11 @@ class SimulatedStore:
         """Begin another life on a disk."""
         self._is_over = False
         self.runtime.simulated = SimulatedFiles(
-            disk, before=self._before, now_ms=self.runtime.unix_ms, used_ratio=lambda: self.used
+            disk,
+            before=self._before,
+            now_ms=self.runtime.unix_ms,
+            used_ratio=lambda: self.used,
+            maps_max=self.swarm.maps_max,
         )
 
     @property

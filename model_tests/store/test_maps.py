@@ -1,0 +1,440 @@
+"""Files of queues share a number of maps: which go, which stay, and that nobody who reads or writes notices."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+import re
+import shutil
+import threading
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queues.queue_table import OTHER_MAPS
+from longpoll_broker.store.segment import MAPS_LOOKED_AT, Maps, Segment, SegmentList
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from longpoll_runtime import MappedFile
+from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.real import RealRuntime
+
+SIZE = 8192
+EXTENDED = evolve(SMALL, extended_queues=True, extended_file_size=110)
+QUEUES = [("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 5)]
+
+
+def mapped_count(directory: pathlib.Path) -> int:
+    """How many maps of files below a directory this process has, by what the kernel says."""
+    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    return sum(f" {directory}/" in line for line in lines)
+
+
+def made(directory: pathlib.Path, count: int, maps: Maps) -> list[Segment]:
+    """So many files, made one after the other."""
+    return [Segment(RealFiles(), f"{directory}/{number}", 0, SIZE, maps) for number in range(count)]
+
+
+def write(segment: Segment, content: bytes) -> None:
+    """Write to a file as a queue does."""
+    segment.is_dirty = True
+    segment.view[: len(content)] = content
+
+
+def close(segments: list[Segment]) -> None:
+    """Unmap all that are mapped."""
+    for segment in segments:
+        segment.close()
+
+
+def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: pathlib.Path) -> None:
+    """Of five files the last two have maps; who looks at the first maps it again, finds its bytes, and another goes."""
+    segments = made(tmp_path, 5, Maps(2))
+    assert [each._mapped is not None for each in segments] == [False, False, False, True, True]
+    write(segments[0], b"written")
+    segments[0].sync(0, 7)
+    assert [each._mapped is not None for each in segments] == [True, False, False, False, True]
+    assert mapped_count(tmp_path) == 2
+    again = [bytes(each.view[:7]) for each in segments]
+
+    assert again == [b"written", *[bytes(7)] * 4]
+    assert mapped_count(tmp_path) == 2
+    close(segments)
+
+
+def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: pathlib.Path) -> None:
+    """What a reader holds stays readable, whole or a slice, and shows what is written through a new map."""
+    segments = made(tmp_path, 1, Maps(9))
+    held, part = segments[0].view, segments[0].view[2:4]
+    assert segments[0].give_back()
+    write(segments[0], b"abcd")
+
+    assert (bytes(held[:4]), bytes(part), mapped_count(tmp_path)) == (b"abcd", b"cd", 2)
+    del held
+    assert mapped_count(tmp_path) == 2
+    del part
+    assert mapped_count(tmp_path) == 1
+    close(segments)
+
+
+def test_what_is_not_durable_keeps_its_map(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map goes before an older one whose file was written to, until that is synced; nothing is synced for it."""
+    synced: list[str] = []
+    monkeypatch.setattr(RealMappedFile, "sync", lambda mapped, _start, _stop: synced.append(mapped._path))
+    maps = Maps(3)
+    segments = made(tmp_path, 3, maps)
+    write(segments[0], b"x")
+    segments += made(tmp_path, 4, maps)[3:]
+    assert [each._mapped is not None for each in segments[:3]] == [True, False, False]
+    assert synced == []
+    segments[0].sync(0, 1)
+    segments += made(tmp_path, 7, maps)[4:]
+
+    assert (segments[0]._mapped, synced) == (None, [segments[0].path])
+    close(segments)
+
+
+def test_where_everything_was_written_to_the_oldest_is_made_durable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sync for one map, to the end of the file; it is the first that was not looked at, and all others stay."""
+    synced: list[tuple[str, int, int]] = []
+
+    def note(mapped: RealMappedFile, start: int, stop: int) -> None:
+        synced.append((mapped._path, start, stop))
+
+    monkeypatch.setattr(RealMappedFile, "sync", note)
+    count = MAPS_LOOKED_AT + 3
+    maps = Maps(count)
+    segments = made(tmp_path, count, maps)
+    for segment in segments:
+        write(segment, b"x")
+    (tmp_path / "more").mkdir()
+    segments += made(tmp_path / "more", 1, maps)
+
+    # The new one stands at the end of the list and was not written to, but eight older ones were looked at first.
+    assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
+    assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
+    close(segments)
+
+
+def test_what_cannot_be_made_durable_is_told_and_stays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who needed a map hears of the disk's error; the file keeps its map and is tried again."""
+    maps = Maps(1)
+    segments = made(tmp_path, 1, maps)
+    write(segments[0], b"x")
+    (tmp_path / "more").mkdir()
+
+    def failing(mapped: RealMappedFile, _start: int, _stop: int) -> None:
+        raise OSError(errno.EIO, "no disk", mapped._path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealMappedFile, "sync", failing)
+        other = Segment(RealFiles(), f"{tmp_path}/more/0", 0, SIZE)
+        other._maps, other._mapped = maps, None
+        other.is_dirty = True
+        with pytest.raises(OSError, match="no disk"):
+            assert other.view
+        assert (segments[0]._mapped is not None, segments[0].is_dirty) == (True, True)
+    other.is_dirty = False
+    assert other.give_back()
+    assert len(other.view) == SIZE
+    close([*segments, other])
+
+
+def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: pathlib.Path) -> None:
+    """Somebody begins to write just as the map is given back: it stays, for the write may come by that very map."""
+
+    class Between(Segment):
+        """Somebody sets it after the first look at it and before the second."""
+
+        looks = 0
+
+        @property
+        def is_dirty(self) -> bool:
+            Between.looks += 1
+            return Between.looks > 1
+
+        @is_dirty.setter
+        def is_dirty(self, value: bool) -> None:
+            assert value is False
+
+    segment = Between(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(1))
+    mapped = segment.mapped
+    assert (segment.give_back(), segment._mapped is mapped) == (False, True)
+    close([segment])
+
+
+def test_a_sync_covers_what_came_before_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit that is written between the look at the end and the sync is synced too, for it is dirty no more."""
+    segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
+    segment = segments.append(0)
+    write(segment, b"x")
+    synced: list[tuple[int, int]] = []
+    monkeypatch.setattr(RealMappedFile, "sync", lambda _mapped, start, stop: synced.append((start, stop)))
+    segments.flush(0, 20)
+    assert (synced, segment.is_dirty) == ([(0, SIZE)], False)
+
+    def failing(_mapped: RealMappedFile, _start: int, _stop: int) -> None:
+        raise OSError(errno.EIO, "no disk")
+
+    monkeypatch.setattr(RealMappedFile, "sync", failing)
+    write(segment, b"y")
+    with pytest.raises(OSError, match="no disk"):
+        segments.flush(0, 20)
+    assert segment.is_dirty
+    segments.close()
+
+
+def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: pathlib.Path) -> None:
+    """A reader that still has the old one is told that it is gone, and never reads what another queue writes there."""
+    maps = Maps(1)
+    segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
+    old = segments.append(0)
+    write(old, b"old")
+    segments.remove()
+    again = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
+    write(again.append(0), b"new")
+
+    with pytest.raises(FileNotFoundError):
+        assert old.view
+    assert (old.is_dirty, mapped_count(tmp_path)) == (False, 1)
+    again.close()
+
+
+def test_a_file_that_cannot_be_removed_is_there_as_before(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at it after the failure maps it again."""
+    segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
+    segment = segments.append(0)
+
+    def failing(_files: RealFiles, path: str) -> None:
+        raise OSError(errno.EIO, "stays", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "remove", failing)
+        with pytest.raises(OSError, match="stays"):
+            segments.remove()
+    assert segment.give_back()
+    assert len(segment.view) == SIZE
+    segments.close()
+
+
+def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was removed has no units any more; a file that somebody took away is an error, and skips no message."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
+    for config in (SMALL, EXTENDED):
+        directory = tmp_path / str(config.extended_queues)
+        store = open_store(directory, config)
+        put_and_dispatch(store, [message("A", queue_id) for queue_id in range(3)])
+        store.flush_queues()
+        queue = store._table.find("A", 0)
+        assert queue is not None
+        kept, lists = queue.segments.segments, queue.segment_lists()
+        assert all(segment.give_back() for each in lists for segment in each.segments)
+        for each in lists:
+            shutil.move(each.directory, f"{each.directory}-away")
+            with pytest.raises(FileNotFoundError):
+                store.unit("A", 0, 0)
+            shutil.move(f"{each.directory}-away", each.directory)
+            assert store.unit("A", 0, 0) is not None
+            assert all(segment.give_back() for each in lists for segment in each.segments)
+        if queue.extended is not None:
+            unit = queue.unit(0)
+            assert unit is not None
+            queue.extended.segments.segments[0].is_gone = True
+            assert queue.extended.tags_code(unit[2]) is None
+        store.delete_topic("A")
+        queue.segments.segments = kept
+        assert queue.units_from(0) is None
+        store.close()
+
+
+@pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put", "put", "read", "read", "flush", "delete", "reopen"]), st.integers(0, 4)
+        ),
+        max_size=30,
+    ),
+    count=st.integers(1, 3),
+)
+def test_few_maps_make_no_difference(
+    tmp_path_factory: pytest.TempPathFactory, config: StoreConfig, steps: list[tuple[str, int]], count: int
+) -> None:
+    """With one, two or three maps a store answers as with as many as it likes, and has the same bytes in every file."""
+    root = tmp_path_factory.mktemp("maps")
+    answers = [
+        played(root / f"{number}", config, steps, OTHER_MAPS + number) for number in (count, 10_000)
+    ]  # fmt: skip
+
+    assert answers[0] == answers[1]
+    shutil.rmtree(root)
+
+
+def played(directory: pathlib.Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
+    """What a store answers to steps, and the bytes of its queues in the end."""
+    answers: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
+        patch.setattr(RealRuntime, "unix_ms", lambda _self: 1_800_000_000_000)
+        store = open_store(directory, config)
+        for step, choice in steps:
+            topic, queue_id = QUEUES[choice]
+            if step == "put":
+                put, arrivals = put_and_dispatch(store, [message(topic, queue_id, tag=f"t{choice}")] * (choice + 1))
+                answers.append((put, arrivals))
+            elif step == "read":
+                answers.append([(place, store.ends(*place), read_all(store, *place)) for place in QUEUES])
+                answers.append([store.unit(*place, choice) for place in QUEUES])
+            elif step == "flush":
+                store.flush_queues()
+            elif step == "delete":
+                store.delete_topic(topic)
+            else:
+                store.close() if choice % 2 else store.abandon()
+                store = open_store(directory, config)
+            assert mapped_count(directory / "consumequeue") <= max(maps_max - OTHER_MAPS, 1)
+        store.close()
+        assert mapped_count(directory) == 0
+    assert verify(RealFiles(), str(directory)).problems == []
+    paths = [path for path in sorted(directory.glob("consumequeue*/**/*")) if path.is_file()]
+    answers.extend((str(path.relative_to(directory)), path.read_bytes()) for path in paths)
+    return answers
+
+
+def misread(store: MessageStore, topic: str, queue_id: int) -> list[object]:
+    """Of each visible message that is not found where it should be, what is there."""
+    wrong: list[object] = []
+    for offset in range(store.visible_end(topic, queue_id)):
+        unit = store.unit(topic, queue_id, offset)
+        record = store.read_record(unit[0]) if unit is not None else None
+        if record is None or (record.queue_id, record.queue_offset) != (queue_id, offset):
+            wrong.append((queue_id, offset, unit))
+    return wrong
+
+
+def test_threads_read_while_maps_go(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four readers of twenty queues, and one writer, with two maps: every unit is right, and no more maps are left."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 2)
+    store = open_store(tmp_path)
+    places = [("T", queue_id) for queue_id in range(20)]
+    put_and_dispatch(store, [message(*place) for place in places for _ in range(3)])
+    store.flush_queues()
+    wrong: list[object] = []
+    begin = threading.Barrier(5)
+
+    def read_and_tell() -> None:
+        begin.wait()
+        try:
+            for turn in range(600):
+                wrong.extend(misread(store, *places[turn * 7 % 20]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test tells it
+            wrong.append(error)
+
+    readers = [threading.Thread(target=read_and_tell) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    begin.wait()
+    for turn in range(100):
+        put_and_dispatch(store, [message(*places[turn % 20])])
+        if turn % 10 == 0:
+            store.flush_queues()
+    for reader in readers:
+        reader.join()
+
+    assert wrong == []
+    store.flush_queues()
+    assert [store.visible_end(*place) for place in places] == [8] * 20
+    assert mapped_count(tmp_path / "consumequeue") <= 3
+    store.close()
+
+
+def test_more_files_of_queues_than_maps_open_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty queues on three maps, with a file each, or two with extended units: served, killed, stopped, opened."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
+    for config in (SMALL, EXTENDED):
+        directory = tmp_path / str(config.extended_queues)
+        for life in range(1, 4):
+            store = open_store(directory, config)
+            assert mapped_count(directory / "consumequeue") + mapped_count(directory / "consumequeue_ext") <= 3
+            put_and_dispatch(store, [message("T", queue_id, b"%d" % queue_id) for queue_id in range(40)])
+            for queue_id in range(40):
+                records = read_all(store, "T", queue_id)
+                assert len(records) == life
+                assert all(re.search(rb"\x00[\x01\x02]%d\x01T" % queue_id, record) for record in records)
+            store.abandon() if life == 1 else store.close()
+        assert verify(RealFiles(), str(directory)).problems == []
+
+
+def test_a_reader_without_a_map_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file can be opened a read of a file without a map raises, skips nothing, and goes well afterwards."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
+    store: MessageStore = open_store(tmp_path)
+    put_and_dispatch(store, [message("T", 0), message("T", 1)])
+    store.flush_queues()
+    assert store.unit("T", 1, 0) is not None
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "_map", refuse)
+        with pytest.raises(OSError, match="too many open files"):
+            store.get("T", 0, 0, 1)
+        assert store.get("T", 1, 0, 1).offsets == [0]
+    assert store.get("T", 0, 0, 1).offsets == [0]
+    store.close()
+
+
+def test_a_file_that_was_written_to_is_never_without_a_map(tmp_path: pathlib.Path) -> None:
+    """Not for a moment, in which a reader would map it again for nothing."""
+    seen: list[object] = []
+
+    class Told(Segment):
+        """Tells what becomes of its map."""
+
+        kept: MappedFile | None = None
+
+        @property
+        def _mapped(self) -> MappedFile | None:
+            return self.kept
+
+        @_mapped.setter
+        def _mapped(self, value: MappedFile | None) -> None:
+            seen.append(value)
+            Told.kept = value
+
+    segment = Told(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(1))
+    segment.is_dirty = True
+    assert not segment.give_back()
+    assert len(seen) == 1
+    close([segment])
+
+
+def test_every_writer_of_a_queue_says_so(tmp_path: pathlib.Path) -> None:
+    """A unit, the blanks before one, an extended unit, and the end of an extended file: each keeps the map it needs."""
+    store = open_store(tmp_path, EXTENDED)
+    put_and_dispatch(store, [message("T")])
+    queue = store._table.find("T", 0)
+    assert queue is not None
+    assert queue.extended is not None
+    (units,), (extended,) = queue.segments.segments, queue.extended.segments.segments
+    assert (units.is_dirty, extended.is_dirty) == (True, True)
+    store.flush_queues()
+    assert (units.is_dirty, extended.is_dirty) == (False, False)
+    while len(queue.extended.segments.segments) == 1:
+        store.flush_queues()
+        put_and_dispatch(store, [message("T")])
+    # The last thing that was written to the first file says that it ends.
+    assert extended.is_dirty
+    store.flush_queues()
+    queue._fill_gap(queue.offset_end + 1)
+    assert units.is_dirty
+    store.abandon()
