@@ -349,8 +349,8 @@ FAULTS: Final = (
     Fault(
         "a file that could not be removed is forgotten",
         f"{STORE}/segment.py",
-        "            self._files.remove(segment.path)\n            self.segments = self.segments[1:]\n",
-        "            self.segments = self.segments[1:]\n            self._files.remove(segment.path)\n",
+        "                segment.is_gone = False\n                raise\n",
+        "                segment.is_gone, self.segments = False, self.segments[1:]\n                raise\n",
         f"{TESTS}/store/test_unsynced.py::test_a_file_that_cannot_be_removed_leaves_no_gap",
     ),
     Fault(

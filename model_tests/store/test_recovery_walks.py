@@ -5,6 +5,7 @@ Logs and queues are made by hand here, also such as no broker leaves behind unle
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ LOG_SIZE = 2048
 QUEUE_SIZE = 10 * UNIT_SIZE
 BODY = b"x" * 600
 """Two records of it fill a file of the log."""
+QUEUE_OFFSET_AT = 20
+"""Where a record says it."""
 LACKING = b"a\x01" + bytes(4)
 """Properties whose end a disk never got."""
 
@@ -108,14 +111,14 @@ def test_an_empty_store_is_whole(tmp_path: Path) -> None:
 
 def test_damage_before_the_newest_files_forgets_nothing(tmp_path: Path) -> None:
     """A clean stop left the older ones whole: `verify` names what is not, and neither log nor queue is cut there."""
-    log = log_of(tmp_path, *range(1, 11))
+    log = log_of(tmp_path, *range(1, 41))
     end = log.end
-    queue = queue_of(tmp_path, *((start, 1) for start in range(40)))
+    queue = listing(tmp_path, log)
     log.segments.segments[0].view[4] ^= 1
     queue.segments.segments[0].view[:UNIT_SIZE] = bytes(UNIT_SIZE)
     recover_clean(log, [queue], -1)
     assert log.end == end
-    assert standing(queue) == (40, 40)
+    assert standing(queue) == (40, end)
 
 
 def test_a_blank_counts_if_a_file_follows_it(tmp_path: Path) -> None:
@@ -162,11 +165,84 @@ def test_a_record_that_lacks_a_sector_counts_if_it_was_flushed_and_is_not_the_la
 
 def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Path) -> None:
     """A queue goes on after the last unit of the newest file that begins with one."""
-    queue = queue_of(tmp_path, *((start, 100) for start in range(11)))
+    log = log_of(tmp_path, *range(1, 12), body=b"small")
+    records = records_of(log)
+    queue = listing(tmp_path, log)
     for segment, kept in zip(queue.segments.segments, (5, 0), strict=True):
         segment.view[kept * UNIT_SIZE :] = bytes((10 - kept) * UNIT_SIZE)
-    recover_crashed(log_of(tmp_path, 1, 2, 3, 4), [queue], Checkpoint(9 + SLACK_MS, 9 + SLACK_MS))
-    assert standing(queue) == (5, 104)
+    recover_crashed(log, [queue], Checkpoint(durable_offset=records[-1].physical_offset))
+    assert standing(queue) == (5, records[5].physical_offset)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("place", ["another's", "its own, at another offset", "of another size", "inside"])
+def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, place: str, *, crashed: bool) -> None:
+    """It was cleared once, as its record was lost; where that stood, others stand now, durable and before any doubt."""
+    log = log_of(tmp_path, *range(1, 9), body=b"small")
+    first, second, third, *_, last = records_of(log)
+    stale = {
+        "another's": (third.physical_offset, third.size),
+        "its own, at another offset": (first.physical_offset, first.size),
+        "of another size": (second.physical_offset, second.size + 1),
+        "inside": (second.physical_offset + 7, second.size),
+    }[place]
+    if place == "another's":
+        # Of the same size and queue offset, and in another queue.
+        position = third.physical_offset + QUEUE_OFFSET_AT - log.segments.segments[0].start
+        log.segments.segments[0].view[position - 8 : position + 8] = (5).to_bytes(4) + bytes(4) + (1).to_bytes(8)
+    queue = queue_of(tmp_path, (first.physical_offset, first.size), stale, stale)
+    if crashed:
+        recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+    else:
+        recover_clean(log, [queue], 8)
+    assert standing(queue) == (1, first.size)
+    assert bytes(queue.segments.segments[0].view[UNIT_SIZE:]) == bytes(QUEUE_SIZE - UNIT_SIZE)
+
+
+def test_a_queue_of_stale_units_alone_begins_anew(tmp_path: Path) -> None:
+    """There is no unit before them whose record would tell where the queue ends in the log."""
+    log = log_of(tmp_path, 1, 2, 3, body=b"small")
+    first, second, last = records_of(log)
+    queue = queue_of(tmp_path, (second.physical_offset, second.size), (first.physical_offset, first.size))
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+    assert standing(queue) == (0, -1)
+
+
+@pytest.mark.parametrize(("damaged", "end"), [(0, 1), (4, 1), (8, 2), (88, 2)], ids=["size", "magic", "sum", "body"])
+def test_a_unit_of_a_damaged_record_is_believed(tmp_path: Path, damaged: int, end: int) -> None:
+    """Its offset is not given twice, as long as what stands there begins as a record does."""
+    log = log_of(tmp_path, 1, 2, 3, body=b"small")
+    *_, second, last = records_of(log)
+    queue = listing(tmp_path, log)
+    queue.stand_at(2, last.physical_offset)
+    log.segments.segments[0].view[second.physical_offset + damaged] ^= 1
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+    assert isinstance(log.read(second.physical_offset), Damage)
+    assert queue.offset_end == end
+
+
+def test_a_unit_of_a_record_that_expired_is_believed(tmp_path: Path) -> None:
+    """The log has nothing to say of it any more, and its offset is not given twice."""
+    log = log_of(tmp_path, 1, 2, 3, 4)
+    queue = queue_of(tmp_path, *((each.physical_offset, each.size) for each in records_of(log)[:2]))
+    last = records_of(log)[-1].physical_offset
+    log.segments.remove(1)
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last))
+    assert queue.offset_end == 2
+
+
+def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
+    """A light queue lists a message of another topic; what it says of an offset there is what counts."""
+    listed = message(properties={"INNER_MULTI_DISPATCH": "T,%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0,1"})
+    log = CommitLog(RealFiles(), f"{tmp_path}/commitlog", LOG_SIZE)
+    for index in range(3):
+        log.append(listed, b"\x05Other", index, 1)
+    first, second, last = records_of(log)
+    for units, end in (([(first.physical_offset, first.size)], 1), ([(second.physical_offset, second.size)] * 2, 1)):
+        shutil.rmtree(tmp_path / "consumequeue", ignore_errors=True)
+        queue = queue_of(tmp_path, *units)
+        recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+        assert queue.offset_end == end
 
 
 def test_a_queue_whose_records_the_log_has_lost_goes_on_before_them(tmp_path: Path) -> None:
@@ -200,11 +276,15 @@ def test_a_queue_whose_newest_file_is_empty_keeps_its_offset(tmp_path: Path) -> 
 def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     """Those that fill a gap have a size that no record has; what they say of a record's end is not taken for one."""
     log = log_of(tmp_path, 1, 2)
-    queue = queue_of(tmp_path, (0, 1), (0, 1), (0, 1))
+    first = records_of(log)[0]
+    queue = queue_of(tmp_path, (0, 1), (0, 1), (0, first.size))
+    view = log.segments.segments[0].view
+    # Its own record is the third of the queue.
+    view[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = (2).to_bytes(8)
     for offset in (0, 1):
         queue.segments.segments[0].view[offset * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
     recover_clean(log, [queue], -1)
-    assert standing(queue) == (3, 1)
+    assert standing(queue) == (3, first.size)
     queue.segments.segments[0].view[2 * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
     assert recover_clean(log, [queue], -1) == Recovered(0, 2)
     assert standing(queue) == (3, -1)

@@ -8,6 +8,10 @@ before it: what was stored up to the checkpoint is durable in log and queues, wh
 RocketMQ's, our checkpoint names a record too that is durable with all before it: then it is there, and a file of a
 gigabyte is not read whole.
 
+What stands behind a queue's last unit is cleared, which a power cut may undo: a unit that comes back speaks of a record
+that was lost, and where that was others stand by now. So a queue's last units are believed only if the log bears them
+out.
+
 Leaves out the index (`indexer`), and repairing damage before the tail: `verify` names it, nobody guesses.
 """
 
@@ -22,8 +26,9 @@ from attrs import evolve, frozen
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.queues.inner_queues import inner_places
 from longpoll_broker.store.segment import Segment
-from longpoll_protocol.log_record import Damage, Record
+from longpoll_protocol.log_record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Damage, Record
 from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)
@@ -73,6 +78,7 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms:
     queues = list(queues)
     for queue in queues:
         _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
+        _forget_unfounded(log, queue)
     walked = log.segments.segments[-FILES_WALKED:]
     end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None)
     log.stand_at(end)
@@ -91,6 +97,7 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
     start = max(safe_start(log, checkpoint), checkpoint.durable_offset)
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
+        _forget_unfounded(log, queue)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
     log.stand_at(end)
     log.sync_rest()
@@ -175,6 +182,36 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
         queue.stand_at(0, -1)
     elif segments:
         queue.stand_at(*_last_good(segments[max(0, file_first) :], log_end))
+
+
+def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
+    """Let a queue stand before the units at its end that speak of no record of its own.
+
+    Believed is also one whose record is damaged and begins as one does, or is gone with the log's oldest files.
+    """
+    offset, start = queue.offset_end, queue.segments.start // UNIT_SIZE
+    while offset > start and not _is_founded(log, queue, offset - 1):
+        offset -= 1
+    if offset < queue.offset_end:
+        unit = queue.unit(offset - 1)
+        queue.stand_at(offset, unit[0] + unit[1] if unit is not None and unit[1] != PRE_BLANK_SIZE else -1)
+
+
+def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
+    unit = queue.unit(offset)
+    if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < log.start:
+        return True
+    found = log.read(unit[0])
+    if not isinstance(found, Record):
+        begins = log.slice(unit[0], SIZE_AND_MAGIC.size)
+        return begins is not None and SIZE_AND_MAGIC.unpack(begins) in {(unit[1], MAGIC_V1), (unit[1], MAGIC_V2)}
+    if found.size != unit[1]:
+        return False
+    place = (queue.topic, queue.queue_id, offset)
+    if place == (found.topic, found.queue_id, found.queue_offset):
+        return True
+    # The queue id of an inner queue is that of the message, or 0 where light queues are known.
+    return any(place in inner_places(found, light=light) for light in (False, True))
 
 
 def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:
