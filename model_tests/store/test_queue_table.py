@@ -224,6 +224,7 @@ def test_all_its_files_share_maps(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         if not each.segments:
             each.append(0)
     segments = [segment for each in lists for segment in each.segments]
+    assert {len(segment.view) for segment in segments} <= {config.consume_queue_file_size, config.extended_file_size}
 
     assert len(segments) == (10 if config.extended_queues else 5)
     assert sum(segment._mapped is not None for segment in segments) == 3

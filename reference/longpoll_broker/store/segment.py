@@ -28,7 +28,7 @@ class Maps:
 
     Invariant: each that is mapped is listed, or its thread is about to list it; one that is listed may have no map any
     more. The map that is given back is the oldest, not the one that was used last: a file in use is mapped again once
-    in so many, and no reader has to say that it reads. No lock: every step is one call of a deque, and which of two
+    in `count_max`, and no reader has to say that it reads. No lock: every step is one call of a deque, and which of two
     threads comes first is all the same.
     """
 
@@ -85,7 +85,10 @@ class Segment:
         "stop",
     )
 
-    def __init__(self, files: Files, path: str, start: int, size: int, maps: Maps | None = None) -> None:
+    def __init__(
+        self, files: Files, path: str, start: int, size: int, maps: Maps | None = None, *, is_whole: bool = False
+    ) -> None:
+        """Map it, made or filled up if need be; one that `is_whole` and has `maps` is mapped when it is looked at."""
         self._files = files
         self._maps = maps
         self.path = path
@@ -96,9 +99,11 @@ class Segment:
         self.is_durable = False
         self.is_dirty = False
         self.is_gone = False
-        self._mapped: MappedFile | None = files.map(path, size, writable=True, create=True)
-        if maps is not None:
-            maps.took(self)
+        self._mapped: MappedFile | None = None
+        if maps is None or not is_whole:
+            self._mapped = files.map(path, size, writable=True, create=True)
+            if maps is not None:
+                maps.took(self)
 
     @property
     def view(self) -> memoryview:
@@ -237,7 +242,8 @@ class SegmentList:
                     f"{self.directory} has no file {segment_name(self.segments[-1].stop)} before {name}: run "
                     "`longpoll store verify` and restore the missing file"
                 )
-            self.segments = (*self.segments, Segment(self._files, path, start, self.size, self._maps))
+            segment = Segment(self._files, path, start, self.size, self._maps, is_whole=not is_short)
+            self.segments = (*self.segments, segment)
         if lengthen and self.segments:
             # Made by a process that was killed, perhaps before it had synced their names.
             self._changed_directories = self._all_directories()
