@@ -10,7 +10,6 @@ import pytest
 from longpoll_broker.core import pull as module
 from longpoll_broker.core.filter import filters
 from longpoll_broker.core.filter.filters import SqlFilter, TagFilter, tag_filter
-from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import (
     Decision,
@@ -25,7 +24,7 @@ from longpoll_broker.core.pull import (
     decide,
     wants_visible,
 )
-from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.core.read import ALL, ByProperties, GetResult, GetStatus, Matches
 from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
@@ -39,12 +38,12 @@ class OneRead:
     def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
         self.status = status
         self.matches: Callable[[int], bool] | None = None
-        self.matches_properties: Callable[[Lookup], bool] | None = None
+        self.by_properties: ByProperties | None = None
         self.count = 0
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """The answer."""
-        self.matches, self.matches_properties = matches
+        self.matches, self.by_properties = matches
         self.count += 1
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
 
@@ -182,11 +181,11 @@ def test_sql_reads_by_properties() -> None:
     store = OneRead()
     assert code(decide(pull(expression_type="SQL92", subscription="a > 3"), tables, store)) == 0
     assert store.matches is None
-    assert store.matches_properties is not None
-    assert store.matches_properties({"a": "4"}.get)
-    assert not store.matches_properties({"a": "3"}.get)
+    assert store.by_properties is not None
+    assert store.by_properties.matches_properties({"a": "4"}.get)
+    assert not store.by_properties.matches_properties({"a": "3"}.get)
     assert code(decide(pull(expression_type="SQL92", subscription="a >"), tables, store)) == 0
-    assert store.matches_properties(dict[str, str]().get)
+    assert store.by_properties.matches_properties(dict[str, str]().get)
     refused = decide(pull(expression_type="SQL92", subscription="a" * 5000), tables, store)
     assert isinstance(refused, Refused)
     assert refused.code == 23
@@ -214,8 +213,8 @@ def test_sql_of_a_heartbeat() -> None:
     assert code(decide(asks, tables, store)) == 1
     tables = attrs.evolve(tables, property_filter=True)
     assert code(decide(asks, tables, store)) == 0
-    assert store.matches_properties is not None
-    assert not store.matches_properties({"a": "3"}.get)
+    assert store.by_properties is not None
+    assert not store.by_properties.matches_properties({"a": "3"}.get)
 
 
 def test_a_filter_that_lets_everything_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +254,7 @@ def test_tags_read_by_their_hashes() -> None:
     decide(pull(subscription="a"), desk(), store)
     assert store.matches is not None
     assert [store.matches(code) for code in (*tag_filter("a", "TAG").codes, 0)] == [True, False]
-    assert store.matches_properties is None
+    assert store.by_properties is None
 
 
 def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:

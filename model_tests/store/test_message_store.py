@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from longpoll_broker.core.filter.filters import sql_filter
 from longpoll_broker.core.read import GetStatus
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
@@ -119,7 +120,7 @@ def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
     assert (filtered.status, filtered.offset_next, filtered.records) == (GetStatus.NO_MATCHED_MESSAGE, 10, [])
     some = store.get("T", 0, 2, 32, (lambda code: code == tags_code("b"), None))
     assert (some.offsets, some.offset_next) == (list(range(4, 10)), 10)
-    by_property = store.get("T", 0, 0, 32, (None, lambda lookup: lookup("TAGS") == "b"))
+    by_property = store.get("T", 0, 0, 32, (None, sql_filter("TAGS = 'b'", "SQL92")))
     assert by_property.offsets == list(range(4, 10))
     del some, by_property, asked, filtered
     store.close()

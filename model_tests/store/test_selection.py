@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import msgspec
@@ -93,3 +94,65 @@ def test_a_short_loop_without_its_limit_is_seen(store: MessageStore, monkeypatch
     short, long = (_read(store, config, (0, 0, 4), quick=quick) for quick in (True, False))
     assert len(short.offsets) == 5
     assert _plain(short) != _plain(long)
+
+
+class Nothing:
+    """A filter by properties that lets nothing through, and counts what it has looked at."""
+
+    def __init__(self, size: int) -> None:
+        self.expression = "x" * size
+        self.looked = 0
+
+    def matches_properties(self, _lookup: object) -> bool:
+        """No."""
+        self.looked += 1
+        return False
+
+
+def _looked_at(directory: pathlib.Path, expression_size: int, properties_size: int, count: int = 40) -> int:
+    """At how many messages with such properties one read looks; it tells where it stopped, and the next goes on."""
+    store = open_store(directory, StoreConfig(commit_log_file_size=2 << 20))
+    for _ in range(count):
+        store.put(message("T", 0, b"", properties={"k": "v" * (properties_size - 2)}))
+    store.dispatch(count)
+    wanted = Nothing(expression_size)
+    result = store.get("T", 0, 0, 32, (None, wanted))
+    assert (result.status, result.offset_next) == (GetStatus.NO_MATCHED_MESSAGE, wanted.looked)
+    first = wanted.looked
+    if first < count:
+        assert store.get("T", 0, first, 32, (None, wanted)).offset_next > first
+    store.close()
+    return first
+
+
+@pytest.mark.parametrize(("expression_size", "properties_size"), [(60, 300), (60, 30_000), (4_000, 30)])
+def test_what_a_read_usually_looks_through_is_no_limit(
+    expression_size: int, properties_size: int, tmp_path: pathlib.Path
+) -> None:
+    """Short expressions over long properties, and long ones over short."""
+    assert _looked_at(tmp_path, expression_size, properties_size) == 40
+
+
+def test_a_long_expression_over_long_properties_ends_a_read(tmp_path: pathlib.Path) -> None:
+    """As soon as that has cost what 800 messages may."""
+    assert _looked_at(tmp_path, 4_000, 30_000) == -(-selection.WORK_MAX // (4_000 * (selection.LOOK_SIZE + 30_000)))
+
+
+def test_planted_a_read_without_that_limit_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at all of them."""
+    monkeypatch.setattr(selection, "WORK_MAX", 1 << 60)
+    assert _looked_at(tmp_path, 4_000, 30_000) == 40
+
+
+def test_who_asks_for_very_many_has_no_more_units_looked_at(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter that lets nothing through stops there, whatever number was asked for."""
+    monkeypatch.setattr(selection, "SCAN_COUNT_MAX", 30)
+    store = open_store(tmp_path, StoreConfig(commit_log_file_size=64 * 1024))
+    for _ in range(40):
+        store.put(message("T", 0, b""))
+    store.dispatch(40)
+    assert store.get("T", 0, 0, 2**31 - 1, (lambda _code: False, None)).offset_next == 30
+    assert store.get("T", 0, 30, 2**31 - 1, (lambda _code: False, None)).offset_next == 40
+    store.close()

@@ -252,11 +252,15 @@ def property_of(encoded: bytes, name: str) -> str | None:
 
 def lookup_in(record: memoryview) -> Lookup:
     """The properties of a whole record's bytes, one by its name; those of a damaged record cannot be found."""
+    return functools.partial(property_of, properties_in(record))
+
+
+def properties_in(record: memoryview) -> bytes:
+    """The encoded properties of a whole record's bytes; none where it is damaged."""
     try:
-        encoded = bytes(record[_properties_start(record) :])
+        return bytes(record[_properties_start(record) :])
     except (struct.error, IndexError):
-        encoded = b""
-    return functools.partial(property_of, encoded)
+        return b""
 
 
 def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:

@@ -164,7 +164,7 @@ def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss 
 
 def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> GetResult:
     if isinstance(wanted, SqlFilter):
-        return store.get(pull.topic, pull.queue_id, offset, count_max, (None, wanted.matches_properties))
+        return store.get(pull.topic, pull.queue_id, offset, count_max, (None, wanted))
     return store.get(pull.topic, pull.queue_id, offset, count_max, ALL if wanted.all_tags else (wanted.matches, None))
 
 

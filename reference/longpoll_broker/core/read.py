@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -15,9 +15,23 @@ from longpoll_protocol.log_record import Lookup
 from longpoll_spec.tables import with_table
 
 TagsMatch = Callable[[int], bool]
-PropertiesMatch = Callable[[Lookup], bool]
-Matches = tuple[TagsMatch | None, PropertiesMatch | None]
-"""Which messages are wanted, by their tags code and by a lookup of their properties; None lets everything through.
+
+
+class ByProperties(Protocol):
+    """A filter that looks at messages' properties; the longer its expression, the longer that may take."""
+
+    @property
+    def expression(self) -> str:
+        """Its text."""
+        ...
+
+    def matches_properties(self, lookup: Lookup, /) -> bool:
+        """Whether a message with these properties is wanted."""
+        ...
+
+
+Matches = tuple[TagsMatch | None, ByProperties | None]
+"""Which messages are wanted, by their tags code and by their properties; None lets everything through.
 
 Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`.
 """

@@ -70,14 +70,14 @@ class MemoryQueues:
         if end == 0 or not start <= offset < end:
             return GetResult(_status_outside(offset, start, end), _next_outside(offset, start, end), start, end,
                              [], [], 0, False)  # fmt: skip
-        tags, properties = matches
+        tags, by_properties = matches
         found: list[int] = []
         offset_next = offset
         for message in self.messages[topic, queue_id][offset:end]:
             if len(found) == count_max:
                 break
             wanted = tags is None or tags(message.tags_code)
-            if wanted and (properties is None or properties(message.properties.get)):
+            if wanted and (by_properties is None or by_properties.matches_properties(message.properties.get)):
                 found.append(offset_next)
             offset_next += 1
         status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE
