@@ -48,7 +48,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
     pulls = [pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
-    return pulls, singly, HerdExecutor(run, run_alike)
+    return pulls, singly, HerdExecutor(run, run_alike=run_alike)
 
 
 def test_each_of_a_herd_is_run_once_whether_together_or_not() -> None:

@@ -150,7 +150,7 @@ class Broker(Stoppable):
                 f"io-{number}",
                 limits,
                 pass_ended=self._pass_ended,
-                has_more=lambda: self.administering.clients.notices.has_more,
+                has_more=lambda: self.administering.clients.notices.has_more or self.pulling.has_more,
                 clock=self.hold_service if number == 0 else None,
                 totals=totals,
             )
@@ -159,6 +159,7 @@ class Broker(Stoppable):
         first = loops[0]
         first.share_with(loops)
         self.hold_service.run_clock_on(first.outbox, first.wake)
+        self.pulling.wake_by(first.wake)
         first.add_listener(listeners[0], self.handler)
         name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
         first.add_listener(listeners[1], name_server)
@@ -167,6 +168,7 @@ class Broker(Stoppable):
     def _pass_ended(self, outbox: Outbox) -> None:
         """Make visible what a pass of a loop appended, and tell members what it changed in their groups."""
         self._flushed(outbox)
+        self.pulling.turn(outbox)
         self.administering.clients.notices.turn(outbox)
 
     def _flushed(self, outbox: Outbox) -> None:
@@ -252,7 +254,7 @@ class Broker(Stoppable):
         self.replicating.stop_replicating()
         self.keeping.saves.stop()
         outbox = Outbox()
-        self.hold_service.stop(outbox)
+        self.pulling.finish(outbox)
         outbox.flush()
         for loop in self.loops:
             loop.stop()

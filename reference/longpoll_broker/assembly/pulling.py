@@ -17,6 +17,7 @@ from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.service.admin.role_processor import RoleProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.io.later_runs import LaterRuns
 from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.pull.dispatch_service import DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
@@ -36,6 +37,8 @@ class Pulling:
 
     runner: PullRunner
     pool: PoolExecutor | None
+    inline: InlineExecutor | None
+    """Who runs pulls where there is no pool."""
     hold_service: HoldService
     pull_processor: PullProcessor
     roles: RoleProcessor
@@ -60,6 +63,27 @@ class Pulling:
         """How many pulls wait for a thread, and how long the first of them has, ms; (0, 0) where none ever does."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether pulls that were let go wait for a loop's next pass."""
+        return self.inline is not None and self.inline.has_more
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Say how a loop that sleeps is told that there is something for its next pass."""
+        if self.inline is not None and self.inline.later is not None:
+            self.inline.later.wake = wake
+
+    def turn(self, outbox: Outbox) -> None:
+        """End a loop's pass: run some of the pulls that wait for one."""
+        if self.inline is not None:
+            self.inline.turn(outbox)
+
+    def finish(self, outbox: Outbox) -> None:
+        """Answer who is held as the policy says, and run who waits for a pass; when nobody notifies any more."""
+        self.hold_service.stop(outbox)
+        if self.inline is not None:
+            self.inline.finish(outbox)
+
     def stop_notifying(self) -> None:
         """End everybody who could still take pulls out of the table or put them back; what is queued is run."""
         if self.scan is not None:
@@ -80,11 +104,14 @@ def pulling_of(shared: Shared) -> Pulling:
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared)
     pool = _pool(shared, runner) if policy.notify == "dispatcher_poll" else None
+    inline = _inline(shared, runner) if pool is None else None
+    executor = pool or inline
+    assert executor is not None
     hold_service = HoldService(
         runtime,
         policy,
         shared.store,
-        pool or _inline(runner),
+        executor,
         refuse=runner.refuse,
         held_count_max=config.held_count_max,
         queue_held_count_max=config.queue_held_count_max,
@@ -95,6 +122,7 @@ def pulling_of(shared: Shared) -> Pulling:
     return Pulling(
         runner,
         pool,
+        inline,
         hold_service,
         processor(runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls),
         RoleProcessor(
@@ -123,10 +151,11 @@ def _runner(shared: Shared) -> PullRunner:
     )
 
 
-def _inline(runner: PullRunner) -> InlineExecutor:
+def _inline(shared: Shared, runner: PullRunner) -> InlineExecutor:
+    later = LaterRuns(shared.runtime.lock())
     if isinstance(runner, HerdRunner):
-        return HerdExecutor(runner.run, runner.run_alike)
-    return InlineExecutor(runner.run)
+        return HerdExecutor(runner.run, later, run_alike=runner.run_alike)
+    return InlineExecutor(runner.run, later)
 
 
 def _pool(shared: Shared, runner: PullRunner) -> PoolExecutor:

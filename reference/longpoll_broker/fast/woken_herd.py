@@ -21,6 +21,7 @@ from longpoll_broker.core.pull import FLAG_SUBSCRIPTION, Found
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.executors import InlineExecutor
+from longpoll_broker.service.io.later_runs import RUN_COST
 from longpoll_broker.service.pull.pull_answers import RESPONSE
 from longpoll_broker.service.pull.pull_events import ONE_WAY
 from longpoll_broker.service.pull.pull_runner import PullRunner
@@ -175,15 +176,17 @@ class HerdRunner(PullRunner):
 class HerdExecutor(InlineExecutor):
     """Runs at once, on the caller's thread, and those that are alike together."""
 
-    run_alike: Callable[[Sequence[Pull], Outbox], None]
+    run_alike: Callable[[Sequence[Pull], Outbox], None] = field(kw_only=True)
     """Runs those at the beginning of a herd that get what the last woken pull got; the others stay QUEUED."""
 
-    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke; those not taken, which is none."""
+    def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
+        """Run pulls that one message woke, now; what it cost."""
+        cost = len(pulls)
         for at, pull in enumerate(pulls):
             if pull.phase is QUEUED:
                 with KeepGoing(log, "pulls that one message woke cannot be answered together"):
                     self.run_alike(pulls[at:], outbox)
             if pull.phase is QUEUED:
-                self.submit(pull, "woken", outbox)
-        return ()
+                self._run(pull, "woken", outbox)
+                cost += RUN_COST - 1
+        return cost

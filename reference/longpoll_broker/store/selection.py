@@ -24,11 +24,11 @@ SCAN_COUNT_MAX: Final = 16_384
 """Units that one read looks at, however many messages were asked for: a few milliseconds. Java has no limit but the
 file's 300,000."""
 LOOK_SIZE: Final = 1_500
-"""Looking for a property in one of no bytes takes as long as looking through so many bytes."""
+"""Looking for a property in one of no bytes takes as long as looking through as many bytes."""
 WORK_MAX: Final = 500_000_000
-"""After so many characters of an expression times bytes of properties a read ends, 20 ms or less; the reader is told
-where to go on, as if it had looked at 800 units. 60 characters over 800 messages with 300 bytes are a sixth of it;
-without a limit 4,000 characters over 32 KB held everybody up for ten seconds."""
+"""Characters of an expression times bytes of properties after which a read ends, some 20 ms; the reader is told where
+to go on, as if it had looked at 800 units. 60 characters over 800 messages with 300 bytes are a sixth of it; without a
+limit 4,000 characters over 32 KB held everybody up for ten seconds."""
 
 
 @lru_cache(maxsize=64)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from attrs import define, field, frozen
 
 from longpoll_broker.core.hold import Cause, Pull
 from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.later_runs import RUN_COST, LaterRuns, Leaving
 from longpoll_runtime import Event, Queue, Runtime, Thread
 from longpoll_runtime.faults import FAULTS
 
@@ -30,23 +33,72 @@ LOOK_S: Final = 0.01
 
 @define(slots=True, eq=False)
 class InlineExecutor:
-    """Runs at once, on the caller's thread: no hand-over, and nothing to reject."""
+    """Runs at once, on the caller's thread: no hand-over, and nothing to reject. Many are run `later` in part."""
 
     run: Run
+    later: LaterRuns | None = None
+    """None where everything is run at once, however much it is."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether some were left for a later pass."""
+        return self.later is not None and self.later.has_more
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
-        """Run the pull; always true. What running it raises must not cost those behind it their turn."""
-        try:
-            self.run(pull, cause, outbox)
-        except FAULTS:
-            log.exception("a pull of %s failed and gets no answer", pull.topic)
+        """Run the pull, now or in a later pass; always true."""
+        later = self.later
+        if later is None or later.spend(RUN_COST):
+            self._run(pull, cause, outbox)
+        else:
+            later.add([(pull, cause)])
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; those not taken, which is none."""
-        for pull in pulls:
-            self.submit(pull, "woken", outbox)
+        later = self.later
+        if later is None or later.spend(len(pulls)):
+            later_cost = self._run_herd(pulls, outbox) - len(pulls)
+            if later is not None:
+                later.spend(later_cost)
+        else:
+            later.add((pull, "woken") for pull in pulls)
         return ()
+
+    def turn(self, outbox: Outbox) -> None:
+        """End a pass: run some of those that were left for later."""
+        if self.later is not None:
+            self.later.turn(lambda part: self._run_part(part, outbox))
+
+    def finish(self, outbox: Outbox) -> None:
+        """Run all that were left for later, and from now on everything at once."""
+        if self.later is not None:
+            self.later.finish(lambda part: self._run_part(part, outbox))
+
+    def _run_part(self, part: Sequence[Leaving], outbox: Outbox) -> int:
+        """Run pulls that waited, those that a message woke as the herd that they were; what it cost."""
+        cost = 0
+        for cause, leaving in groupby(part, itemgetter(1)):
+            pulls = [pull for pull, _cause in leaving]
+            if cause == "woken":
+                cost += self._run_herd(pulls, outbox)
+            else:
+                cost += RUN_COST * len(pulls)
+                for pull in pulls:
+                    self._run(pull, cause, outbox)
+        return cost
+
+    def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
+        """Run pulls that one message woke, now; what it cost."""
+        for pull in pulls:
+            self._run(pull, "woken", outbox)
+        return RUN_COST * len(pulls)
+
+    def _run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+        """Run a pull now; what that raises must not cost those behind it their turn."""
+        try:
+            self.run(pull, cause, outbox)
+        except FAULTS:
+            log.exception("a pull of %s failed and gets no answer", pull.topic)
 
 
 @frozen(eq=False)

@@ -1,0 +1,229 @@
+"""What one message lets go is run in several passes where it is much, and nobody with one pull waits for a herd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pytest
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.core.hold import QUEUED, Cause, Pull
+from longpoll_broker.fast.woken_herd import HerdRunner
+from longpoll_broker.service.io import later_runs
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.executors import InlineExecutor
+from longpoll_broker.service.io.later_runs import RUN_COST, LaterRuns, Leaving
+from longpoll_broker.service.pull.hold_service import HERD_PART
+from longpoll_broker.service.pull.pull_runner import PullRunner
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
+
+AT_ONCE = 5
+"""Pulls by themselves that a pass may run, here."""
+CLIENTS, EACH = 4, 10
+MOST = 2 * AT_ONCE + HERD_PART
+"""At once, the last of them as a part of a herd, and in turns."""
+
+
+@pytest.fixture(autouse=True)
+def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later_runs, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+
+
+# -- who has its turn --------------------------------------------------------------------------------------------------
+
+
+def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving]:
+    """Pulls of one connection."""
+    return [(Pull(channel, opaque, "G", "T", 0, 0, 32, 2, phase=QUEUED), cause) for opaque in opaques]
+
+
+def turned(later: LaterRuns) -> list[tuple[object, int]]:
+    """What one turn runs, each pull by itself."""
+    ran: list[tuple[object, int]] = []
+
+    def run(part: Sequence[Leaving]) -> int:
+        ran.extend((pull.channel, pull.opaque) for pull, _cause in part)
+        return RUN_COST * len(part)
+
+    later.turn(run)
+    return ran
+
+
+def test_one_connection_waits_for_none_of_anothers_herd() -> None:
+    """Each has its part, in its turn and in its order; a pass has its end."""
+    later = LaterRuns(RealRuntime().lock())
+    later.add(leaving("herd", *range(20)))
+    later.add(leaving("one", 100))
+    assert turned(later) == [("herd", 0), ("herd", 1), ("one", 100), *(("herd", number) for number in range(2, 7))]
+    assert turned(later) == [("herd", number) for number in range(7, 12)]
+    assert [len(turned(later)) for _ in range(3)] == [5, 3, 0]
+    assert not later.has_more
+
+
+def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None:
+    """In the next passes."""
+    later = LaterRuns(RealRuntime().lock())
+    for number in range(12):
+        later.add(leaving(f"c{number}", 1, 2))
+    ran = [each for _ in range(3) for each in turned(later)]
+    assert ran[:12] == [(f"c{number}", 1) for number in range(12)]
+
+
+def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
+    """What is over it is not done at once; after the end of all, everything is."""
+    later = LaterRuns(RealRuntime().lock())
+    assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
+    assert turned(later) == []
+    assert later.spend(1)
+    later.add(leaving("c", 1, 2, 3, 4, 5, 6, 7))
+    ran: list[int] = []
+
+    def run(part: Sequence[Leaving]) -> int:
+        ran.extend(pull.opaque for pull, _cause in part)
+        return 0
+
+    later.finish(run)
+    assert ran == [1, 2, 3, 4, 5, 6, 7]
+    assert all(later.spend(RUN_COST) for _ in range(3 * AT_ONCE))
+
+
+def test_a_loop_that_may_sleep_is_woken_once() -> None:
+    """By the first that waits; the loop looks again before it sleeps."""
+    woken: list[bool] = []
+    later = LaterRuns(RealRuntime().lock(), lambda: woken.append(later.has_more))
+    later.add(leaving("c", 1))
+    later.add(leaving("c", 2))
+    assert woken == [True]
+
+
+def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
+    """Those that were over the budget, in a later pass."""
+    ran: list[tuple[int, Cause]] = []
+
+    def run(pull: Pull, cause: Cause, _outbox: Outbox) -> None:
+        ran.append((pull.opaque, cause))
+        if pull.opaque == 6:
+            raise ValueError("planted")
+
+    executor = InlineExecutor(run, LaterRuns(RealRuntime().lock()))
+    for (pull, _cause), number in zip(leaving("c", *range(9)), range(9), strict=True):
+        executor.submit(pull, "expired" if number % 2 else "error", Outbox())
+    assert len(ran) == AT_ONCE
+    assert executor.has_more
+    executor.turn(Outbox())
+    assert not executor.has_more
+    assert ran == [(number, "expired" if number % 2 else "error") for number in range(9)]
+
+
+# -- a broker ----------------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Counted:
+    """How many pulls each pass of a broker's loop has run."""
+
+    passes: list[int] = attrs.field(factory=lambda: [0])
+
+    def of(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Begin to count."""
+        loop, runner = broker.loops[0], broker.pulling.runner
+        ended, kind = loop._pass_ended, type(runner)
+        run = kind.run
+
+        def count_run(self: PullRunner, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+            counted.passes[-1] += 1
+            run(self, pull, cause, outbox)
+
+        def end_pass(outbox: Outbox) -> None:
+            ended(outbox)
+            counted.passes.append(0)
+
+        counted = self
+        monkeypatch.setattr(loop, "_pass_ended", end_pass)
+        inline = broker.pulling.inline
+        assert inline is not None
+        monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))
+
+
+def held(broker: Broker, connect: Connect) -> list[tuple[RawClient, list[int]]]:
+    """Have pulls held that differ, so that none can be answered as another one was; who asked, and their opaques."""
+    clients = [connect(broker.address) for _ in range(CLIENTS)]
+    send_message(clients[0], "T")
+    asked = [
+        (client, [client.send(RequestCode.PULL_MESSAGE, fields_of(number, each)) for each in range(EACH)])
+        for number, client in enumerate(clients)
+    ]
+    wait_until(lambda: len(broker.hold_service) == CLIENTS * EACH)
+    return asked
+
+
+def fields_of(client: int, number: int) -> dict[str, str]:
+    """One of these pulls."""
+    return pull_fields("T", 1, timeout_ms=60_000) | {"maxMsgNums": str(1 + client * EACH + number)}
+
+
+def most_in_a_pass(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, is_fast: bool
+) -> int:
+    """Wake a herd and check that each has its answer; how many one pass ran at most."""
+    broker = start_broker(policy=policy, is_fast=is_fast)
+    assert isinstance(broker.pulling.runner, HerdRunner) == is_fast
+    asked, counted = held(broker, connect), Counted()
+    counted.of(broker, monkeypatch)
+    assert send_message(connect(broker.address), "T") == 1
+    for client, opaques in asked:
+        for opaque in opaques:
+            reply = client.reply(opaque)
+            assert reply is not None
+            assert [record.queue_offset for record in records_of(reply)] == [1]
+    assert sum(counted.passes) == CLIENTS * EACH
+    return max(counted.passes)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE])
+def test_a_herd_is_run_in_several_passes(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, is_fast: bool
+) -> None:
+    """And each of it is answered once."""
+    assert most_in_a_pass(start_broker, connect, monkeypatch, policy, is_fast=is_fast) <= MOST
+
+
+def test_planted_a_herd_that_is_run_at_once_is_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a pass may run as many as come."""
+    monkeypatch.setattr(later_runs, "PASS_COST_MAX", 1 << 60)
+    assert most_in_a_pass(start_broker, connect, monkeypatch, STRICT, is_fast=True) == CLIENTS * EACH
+
+
+def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody, that it is gone."""
+    broker = start_broker()
+    asked, counted = held(broker, connect), Counted()
+    counted.of(broker, monkeypatch)
+    assert connect(broker.address).call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    replies = [client.reply(opaque) for client, opaques in asked for opaque in opaques]
+    assert {reply.code for reply in replies if reply is not None} == {ResponseCode.TOPIC_NOT_EXIST}
+    assert None not in replies
+    assert max(counted.passes) <= MOST
+
+
+def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no pass comes any more."""
+    broker = start_broker()
+    asked = held(broker, connect)
+    monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)
+    send_message(connect(broker.address), "T")
+    wait_until(lambda: broker.pulling.has_more)
+    broker.stop()
+    assert all(client.reply(opaque) is not None for client, opaques in asked for opaque in opaques)
