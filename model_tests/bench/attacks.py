@@ -27,6 +27,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
+from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.properties import encode_properties
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address
@@ -341,6 +342,76 @@ def slow_readers(served: Served, _count: int, stack: ExitStack) -> Callable[[], 
     return ask
 
 
+def filters(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Four connections ask, by an expression of 3,600 characters, for messages with 32 KB of properties."""
+    properties = encode_properties({f"p{number}": "x" * 8 for number in range(2_200)})
+    with RawClient(served.address) as client:
+        send_message(client, "Wide")
+    flood(served.address, [frame(RequestCode.SEND_MESSAGE_V2, send_fields("Wide", 0, properties), b"x") * 850])
+    expression = " OR ".join(["none = 1"] * 300)
+    fields = pull_fields("Wide", 1, subscription=expression) | {"expressionType": "SQL92"}
+    return lambda: flood(served.address, [frame(RequestCode.PULL_MESSAGE, fields) * 2] * 4)
+
+
+def many_asked_for(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Eight connections ask ten times each for two billion messages of a queue of 200,000, and want none of them."""
+    flood(served.address, [frame(RequestCode.SEND_MESSAGE_V2, send_fields("Long"), b"x") * 50_000] * 4)
+    fields = pull_fields("Long", 0, subscription="none") | {"maxMsgNums": "2000000000"}
+    return lambda: flood(served.address, [frame(RequestCode.PULL_MESSAGE, fields) * 10] * 8)
+
+
+def _unlike(served: Served, stack: ExitStack) -> list[socket.socket]:
+    """190 connections wait for one queue, a thousand times each, and no pull is like another."""
+    with RawClient(served.address) as client:
+        send_message(client, "Held")
+    peers = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(190)]
+    for lane, each in enumerate(peers):
+        fields = [
+            pull_fields("Held", 1, timeout_ms=300_000) | {"maxMsgNums": str(lane * 1_000 + k)} for k in range(1_000)
+        ]
+        each.sendall(b"".join(frame(RequestCode.PULL_MESSAGE, one) for one in fields))
+    wait_for_quiet(served)
+    return peers
+
+
+def held_unlike(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """190,000 pulls that all differ wait for one queue, and a message comes."""
+    peers = _unlike(served, stack)
+
+    def wake() -> None:
+        with RawClient(served.address) as client:
+            send_message(client, "Held")
+        deadline_s = time.monotonic() + 6
+        while time.monotonic() < deadline_s:
+            for each in peers:
+                each.setblocking(False)
+                with suppress(OSError):
+                    while each.recv(MIB):
+                        pass
+
+    return wake
+
+
+def topic_gone(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """190,000 pulls wait for a topic that is deleted."""
+    _unlike(served, stack)
+
+    def delete() -> None:
+        with RawClient(served.address) as client:
+            assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Held"}).code == 0
+
+    return delete
+
+
+def batches(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Four connections send eight batches of 31,000 messages each."""
+    with RawClient(served.address) as client:
+        send_message(client, "Many")
+    body = encode_batch([BatchMessage(b"", "")] * 31_000)
+    batch = frame(RequestCode.SEND_BATCH_MESSAGE, send_fields("Many") | {"m": "true"}, body)
+    return lambda: flood(served.address, [batch * 8] * 4)
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     "members": Attack(members, has_limit=True),
     "members gone": Attack(members_gone, has_limit=True),
@@ -355,4 +426,9 @@ ATTACKS: Final[dict[str, Attack]] = {
     "delays": Attack(delays),
     "unique keys": Attack(unique_keys),
     "slow readers": Attack(slow_readers),
+    "filters": Attack(filters, "enablePropertyFilter=true\n"),
+    "many asked for": Attack(many_asked_for),
+    "held unlike": Attack(held_unlike),
+    "topic gone": Attack(topic_gone),
+    "batches": Attack(batches),
 }

@@ -19,6 +19,7 @@ from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 
 BYSTANDER_COUNT = 3
@@ -270,3 +271,73 @@ def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
     loop._run_pass([(object(), False, False)] * ready)
     assert loop._turn_ns == turn_ns
     loop.stop()
+
+
+SLOW, QUICK = RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET
+
+
+def served_in_passes(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, slow_count: int
+) -> list[list[int]]:
+    """The codes that each pass served: peers whose request takes a whole pass ask, and behind them one that is quick.
+
+    All have asked the same before, and now they ask while the loop stands still.
+    """
+    broker = start_broker()
+    peers = [connect(broker.address) for _ in range(slow_count + 1)]
+    send_message(peers[-1], "T")
+    clock_ns, passes = [0], list[list[int]]()
+    loop, goes_on = broker.loops[0], broker.runtime.event()
+    stands, stood = broker.runtime.event(), broker.runtime.event()
+    ended, original = loop._pass_ended, broker.handler._serve
+
+    def serve(channel: Channel, command: Command, outbox: Outbox) -> None:
+        passes[-1].append(command.code)
+        clock_ns[0] += PASS_NS + 1 if command.code == SLOW else 1
+        original(channel, command, outbox)
+
+    def end_pass(outbox: Outbox) -> None:
+        ended(outbox)
+        outbox.flush()
+        passes.append([])
+        if stands.is_set():
+            stood.set()
+            goes_on.wait(60.0)
+
+    def ask() -> list[tuple[RawClient, int]]:
+        place = {"topic": "T", "queueId": "0"}
+        return [(peer, peer.send(QUICK if peer is peers[-1] else SLOW, place)) for peer in peers]
+
+    passes.append([])
+    monkeypatch.setattr(broker.handler, "_serve", serve)
+    monkeypatch.setattr(loop, "_pass_ended", end_pass)
+    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
+    assert all(peer.reply(opaque) is not None for peer, opaque in ask())
+    stands.set()
+    loop.wake()
+    assert stood.wait(60.0)
+    asked = ask()
+    goes_on.set()
+    assert all(peer.reply(opaque) is not None for peer, opaque in asked)
+    served = [each for each in passes if each]
+    while sum(map(len, served)) > len(peers):
+        served.pop(0)
+    return served
+
+
+def test_who_is_quick_is_served_before_those_that_take_long(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it asked last; and of those that take a whole pass each has one of its own."""
+    passes = served_in_passes(start_broker, connect, monkeypatch, 5)
+    assert passes[0][0] == QUICK
+    assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
+
+
+def test_planted_slow_ones_that_are_not_put_behind_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody is ever taken to be slow."""
+    monkeypatch.setattr(transport, "PASS_NS", 1 << 60)
+    monkeypatch.setattr(transport, "TURN_NS_MAX", 1 << 60)
+    assert max(each.count(SLOW) for each in served_in_passes(start_broker, connect, monkeypatch, 5)) > 1

@@ -408,8 +408,8 @@ PEERS: Final = (
         "second answer to a request that it has forgotten.",
         Change(
             f"{SERVICE}/io/executors.py",
-            '        for pull in pulls:\n            self.submit(pull, "woken", outbox)\n        return ()\n',
-            '        for pull in pulls:\n            self.submit(pull, "woken", outbox)\n        return pulls\n',
+            '            later.add((pull, "woken") for pull in pulls)\n        return ()\n',
+            '            later.add((pull, "woken") for pull in pulls)\n        return pulls\n',
         ),
     ),
 )

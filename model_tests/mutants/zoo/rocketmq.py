@@ -338,8 +338,8 @@ ROCKETMQ: Final = (
         "tag's hash alone, so it reads for nothing each time.",
         Change(
             NOTIFIER,
-            "        return self._properties is None or wanted.matches_properties(self._properties)\n",
-            "        return True\n",
+            "            verdict = self._verdicts[wanted] = wanted.matches_properties(self._properties)\n",
+            "            verdict = self._verdicts[wanted] = True\n",
         ),
     ),
     _bug(

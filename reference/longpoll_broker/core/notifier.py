@@ -62,6 +62,8 @@ class Walk:
     read_properties: Callable[[], Lookup | None] = _unknown
     """Finds the arriving message's properties; asked once, and only when a filter needs them."""
     _properties: Lookup | None = field(default=None, init=False)
+    _verdicts: dict[SqlFilter, bool] = field(factory=dict, init=False)
+    """What each filter says of the arriving message: however many pulls have it, it looks once."""
     _waiting: deque[Pull] = field(factory=deque, init=False)
     _kept: list[Pull] = field(factory=list, init=False)
     _ready: deque[Pull] = field(factory=deque, init=False)
@@ -180,7 +182,12 @@ class Walk:
             return True
         if self._properties is None:
             self._properties = self.read_properties()
-        return self._properties is None or wanted.matches_properties(self._properties)
+        if self._properties is None:
+            return True
+        verdict = self._verdicts.get(wanted)
+        if verdict is None:
+            verdict = self._verdicts[wanted] = wanted.matches_properties(self._properties)
+        return verdict
 
     def _cause(self, pull: Pull) -> Cause:
         return "expired" if self.now_ms >= pull.deadline_ms else "woken"

@@ -95,6 +95,7 @@ class Channel:
         "handler",
         "host_bytes",
         "is_heavy",
+        "is_slow",
         "number",
         "peer",
         "peer_host",
@@ -156,6 +157,8 @@ class Channel:
         """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
         self.is_heavy = False
         """What it was answered in its last turn was much: only a few such have a turn in one pass. The loop only."""
+        self.is_slow = True
+        """Its last turn took too long, or it had none yet: those that are quick have theirs before. The loop only."""
         self.turn_end_ns = NO_END_NS
         """When others have their turn. The loop only."""
         self.rest: Callable[[Outbox], None] | None = None

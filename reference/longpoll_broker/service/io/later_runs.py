@@ -75,7 +75,7 @@ class LaterRuns:
         self._left = PASS_COST_MAX
 
     def finish(self, run: Callable[[Sequence[Leaving]], int]) -> None:
-        """Have all that wait run now, and whoever comes from now on at once."""
+        """Have all that wait run now, and let everything that comes from now on be run at once."""
         self._is_over = True
         while part := self._take():
             run(part)

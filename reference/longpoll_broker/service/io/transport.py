@@ -45,8 +45,8 @@ PASS_NS: Final = 10_000_000
 TURN_NS_MIN: Final = 250_000
 """The shortest turn, however many are ready: less would be spent on changing turns."""
 RESTS_MAX: Final = 8
-"""Connections with long requests, or much to be answered, that go on in one pass, each for some milliseconds; the
-others have their turn in the next ones."""
+"""Connections with long requests, or much to be answered, that go on in one pass, as long as they take `PASS_NS` in
+all; the others have their turn in the next ones."""
 ACCEPTS_MAX: Final = 256
 """Connections accepted before the open ones have their turn."""
 CLOSES_MAX: Final = 64
@@ -229,8 +229,13 @@ class IoLoop:
             if type(data) is Channel:
                 if writable:
                     data.flush()
-                if readable and not (data.closed or data.broken) and data not in unfinished:
-                    self._receive(data, now_ns)
+                if not readable or data.closed or data.broken or data in unfinished or not self._receive(data, now_ns):
+                    continue
+                if data.is_slow:
+                    # Behind those that wait already, and behind all that are quick.
+                    unfinished[data] = None
+                else:
+                    self._serve(data)
             elif type(data) is _Door:
                 with KeepGoing(log, "a connection could not be accepted"):
                     self._accept(data)
@@ -240,13 +245,24 @@ class IoLoop:
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
         """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass."""
-        slow = [channel for channel in channels if channel.rest is not None or channel.is_heavy]
-        waiting = dict.fromkeys(slow[RESTS_MAX:])
+        now_ns = self._runtime.monotonic_ns
+        slow: deque[Channel] = deque()
         for channel in channels:
-            if not (channel.closed or channel.broken) and channel not in waiting:
+            if channel.rest is not None or channel.is_heavy or channel.is_slow:
+                slow.append(channel)
+            elif not (channel.closed or channel.broken):
                 self._serve(channel)
+        end_ns = now_ns() + PASS_NS
+        for _ in range(RESTS_MAX):
+            if not slow:
+                break
+            channel = slow.popleft()
+            if not (channel.closed or channel.broken):
+                self._serve(channel)
+                if now_ns() > end_ns:
+                    break
         # First in the next pass: those that had their turn have come behind them.
-        self._unfinished = waiting | self._unfinished
+        self._unfinished = dict.fromkeys(slow) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
         """Close those that are idle, go on accepting, and take over what another loop accepted."""
@@ -259,25 +275,26 @@ class IoLoop:
             with KeepGoing(log, "a connection could not be taken over"):
                 self._adopt(self._to_adopt.popleft())
 
-    def _receive(self, channel: Channel, now_ns: int) -> None:
+    def _receive(self, channel: Channel, now_ns: int) -> bool:
+        """Read what came; whether there is something to serve."""
         try:
             size = channel.receive_into(self._buffer)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._close_in_turn(channel, f"the connection failed: {error.strerror or error}")
-            return
+            return False
         if size == 0:
             self._close_in_turn(channel, "the peer closed it")
-            return
+            return False
         channel.received_ns = now_ns
         try:
             channel.connection.receive_data(bytes(self._view[:size]))
         except FAULTS:
             log.exception("what %s sent cannot be taken", channel)
             self._close(channel, CANNOT_BE_SERVED)
-            return
-        self._serve(channel)
+            return False
+        return True
 
     def _serve(self, channel: Channel) -> None:
         """Have what came served, up to where the channel gives way."""
@@ -296,7 +313,8 @@ class IoLoop:
                 else:
                     self._note_unread(channel, ended_a_frame=had_command)
                     return
-                channel.is_heavy = channel.queued_size > QUEUED_SIZE_MAX or now_ns() > end_ns
+                channel.is_slow = now_ns() > end_ns
+                channel.is_heavy = channel.queued_size > QUEUED_SIZE_MAX or channel.is_slow
                 if channel.gives_way or channel.is_heavy:
                     channel.gives_way = False
                     self._unfinished[channel] = None
