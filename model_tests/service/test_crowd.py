@@ -178,9 +178,10 @@ def test_planted_a_loop_that_waits_for_whole_frames_is_noticed(broker: Broker, m
     original = IoLoop._receive
     was_asked = threading.Event()
 
-    def wait_for_the_rest(self: IoLoop, channel: Channel, now_ns: int) -> None:
-        original(self, channel, now_ns)
+    def wait_for_the_rest(self: IoLoop, channel: Channel, now_ns: int) -> bool:
+        has_more = original(self, channel, now_ns)
         was_asked.wait(PATIENCE_S)
+        return has_more
 
     monkeypatch.setattr(IoLoop, "_receive", wait_for_the_rest)
     with ExitStack() as stack:

@@ -467,7 +467,8 @@ def test_a_byte_now_and_then_keeps_no_place(cluster: Cluster, caplog: pytest.Log
                 said += dripping.send(b"\0") if said < 7 else 0
                 with suppress(TimeoutError):
                     is_gone = dripping.recv(1) == b""
-    assert "it has said nothing for 400 ms" in lines_of(caplog, "slave_closed")
+    # The line follows the close.
+    wait_until(lambda: "it has said nothing for 400 ms" in lines_of(caplog, "slave_closed"))
     slave = cluster.slave(ha_of(master))
     wait_until(lambda: slave.store.dispatched_end == master.store.log_end)
 
@@ -877,6 +878,24 @@ def test_a_send_that_waits_for_a_silent_slave_keeps_nobody_else_waiting(
     slave.report(master.store.log_end)
     answers = [waiting.reply(opaque) for opaque in opaques]
     assert [answer and answer.code for answer in answers] == [ResponseCode.SUCCESS] * 50
+    slave.socket.close()
+
+
+def test_who_waits_for_a_slave_is_told_when_the_master_stops(cluster: Cluster, connect: Connect) -> None:
+    """That no slave has it in time: 12 at once, and not only when its time is over."""
+    master = cluster.master(role="SYNC_MASTER", slave_timeout_ms=LONG_MS)
+    slave = SilentSlave(ha_of(master))
+    slave.report(0)
+    replicator = master.replicating.replicator
+    assert replicator is not None
+    wait_until(lambda: bool(replicator.behind_bytes))
+    waiting = connect(master.address)
+    opaques = [waiting.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x") for _ in range(3)]
+    wait_until(lambda: replicator._waits.count == 3)
+    master.stop()
+    answers = [waiting.reply(opaque) for opaque in opaques]
+    assert [answer and answer.code for answer in answers] == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 3
+    assert not replicator.behind_bytes
     slave.socket.close()
 
 
