@@ -1,11 +1,14 @@
 """A client that sends and pulls beside an attack, and says how long each round took, and how much of it was the broker.
 
-    python -m model_tests.bench.bystander HOST:PORT [--broker PID]
+    python -m model_tests.bench.bystander HOST:PORT [--broker PID] [--asks-again]
 
 It prints a line for each round until its standard input ends: milliseconds from a send to the answer of the pull that
 fetches the message; with the broker's process id also how many of these are left without the time for which the machine
 let this client's or the broker's threads wait for a processor (`longpoll_runtime.stalls`). A busy machine does that to
 anybody. Waiting for another request, for a lock, for the interpreter or for the disk is the broker's and stays.
+
+A pull is held until its message comes. Where the policy may lose a wakeup, as RocketMQ does, it would now and then wait
+for the scan, up to five seconds, whatever else the broker does: with `--asks-again` it is not held, but asked again.
 
 Leaves out the attacks (`attacks_bench`, `model_tests/service/test_fuzzed_sequences.py`).
 """
@@ -30,6 +33,7 @@ from longpoll_runtime.stalls import StallWatch
 
 TOPIC: Final = "Bystander"
 PAUSE_S: Final = 0.001
+HELD_MS: Final = 30_000
 PAUSE: Final = threading.Event()
 """Never set: waiting for it lets time go by."""
 LONG_MS: Final = 5.0
@@ -80,13 +84,15 @@ class Times:
         return f"{self.count} rounds, {self.clock}; without the machine's part {self.own}"
 
 
-def command(address: Address, broker: int | None = None) -> list[str]:
+def command(address: Address, broker: int | None = None, *, is_held: bool = True) -> list[str]:
     """The command that runs a bystander, with the broker's process id if its own part is wanted."""
-    watched = [] if broker is None else ["--broker", str(broker)]
-    return [sys.executable, "-m", "model_tests.bench.bystander", "{}:{}".format(*address), *watched]
+    options = [] if broker is None else ["--broker", str(broker)]
+    if not is_held:
+        options.append("--asks-again")
+    return [sys.executable, "-m", "model_tests.bench.bystander", "{}:{}".format(*address), *options]
 
 
-def stand_by(address: Address, own: Own | None) -> None:
+def stand_by(address: Address, own: Own | None, *, is_held: bool = True) -> None:
     """Be the bystander until standard input ends."""
     with RawClient(address) as client:
         topic = {"topic": TOPIC, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
@@ -96,7 +102,10 @@ def stand_by(address: Address, own: Own | None) -> None:
         while _goes_on():
             begun_ns = time.monotonic_ns()
             offset = send_message(client, TOPIC)
-            assert client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, offset, timeout_ms=30_000)).code == 0
+            fields = pull_fields(TOPIC, offset, timeout_ms=HELD_MS if is_held else 0)
+            while client.call(RequestCode.PULL_MESSAGE, fields).code != 0:
+                assert not is_held, "the message has not come in time"
+                PAUSE.wait(PAUSE_S)
             ended_ns = time.monotonic_ns()
             took_ms = (ended_ns - begun_ns) / 1e6
             line = f"{took_ms:.3f}"
@@ -129,13 +138,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--broker", type=int, metavar="PID", help="also say what is left without the machine's part")
+    parser.add_argument("--asks-again", action="store_true", help="pulls are not held")
     options = parser.parse_args()
     host, _colon, port = options.address.rpartition(":")
     with ExitStack() as stack:
         own = None
         if options.broker is not None:
             own = own_of(stack.enter_context(StallWatch(options.broker, sleep_s=LOOK_S)))
-        stand_by((host, int(port)), own)
+        stand_by((host, int(port)), own, is_held=not options.asks_again)
 
 
 if __name__ == "__main__":
