@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import attrs
 import pytest
@@ -19,6 +20,7 @@ from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
 
@@ -90,6 +92,56 @@ def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
     later.finish(run)
     assert ran == [1, 2, 3, 4, 5, 6, 7]
     assert all(later.spend(RUN_COST) for _ in range(3 * AT_ONCE))
+
+
+def test_the_last_of_a_budget_is_spent() -> None:
+    """At once and in turns: as long as anything of it is left, one more may be run, whatever that costs."""
+    later = LaterRuns(RealRuntime().lock())
+    assert later.spend(AT_ONCE * RUN_COST - 1)
+    assert [later.spend(RUN_COST), later.spend(RUN_COST)] == [True, False]
+    later.add([*leaving("a", 1), *leaving("b", 1), *leaving("c", 1)])
+    ran: list[int] = []
+
+    def run(part: Sequence[Leaving]) -> int:
+        ran.append(len(part))
+        return AT_ONCE * RUN_COST - 1 if len(ran) == 1 else RUN_COST
+
+    later.turn(run)
+    assert ran == [1, 1]
+
+
+class Noted:
+    """A lock that says whether it is held."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+
+    def __enter__(self) -> None:
+        self.is_held = True
+
+    def __exit__(self, *_raised: object) -> None:
+        self.is_held = False
+
+
+class Channels:
+    """A connection that nobody may look up without the lock."""
+
+    def __init__(self, lock: Noted) -> None:
+        self.lock = lock
+
+    def __hash__(self) -> int:
+        """One number for all."""
+        assert self.lock.is_held, "the table is used without its lock"
+        return 1
+
+
+def test_several_threads_share_the_table_by_its_lock() -> None:
+    """Whoever puts in and whoever takes out holds it."""
+    lock = Noted()
+    later = LaterRuns(cast("Lock", lock))
+    channel = Channels(lock)
+    later.add((Pull(channel, number, "G", "T", 0, 0, 32, 2), "woken") for number in range(AT_ONCE + 2))
+    assert [len(turned(later)) for _ in range(2)] == [AT_ONCE, 2]
 
 
 def test_a_loop_that_may_sleep_is_woken_once() -> None:
