@@ -39,11 +39,17 @@ accounts:
     defaultGroupPerm: PUB|SUB
     topicPerms:
       - secret=DENY
+  - accessKey: curious
+    secretKey: 24681357
+    defaultTopicPerm: PUB|SUB
+    defaultGroupPerm: PUB|SUB
+    groupPerms:
+      - theirs=DENY
   - accessKey: administrator
     secretKey: 87654321
     admin: true
 """
-SECRETS: Final = {"stranger": "12345678", "trusted": "13572468", "administrator": "87654321"}
+SECRETS: Final = {"stranger": "12345678", "trusted": "13572468", "curious": "24681357", "administrator": "87654321"}
 PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01u\x02"
 FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
 
@@ -165,6 +171,43 @@ def test_a_message_is_listed_in_no_denied_queue(broker: Broker, connect: Connect
     fields = send_fields("open") | {"m": "true"}
     assert refused(call(client, RequestCode.SEND_BATCH_MESSAGE, fields, batch), "topic:secret")
     assert call(client, RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch([BatchMessage(b"x", "")])).code == 0
+
+
+def test_traces_lead_to_no_denied_queue(broker: Broker, connect: Connect) -> None:
+    """Everybody may send to the topic of traces, but a property may name further queues there, too."""
+    client = connect(broker.address)
+    fields = send_fields("RMQ_SYS_TRACE_TOPIC", properties=FURTHER)
+    assert refused(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x"), "topic:secret")
+    batch = encode_batch([BatchMessage(b"x", FURTHER)])
+    fields = send_fields("RMQ_SYS_TRACE_TOPIC") | {"m": "true"}
+    assert refused(call(client, RequestCode.SEND_BATCH_MESSAGE, fields, batch), "topic:secret")
+    plain = call(client, RequestCode.SEND_MESSAGE_V2, send_fields("RMQ_SYS_TRACE_TOPIC"), b"x")
+    assert "No default permission" not in (plain.remark or "")
+
+
+DEAD: Final = {"topic": "%DLQ%theirs", "queueId": "0", "timestamp": "0"}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.PULL_MESSAGE, pull_fields("%DLQ%theirs", 0, group="mine")),
+        (RequestCode.QUERY_MESSAGE, DEAD | {"key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": "9"}),
+        (RequestCode.GET_MAX_OFFSET, DEAD),
+        (RequestCode.SEND_MESSAGE_V2, send_fields("%DLQ%theirs")),
+    ],
+)
+def test_dead_letters_of_a_denied_group_are_not_read(
+    code: int, fields: dict[str, str], broker: Broker, connect: Connect
+) -> None:
+    """An account that may read every topic reads those of other groups."""
+    client = connect(broker.address)
+    place, _offset = place_of(client, "open")
+    back = {"offset": place, "group": "theirs", "delayLevel": "-1", "originTopic": "open"}
+    assert call(client, RequestCode.CONSUMER_SEND_MSG_BACK, back, account="administrator").code == 0
+    assert refused(call(client, code, fields, account="curious"), "group:theirs")
+    others = {name: value.replace("theirs", "others") for name, value in fields.items()}
+    assert "No default permission" not in (call(client, code, others, account="curious").remark or "")
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])

@@ -19,7 +19,7 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_broker.core.tables.addresses import Match
-from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
+from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 
 
 class Right(enum.IntFlag):
@@ -97,9 +97,11 @@ class Wanted:
     """The same names of groups that are joined as a producer."""
 
     def topic(self, name: str | None, right: Right) -> None:
-        """The request uses a topic; none is nothing to check."""
+        """The request uses a topic; none is nothing to check. A group's dead letters are the group's as well."""
         if name is not None:
             self.resources[name] = right
+            if name.startswith(DEAD_PREFIX):
+                self.group(name.removeprefix(DEAD_PREFIX))
 
     def group(self, name: str | None) -> None:
         """The request acts for a group."""
@@ -146,13 +148,14 @@ def problem(
 
 def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
     resources = wanted.resources
-    if resources.get(TRACE_TOPIC) == Right.PUB:
-        return None
     if (code in ADMIN_CODES or code in NAME_SERVER_ADMIN_CODES) and not account.is_admin:
         return f"Need admin permission for request code={code}, but accessKey={account.access_key} is not"
     if account.is_admin and not account.rights:
         return None
     for resource, needed in resources.items():
+        if resource == TRACE_TOPIC and needed == Right.PUB:
+            # Everybody may tell traces, as in RocketMQ; whatever else the request uses is looked at all the same.
+            continue
         owned = account.right(resource)
         if owned & Right.DENY or not owned & needed:
             return f"No default permission for {_told(resource)}"
