@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.hold import QUEUED, Cause, Pull
-from longpoll_broker.fast.woken_herd import HerdRunner
+from longpoll_broker.core.hold import ANSWERED, QUEUED, Cause, Pull
+from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.service.io import later_runs
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import InlineExecutor
@@ -170,6 +170,31 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
     executor.turn(Outbox())
     assert not executor.has_more
     assert ran == [(number, "expired" if number % 2 else "error") for number in range(9)]
+
+
+def test_a_herd_is_one_also_where_it_waited() -> None:
+    """Its first is run by itself and costs so much, the others are answered as that one was."""
+    singly: list[Pull] = []
+
+    def run(pull: Pull, _cause: Cause, _outbox: Outbox) -> None:
+        singly.append(pull)
+        pull.phase = ANSWERED
+
+    def run_alike(pulls: Sequence[Pull], _outbox: Outbox) -> None:
+        for pull in pulls if singly else ():
+            pull.phase = ANSWERED
+
+    later = LaterRuns(RealRuntime().lock())
+    executor = HerdExecutor(run, later, run_alike=run_alike)
+    first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
+    executor.submit_herd(first, Outbox())
+    # 40, less 10 and 7 more for the first.
+    assert [later.spend(RUN_COST) for _ in range(4)] == [True, True, True, False]
+    executor.submit_herd(second, Outbox())
+    assert {pull.phase for pull in second} == {QUEUED}
+    executor.turn(Outbox())
+    assert {pull.phase for pull in (*first, *second)} == {ANSWERED}
+    assert singly == first[:1]
 
 
 # -- a broker ----------------------------------------------------------------------------------------------------------
