@@ -32,8 +32,9 @@ from longpoll_judge.run.spark.slices import DIRECTORIES, ENDS, SliceSource
 TRIGGER: Final = "500 milliseconds"
 LOOK_S: Final = 0.2
 """How often a batch that nobody takes looks whether anybody still will."""
-BEGUN_MAX: Final = 5
-"""How many queries may end one after the other without having brought anything."""
+BEGUN_MAX: Final = 20
+"""How many queries may end one after the other without having brought anything: on a machine that is so busy that a
+worker does not start in ten seconds, those of some minutes."""
 
 
 def _check(query: StreamingQuery) -> None:
