@@ -197,6 +197,15 @@ def _to_each(peers: Sequence[socket.socket], content: bytes) -> None:
             each.sendall(content)
 
 
+def _read_all(peers: Sequence[socket.socket]) -> None:
+    """Read and forget what has come."""
+    for each in peers:
+        each.setblocking(False)
+        with suppress(OSError):
+            while each.recv(MIB):
+                pass
+
+
 def unfinished(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
     """Sixty connections each send all but the end of a frame of 16 MiB."""
     greedy = [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(GREEDY_COUNT)]
@@ -278,11 +287,7 @@ def held(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
         for _ in range(3):
             with RawClient(served.address) as client:
                 send_message(client, "Held")
-            for each in peers:
-                each.setblocking(False)
-                with suppress(OSError):
-                    while each.recv(MIB):
-                        pass
+            _read_all(peers)
 
     return wake
 
@@ -383,11 +388,7 @@ def held_unlike(served: Served, _count: int, stack: ExitStack) -> Callable[[], N
             send_message(client, "Held")
         deadline_s = time.monotonic() + 6
         while time.monotonic() < deadline_s:
-            for each in peers:
-                each.setblocking(False)
-                with suppress(OSError):
-                    while each.recv(MIB):
-                        pass
+            _read_all(peers)
 
     return wake
 
