@@ -111,6 +111,15 @@ class Segment:
         mapped = self._mapped
         return (mapped if mapped is not None else self._map_again()).view
 
+    def view_unless_gone(self) -> memoryview | None:
+        """The whole file, or None where it was removed meanwhile; raises OSError as `view` does."""
+        try:
+            return self.view
+        except FileNotFoundError:
+            if not self.is_gone:
+                raise
+            return None
+
     @property
     def mapped(self) -> MappedFile:
         """The file as it is mapped; raises OSError as `view` does."""

@@ -140,11 +140,8 @@ class ConsumeQueue:
         if segment is None or not self.offset_min <= offset < end:
             return None
         stop = min(segment.stop, end * UNIT_SIZE)
-        try:
-            view = segment.view
-        except FileNotFoundError:
-            if not segment.is_gone:
-                raise
+        view = segment.view_unless_gone()
+        if view is None:
             return None
         return view[offset * UNIT_SIZE - segment.start : stop - segment.start]
 

@@ -87,11 +87,8 @@ class ConsumeQueueExt:
         segment = self.segments.find(start)
         if segment is None or start + UNIT_SIZE_MIN > min(segment.stop, self.end):
             return None
-        try:
-            view = segment.view
-        except FileNotFoundError:
-            if not segment.is_gone:
-                raise
+        view = segment.view_unless_gone()
+        if view is None:
             return None
         size, tags_code, store_ms, map_size = UNIT.unpack_from(view, start - segment.start)
         is_whole = UNIT_SIZE_MIN <= size <= segment.stop - start
