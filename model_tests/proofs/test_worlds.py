@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 
 import attrs
 import pytest
@@ -81,9 +81,13 @@ def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
     return {}
 
 
+@cache
+def _of_one_request(policy: str, world: str) -> Model:
+    return law_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
+
+
 def _has(policy: str, slip: str, world: str) -> bool:
-    model = law_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
-    return bool(model.named(NAMED[slip][0]))
+    return bool(_of_one_request(policy, world).named(NAMED[slip][0]))
 
 
 NO_MISTAKE = {("notify_each renews_what_it_keeps", "plain")}
