@@ -31,7 +31,7 @@ Told = dict[str, Any]
 def told(name: str, request: str, at_ms: int, **fields: Any) -> Told:
     """An event of a pull, on a connection of its own."""
     place: Told = {"topic": "T", "queue": 0, "connection": f"c{request}", "visible_end": 0, "source": "s"}
-    code = {"code": PULL} if name == "request_received" else {}
+    code: Told = {"code": PULL} if name == "request_received" else {}
     moments: Told = {"after_ns": at_ms * MS, "before_ns": at_ms * MS, "sequence": at_ms, "request": request}
     event = Event(event=name, broker="b", **(moments | place | code | fields))
     return {name: getattr(event, name) for name in event.__struct_fields__}

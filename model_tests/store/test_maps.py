@@ -19,7 +19,6 @@ from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.segment import MAPS_LOOKED_AT, Maps, Segment, SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
-from longpoll_runtime import MappedFile
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
 
@@ -400,16 +399,10 @@ def test_a_file_that_was_written_to_is_never_without_a_map(tmp_path: pathlib.Pat
     class Told(Segment):
         """Tells what becomes of its map."""
 
-        kept: MappedFile | None = None
-
-        @property
-        def _mapped(self) -> MappedFile | None:
-            return self.kept
-
-        @_mapped.setter
-        def _mapped(self, value: MappedFile | None) -> None:
-            seen.append(value)
-            Told.kept = value
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_mapped":
+                seen.append(value)
+            super().__setattr__(name, value)
 
     segment = Told(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(1))
     segment.is_dirty = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections import deque
 from typing import Final
 
@@ -131,7 +130,7 @@ class Segment:
         mapped = self._files.map(self.path, self.size, writable=True)
         # Asked afterwards: it is set before the name can be another file's.
         if self.is_gone:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+            raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
         # Before it is listed: one that is mapped and never listed would never go.
         self._mapped = mapped
         self._maps.took(self)
