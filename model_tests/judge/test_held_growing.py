@@ -6,6 +6,7 @@ Moments are milliseconds. Leaves out histories as files (`test_growing_holds`), 
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pytest
 
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.read.schema import EVENT_SCHEMA, fill
+from longpoll_judge.rules.holds import BEGINS, ENDS
 from longpoll_judge.rules.steps import MS
 from longpoll_judge.run.growing import held
 from longpoll_judge.run.growing.held import CLOSED_NS, OPEN_NS, Held
@@ -25,6 +27,9 @@ STRANGE: Final = "a pull that is held, and whose request is not at hand"
 LONG: Final = "a pull that is held for more than ten minutes"
 OVER: Final = "a limit that a source promises, with too many pulls open to count"
 PULL: Final = 11
+WALKS: Final = 150
+CLOSED_SHARE: Final = 0.3
+OVER_ANY: Final = 99
 Told = dict[str, Any]
 
 
@@ -132,6 +137,34 @@ def test_a_pull_that_is_taken_and_kept_twice_is_held_in_between() -> None:
     walked = (told("hold", "1", 2), told("take", "1", 3), told("keep", "1", 4), told("take", "1", 9))
     grown.add(asked("1"), *walked, asked("2", 5), told("hold", "2", 6), settled_ms=0)
     assert grown.is_violated
+
+
+def _walk(chance: random.Random) -> list[Told]:
+    """What is told of two pulls, in any order and as often as it likes."""
+    walked: list[Told] = []
+    for request in ("1", "2"):
+        walked.append(asked(request, chance.randint(0, 3)))
+        names = chance.choices((*BEGINS, *ENDS, "recheck"), k=chance.randint(1, 5))
+        walked += [told(name, request, chance.randint(1, 9)) for name in names]
+        walked += [closed(request, chance.randint(1, 9))] if chance.random() < CLOSED_SHARE else []
+    return [{**event, "sequence": number} for number, event in enumerate(walked)]
+
+
+def _is_convicted(walked: list[Told]) -> bool:
+    grown = Grown()
+    grown.add(*walked, settled_ms=0)
+    return grown.is_violated
+
+
+def test_whoever_is_convicted_by_counting_is_over_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pulls in any order: the verdict is the same where each is counted, whatever the bound is."""
+    walks = [_walk(random.Random(seed)) for seed in range(WALKS)]
+    by_bound = [_is_convicted(walked) for walked in walks]
+    monkeypatch.setattr(held._Pulls, "most", lambda _self, _pulls, _last_ns: OVER_ANY)
+    by_counting = [_is_convicted(walked) for walked in walks]
+
+    assert by_bound == by_counting
+    assert WALKS // 10 < sum(by_counting) < WALKS // 2
 
 
 # -- what is at hand -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ CORE: Final = f"{BROKER}/core"
 SERVICE: Final = f"{BROKER}/service"
 STORE: Final = f"{BROKER}/store"
 RULES: Final = "reference/longpoll_judge/rules"
+HELD_WHILE_IT_GROWS: Final = "reference/longpoll_judge/run/growing/held.py"
 
 
 @frozen
@@ -195,6 +196,7 @@ KNOWN: Final = (
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
+    Known(HELD_WHILE_IT_GROWS, (), ("judge/test_held_growing.py", "judge/test_growing_holds.py")),
     Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
     Known(f"{RULES}/answers.py", (), ("judge/test_answer_columns.py",)),
     Known(f"{RULES}/holds.py", (), ("judge/test_holds_counted.py", "judge/test_holds.py")),

@@ -18,11 +18,19 @@ import msgspec
 from attrs import frozen
 from model_tests.mutants.code.generate import Module, mutants_of
 from model_tests.mutants.code.server import KILLED, Result
-from model_tests.mutants.tests_of import CORE, RULES, SERVICE, STORE, known_tests
+from model_tests.mutants.tests_of import CORE, HELD_WHILE_IT_GROWS, RULES, SERVICE, STORE, known_tests
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 REFERENCE: Final = "reference"
-PLACES: Final = (CORE, f"{SERVICE}/pull", f"{SERVICE}/send", f"{SERVICE}/io/channel.py", STORE, RULES)
+PLACES: Final = (
+    CORE,
+    f"{SERVICE}/pull",
+    f"{SERVICE}/send",
+    f"{SERVICE}/io/channel.py",
+    STORE,
+    RULES,
+    HELD_WHILE_IT_GROWS,
+)
 """The modules that matter."""
 SURVIVORS: Final = ROOT / "model_tests/mutants/code_survivors.json"
 FIGURES: Final = ROOT / "model_tests/mutants/code_figures.json"

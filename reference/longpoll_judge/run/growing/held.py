@@ -211,9 +211,8 @@ class _Pulls:
         end = np.full(len(pulls), BEGINNING, dtype=np.int64)
         np.maximum.at(end, self.number[is_ended], after_ns[is_ended])
         end[self.may_be_held] = last_ns
-        # Of a pull that was put there once the first that takes it out does; of another one the last may.
-        once = np.bincount(self.number[is_begun], minlength=len(pulls)) == 1
-        ends = np.flatnonzero(is_ended & (np.arange(len(self.row)) > self.last_begin[self.number]) & once[self.number])
+        # The first that takes it out after it was put there last does for good.
+        ends = np.flatnonzero(is_ended & (np.arange(len(self.row)) > self.last_begin[self.number]))
         first = np.full(len(pulls), NEVER, dtype=np.int64)
         np.minimum.at(first, self.number[ends], after_ns[ends])
         end = np.minimum(end, first)
