@@ -4,8 +4,8 @@
 
 The log is written by a broker of its own process, to which sends come as fast as it answers, and which is then killed
 with SIGKILL. Topics of 8 queues are made by requests (17) and the broker is stopped and started again; then each queue
-is sent a message until the machine has no map left for one more (`vm.max_map_count`; every queue with messages takes
-one), and the broker is started once more. Memory is what the process has for itself, without what is mapped from files.
+is sent a message, until one is refused, and the broker is started once more. Memory is what the process has for itself,
+without what is mapped from files.
 
 Times are from the command to its line `ready`, an empty broker's start beside them, and then the processor's time of
 the process, which says more on a busy machine. Everything is in the page cache, as
