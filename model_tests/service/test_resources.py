@@ -168,9 +168,12 @@ def test_a_message_is_listed_in_no_denied_queue(broker: Broker, connect: Connect
     sent = call(client, RequestCode.SEND_MESSAGE_V2, send_fields("open", properties=FURTHER), b"x")
     assert refused(sent, "topic:secret")
     batch = encode_batch([BatchMessage(b"x", ""), BatchMessage(b"x", FURTHER)])
-    fields = send_fields("open") | {"m": "true"}
-    assert refused(call(client, RequestCode.SEND_BATCH_MESSAGE, fields, batch), "topic:secret")
-    assert call(client, RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch([BatchMessage(b"x", "")])).code == 0
+    for code, said in ((RequestCode.SEND_BATCH_MESSAGE, "true"), (RequestCode.SEND_MESSAGE_V2, "TRUE")):
+        fields = send_fields("open") | {"m": said}
+        assert refused(call(client, code, fields, batch), "topic:secret")
+        assert call(client, code, fields, encode_batch([BatchMessage(b"x", "")])).code == 0
+    # What is no batch is not read as one.
+    assert call(client, RequestCode.SEND_MESSAGE_V2, send_fields("open"), FURTHER.encode()).code == 0
 
 
 def test_traces_lead_to_no_denied_queue(broker: Broker, connect: Connect) -> None:

@@ -49,9 +49,17 @@ def test_store_times_never_go_back(tmp_path: pathlib.Path) -> None:
     assert times == [2_000] * 6 + [2_200] + [2_200] * 7
 
 
+def prepared(store: MessageStore) -> int:
+    """The store time of a prepared batch."""
+    batch = store.prepare("T", 0)
+    batch.add([message(), message()])
+    return store.put_prepared(batch).store_ms
+
+
 WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
     "put": lambda store: [store.put(message()).store_ms],
     "put_batch": lambda store: [each.store_ms for each in store.put_batch([message(), message()])],
+    "put_prepared": lambda store: [prepared(store)],
     "put_burst": lambda store: [each.store_ms for each in store.put_burst([message(), message()])],
 }
 

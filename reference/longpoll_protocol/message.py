@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
@@ -73,7 +73,8 @@ def message_id_position(text: str) -> tuple[str, int, int]:
 # | 22 + b | p    | property text                   |
 _BATCH_HEAD: Final = Struct(">iiiii")
 _BATCH_PROPERTIES: Final = Struct(">h")
-_BATCH_SIZE_MIN: Final = _BATCH_HEAD.size + _BATCH_PROPERTIES.size
+BATCH_MESSAGE_SIZE_MIN: Final = _BATCH_HEAD.size + _BATCH_PROPERTIES.size
+"""Bytes of the shortest message of a batch."""
 
 
 @frozen
@@ -95,7 +96,7 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
             raise LocalProtocolError(
                 f"{len(properties)} bytes of properties are over the limit of {PROPERTIES_SIZE_MAX}"
             )
-        size = _BATCH_SIZE_MIN + len(message.body) + len(properties)
+        size = BATCH_MESSAGE_SIZE_MIN + len(message.body) + len(properties)
         parts.append(_BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)))
         parts.extend((message.body, _BATCH_PROPERTIES.pack(len(properties)), properties))
     return b"".join(parts)
@@ -106,15 +107,19 @@ def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMe
 
     Raises HeaderError when it is damaged, and MessageRefusedError over `count_max` messages.
     """
+    return list(read_batch(body, count_max))
+
+
+def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[BatchMessage]:
+    """The same one message after the other, and raises where it comes to what is wrong."""
     view = memoryview(body)
-    messages: list[BatchMessage] = []
-    at = 0
+    at = count = 0
     while at < len(view):
-        if len(messages) == count_max:
+        if count == count_max:
             raise MessageRefusedError(f"the batch has more than {count_max} messages")
         message, at = _decode_batch_message(view, at)
-        messages.append(message)
-    return messages
+        count += 1
+        yield message
 
 
 def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]:
@@ -123,7 +128,7 @@ def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]
     try:
         size, _magic, _crc, flag, body_size = _BATCH_HEAD.unpack_from(view, at)
         body_start = at + _BATCH_HEAD.size
-        if body_size < 0 or size < _BATCH_SIZE_MIN + body_size:
+        if body_size < 0 or size < BATCH_MESSAGE_SIZE_MIN + body_size:
             raise damage
         (properties_size,) = _BATCH_PROPERTIES.unpack_from(view, body_start + body_size)
     except struct.error:

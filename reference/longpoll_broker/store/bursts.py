@@ -1,22 +1,101 @@
-"""Appends a burst of messages at the cost of one: a time stamp, a write to the map, a hand-over to the dispatcher.
+"""Appends many messages at the cost of one: a time stamp, a write to the map, a hand-over to the dispatcher.
 
-Only what `MessageStore.put` would do in its plainest form, and byte for byte that: a message to a queue that there is,
-within the limits, in the part of the present file that has its disk blocks. A burst ends before the
-first message that is not so. Leaves out locks and everything that can fail; `put` does such a message.
+A long batch goes by the rules of `MessageStore.put_batch`. As `MessageExtBatchEncoder` and `doAppend` of 4.9 share that
+work, its records are made before, piece by piece and without a lock; only their places are filled in at the append. A
+burst has only what `MessageStore.put` would do in its plainest form, and byte for byte that: a message to a queue that
+there is, within the limits, in the part of the present file that has its disk blocks. It ends before the first message
+that is not so.
+
+Leaves out locks and everything that can fail; `put` does such a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from attrs import define, field
 
 from longpoll_broker.store.dispatch import Handed
-from longpoll_broker.store.limits import is_storable
+from longpoll_broker.store.limits import is_storable, storable
 from longpoll_broker.store.log.commit_log import CommitLog, encode_record
-from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK, is_listed
+
+# Within a record (`longpoll_protocol.log_record`): the offsets in its queue and in the log stand side by side, the
+# store time behind the born host, whose size differs.
+_PLACE: Final = struct.Struct(">qq")
+_PLACE_AT: Final = 20
+_STORE_MS: Final = struct.Struct(">q")
+_BORN_HOST_AT: Final = 48
+
+
+@define(slots=True, eq=False)
+class PreparedBatch:
+    """Messages of one queue as records without places. Invariant: `sizes` and `tags_codes` have one for each record."""
+
+    topic: str
+    queue_id: int
+    body_size_max: int
+    content: bytearray = field(factory=bytearray, init=False)
+    """The records, side by side."""
+    sizes: array[int] = field(factory=lambda: array("i"), init=False)
+    tags_codes: array[int] = field(factory=lambda: array("q"), init=False)
+    _first: MessageToStore | None = field(default=None, init=False)
+
+    @property
+    def first(self) -> MessageToStore:
+        """The first message, of which the others have queue, hosts and birth; some must have been added."""
+        assert self._first is not None
+        return self._first
+
+    def add(self, messages: Sequence[MessageToStore]) -> None:
+        """Make the records of further messages; raises MessageRefusedError as `MessageStore.put` does."""
+        topic = self.topic.encode()
+        topic_part = bytes((len(topic),)) + topic
+        records = []
+        for message in messages:
+            assert (message.topic, message.queue_id, message.inner_queues) == (self.topic, self.queue_id, ())
+            assert is_listed(message.sys_flag)
+            record = encode_record(storable(message, self.body_size_max), topic_part, 0, 0, 0)
+            records.append(record)
+            self.sizes.append(len(record))
+            self.tags_codes.append(message.tags_code)
+        self.content += b"".join(records)
+        self._first = self._first or messages[0]
+
+    def place(self, queue_offset: int, start: int, store_ms: int) -> None:
+        """Fill in where the records stand, the first of them at these offsets."""
+        content, pack_place, pack_time = self.content, _PLACE.pack_into, _STORE_MS.pack_into
+        time_at = _BORN_HOST_AT + len(self.first.born_host)
+        at = 0
+        for size in self.sizes:
+            pack_place(content, at + _PLACE_AT, queue_offset, start + at)
+            pack_time(content, at + time_at, store_ms)
+            queue_offset += 1
+            at += size
+
+    def starts(self, first: PutResult) -> Iterator[int]:
+        """Where each record begins in the log, the first of them being there."""
+        return accumulate(self.sizes[:-1], initial=first.physical_offset)
+
+    def arrivals(self, first: PutResult) -> Iterator[Arrival]:
+        """How each message will arrive."""
+        topic, queue_id, store_ms = self.topic, self.queue_id, first.store_ms
+        parts = zip(self.starts(first), self.sizes, self.tags_codes, strict=True)
+        for offset_end, (start, size, tags_code) in enumerate(parts, first.queue_offset + 1):
+            yield Arrival(topic, queue_id, offset_end, tags_code, store_ms, start, size)
+
+    def results(self, first: PutResult) -> Iterator[PutResult]:
+        """Where each message stands."""
+        for number, (start, size) in enumerate(zip(self.starts(first), self.sizes, strict=True)):
+            yield PutResult(first.queue_offset + number, start, size, first.store_ms, first.store_host)
 
 
 def append_burst(
@@ -48,6 +127,20 @@ def append_burst(
     if records:
         log.append_records(records)
     return burst
+
+
+def append_prepared(
+    log: CommitLog, queue: ConsumeQueue, batch: PreparedBatch, store_ms: int
+) -> tuple[PutResult, list[Handed]]:
+    """Append a long batch whose room was made; where its first message stands, and each one's queue and arrival.
+
+    The caller holds the append lock and hands over what it gets. Raises nothing.
+    """
+    first = PutResult(queue.offset_next, log.end, batch.sizes[0], store_ms, batch.first.store_host)
+    batch.place(first.queue_offset, first.physical_offset, store_ms)
+    log.append_records((batch.content,))
+    queue.offset_next += len(batch.sizes)
+    return first, [(queue, arrival) for arrival in batch.arrivals(first)]
 
 
 def _is_plain(message: MessageToStore, body_size_max: int) -> bool:

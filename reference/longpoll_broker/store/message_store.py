@@ -19,7 +19,7 @@ from attrs import evolve
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.bursts import append_burst
+from longpoll_broker.store.bursts import PreparedBatch, append_burst, append_prepared
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.copying import Copying
 from longpoll_broker.store.dispatch import Dispatcher
@@ -224,6 +224,27 @@ class MessageStore:
                 results.append(self._append(message, end_before))
                 end_before = self._log.end
             return results
+
+    def prepare(self, topic: str, queue_id: int) -> PreparedBatch:
+        """An empty batch of one queue, to be filled without a lock; raises MessageRefusedError for no queue's name."""
+        check_place(topic, queue_id)
+        return PreparedBatch(topic, queue_id, self._message_size_max)
+
+    def put_prepared(self, batch: PreparedBatch) -> PutResult:
+        """Append a batch as `put_batch` does, at the cost of one message; where its first one stands.
+
+        Raises MessageRefusedError when no file can hold them all and OSError, with nothing left of any of them.
+        """
+        with self._append_lock:
+            # Made first, as in `put_batch`.
+            queue = self._table.make(batch.topic, batch.queue_id)
+            end_before = self._log.end
+            self._log.make_room(len(batch.content))
+            store_ms = max(self._runtime.unix_ms(), self._store_ms)
+            first, handed = append_prepared(self._log, queue, batch, store_ms)
+            self._store_ms = store_ms
+            self._dispatcher.hand(handed, end_before)
+            return first
 
     def _append(self, message: MessageToStore, end_before: int) -> PutResult:
         """Write one message and hand it over; the caller holds the append lock and says where the log ended before."""

@@ -35,6 +35,7 @@ Names = Callable[[Command, Wanted, RecordAt], None]
 ANY_RIGHT: Final = Right.PUB | Right.SUB
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 """The property that names further queues which list a message, separated by commas."""
+_MULTI_DISPATCH_BYTES: Final = MULTI_DISPATCH.encode()
 REAL_TOPIC: Final = "REAL_TOPIC"
 
 
@@ -60,11 +61,18 @@ def _send(topic: str, properties: str) -> Names:
         else:
             wanted.topic(name, Right.PUB)
         _add_further_queues(wanted, fields.get(properties))
-        if command.code == RequestCode.SEND_BATCH_MESSAGE:
+        # Looked for before any of it is read: a batch may have tens of thousands of messages.
+        if _may_be_batch(command) and _MULTI_DISPATCH_BYTES in bytes(command.body):
             for message in decode_batch(command.body):
                 _add_further_queues(wanted, message.properties)
 
     return names
+
+
+def _may_be_batch(command: Command) -> bool:
+    """Whether a send's body may be read as a batch: a field says so, which 310 has as well."""
+    is_batch = (command.ext_fields or {}).get("m", "").lower() == "true"
+    return command.code == RequestCode.SEND_BATCH_MESSAGE or (command.code == RequestCode.SEND_MESSAGE_V2 and is_batch)
 
 
 def _add_further_queues(wanted: Wanted, properties: str | None) -> None:

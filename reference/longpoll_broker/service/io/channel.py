@@ -104,6 +104,7 @@ class Channel:
         "received_ns",
         "request_count",
         "rest",
+        "rest_size",
         "turn_end_ns",
         "unfinished_size",
     )
@@ -163,6 +164,8 @@ class Channel:
         """When others have their turn. The loop only."""
         self.rest: Callable[[Outbox], None] | None = None
         """What is left of the request that was begun last; done before more of what came is served. The loop only."""
+        self.rest_size = 0
+        """Bytes of that request which are still needed: they are counted with what came and was not served."""
 
     def __str__(self) -> str:
         return f"/{self.peer}"
@@ -246,6 +249,7 @@ class Channel:
             self._unsent_size = 0
             self._note_unsent()
             self._unwatch()
+        self.rest = None
 
     def _unwatch(self) -> None:
         if self._is_watched:
@@ -264,6 +268,7 @@ class Channel:
             self._note_unsent()
             self._unwatch()
             self._socket.close()
+        self.rest = None
 
     def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:
         """Have the channel closed, for it has most of what all have too much of. Callable from any thread.

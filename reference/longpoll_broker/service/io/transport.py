@@ -305,7 +305,7 @@ class IoLoop:
         try:
             while True:
                 if channel.rest is not None:
-                    rest, channel.rest = channel.rest, None
+                    rest, channel.rest, channel.rest_size = channel.rest, None, 0
                     rest(self.outbox)
                 elif isinstance(command := connection.next_event(), Command):
                     received(channel, command, self.outbox)
@@ -332,7 +332,7 @@ class IoLoop:
 
     def _note_unread(self, channel: Channel, *, ended_a_frame: bool) -> None:
         """Have what came and was not served counted, and see when its first frame began."""
-        size = channel.connection.unread_size
+        size = channel.connection.unread_size + channel.rest_size
         if ended_a_frame or not channel.unfinished_size:
             channel.begun_ns = channel.received_ns
         if size != channel.unfinished_size:

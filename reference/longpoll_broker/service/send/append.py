@@ -16,6 +16,7 @@ from attrs import define
 from msgspec.structs import replace
 
 from longpoll_broker.service.send.send_events import SendEvents
+from longpoll_broker.store.bursts import PreparedBatch
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Record
@@ -65,6 +66,17 @@ class Appender:
         stored = ((message, tag, result) for (message, tag), result in zip(messages, results, strict=True))
         self.events.appended(stored, after_ns)
         return results
+
+    def append_prepared(self, batch: PreparedBatch, tags: Sequence[str]) -> PutResult:
+        """Append a long batch whose messages have these tags; where the first one is.
+
+        Raises what `MessageStore.put_prepared` raises.
+        """
+        self.runtime.step("append")
+        after_ns = self.events.now_ns()
+        first = self.store.put_prepared(batch)
+        self.events.appended(((batch.first, *each) for each in zip(tags, batch.results(first), strict=True)), after_ns)
+        return first
 
 
 def delayed(

@@ -7,6 +7,7 @@ Sources: `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Self
 
 from attrs import frozen
@@ -14,7 +15,7 @@ from attrs import frozen
 from longpoll_broker.core.traits import Traits
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Buffer
-from longpoll_protocol.message import BatchMessage, decode_batch
+from longpoll_protocol.message import BatchMessage, read_batch
 
 ID_REST_SIZE: Final = 17
 """Characters of a message's id after the host's, and the comma between two."""
@@ -39,8 +40,12 @@ class BatchLimits:
         count_max = (HEADER_SIZE_MAX - OTHER_FIELDS_SIZE) // (host_size + ID_REST_SIZE)
         return cls(size_max, count_max, traits.batch_size_is_an_error)
 
-    def read(self, body: Buffer) -> list[BatchMessage]:
-        """The messages of a batch; raises HeaderError when it is damaged, MessageRefusedError over a limit."""
+    def read(self, body: Buffer) -> Iterator[BatchMessage]:
+        """The messages of a batch, one after the other.
+
+        Raises HeaderError where it is damaged or has no message, MessageRefusedError over a limit: none of them is to
+        be stored before the last was read.
+        """
         if len(body) > self.size_max:
             problem = f"the batch has {len(body)} bytes, at most {self.size_max} are allowed"
             raise (
@@ -48,10 +53,9 @@ class BatchLimits:
                 if self.size_is_an_error
                 else (MessageRefusedError(problem))
             )
-        messages = decode_batch(body, self.count_max)
-        if not messages:
+        if not len(body):
             raise no_message()
-        return messages
+        return read_batch(body, self.count_max)
 
 
 def no_message() -> HeaderError:

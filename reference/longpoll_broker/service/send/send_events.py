@@ -8,7 +8,7 @@ Leaves out pulls (`service.pull.pull_events`) and how a history is written (`lon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -49,7 +49,7 @@ class SendEvents:
     def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
         """It is about to be answered with a code that is no success."""
 
-    def acknowledged(self, asked: Asked, stored: Sequence[Stored], outbox: Outbox) -> None:
+    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
         """It is about to be answered that its messages are stored."""
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
@@ -100,7 +100,7 @@ class RecordedSendEvents(SendEvents):
 
         outbox.after_answer(asked.channel, tell)
 
-    def acknowledged(self, asked: Asked, stored: Sequence[Stored], outbox: Outbox) -> None:
+    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
         """A `message_acknowledged` each, once the answer has been handed to the socket."""
         if asked.command.is_one_way:
             return

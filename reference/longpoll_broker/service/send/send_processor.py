@@ -9,7 +9,9 @@ Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, ch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Final
 
 from attrs import define, field
@@ -23,9 +25,10 @@ from longpoll_broker.service.send.append import TRANSACTION_MASK, Appender
 from longpoll_broker.service.send.batches import BatchLimits, no_message
 from longpoll_broker.service.send.inner_queues import SendRefusedError
 from longpoll_broker.service.send.keepers import Keepers
+from longpoll_broker.service.send.long_batches import LONG_SIZE, TURN_COUNT, LongBatches, Turns
 from longpoll_broker.service.send.message_maker import REGION_NAME, MessageMaker
 from longpoll_broker.service.send.send_events import Asked, SendEvents, Stored
-from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
@@ -49,6 +52,8 @@ REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
 """What every reply to a send carries, also a refusal."""
 FIRST_OFFSET: Final = 0
 """That of a queue's first message, with which its files are made: as much work as fifty sends."""
+REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
+"""What is raised where a message cannot be stored."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
 
@@ -66,11 +71,13 @@ class SendProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _batches: BatchLimits = field(init=False)
+    _long_batches: LongBatches = field(init=False)
     host_digits: bytes = field(init=False)
     """How a message's id begins: the broker's address in hexadecimal."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.maker.store_host.hex().upper().encode()
+        self._long_batches = LongBatches(self.appender.runtime.lock())
         self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
 
     @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -83,21 +90,26 @@ class SendProcessor(Serving):
         channel.request_count += 1
         asked = Asked(channel, command, header, channel.request_count)
         self.events.received(asked)
-        fields: dict[str, str] | None = REGION_FIELDS
         try:
             queue_id = self._checked_queue(header, channel)
             if header.batch and command.code != RequestCode.SEND_MESSAGE:
                 return self._put_batch(asked, queue_id, outbox)
             return self._put_one(asked, queue_id, outbox)
-        except SendRefusedError as error:
+        except REFUSED as error:
+            return self._refused(asked, error, outbox)
+
+    def _refused(self, asked: Asked, error: Exception, outbox: Outbox) -> Parts:
+        """The answer to a send of which nothing is stored."""
+        fields: dict[str, str] | None = REGION_FIELDS
+        if isinstance(error, SendRefusedError):
             code, remark = error.code, str(error)
             fields = REGION_FIELDS if error.tells_region else None
-        except MessageRefusedError as error:
+        elif isinstance(error, MessageRefusedError):
             code, remark = ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
-        except OSError as error:
+        else:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
         self.events.refused(asked, code, outbox)
-        return answer(command, code, remark, fields)
+        return answer(asked.command, code, remark, fields)
 
     def header_of(self, command: Command) -> SendMessageRequestHeader:
         """The request's header; raises HeaderError, or SendRefusedError where 4.9 looks at the topic first."""
@@ -181,11 +193,17 @@ class SendProcessor(Serving):
             handle = self.maker.recall_handle(stored[0], properties)
             if handle is not None:
                 fields["recallHandle"] = handle
-        waits = properties.get(WAIT, "true").lower() == "true"
-        return self._acknowledge(asked, fields, (stored,), outbox, waits=waits)
+        return self._acknowledge(asked, fields, (stored,), result.log_end, outbox, waits=_waits(properties))
 
     def _acknowledge(
-        self, asked: Asked, fields: dict[str, str], stored: Sequence[Stored], outbox: Outbox, *, waits: bool
+        self,
+        asked: Asked,
+        fields: dict[str, str],
+        stored: Iterable[Stored],
+        log_end: int,
+        outbox: Outbox,
+        *,
+        waits: bool,
     ) -> Parts | None:
         """The answer to messages that are in the log; None when it follows once they are durable."""
         # Without the body, which is a part of the connection's buffer.
@@ -198,30 +216,65 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         if waits and self.keepers.are_there:
-            self.keepers.submit(stored[-1][2].log_end, done, self.appender.runtime.lock(), outbox)
+            self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
     def _put_batch(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
-        """Store a batch's messages one after the other, all or none."""
+        """Store a batch's messages one after the other, all or none; a long one's in turns."""
         properties = self._batch_properties(asked)
         # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
         shared = properties | {CLUSTER: self.maker.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
-        results = self.appender.append_batch(messages)
+        if len(asked.command.body) > LONG_SIZE:
+            turns = self._put_in_turns(asked, queue_id, properties, messages)
+            return self._long_batches.begin(asked.channel, asked.command, turns, outbox)
+        batch = list(messages)
+        results = self.appender.append_batch(batch)
         if results[0].queue_offset == FIRST_OFFSET:
             asked.channel.gives_way = True
-        put = [(message, tag, result) for (message, tag), result in zip(messages, results, strict=True)]
+        put = [(message, tag, result) for (message, tag), result in zip(batch, results, strict=True)]
+        fields = self._batch_fields(properties, queue_id, results[0], (result.physical_offset for result in results))
+        return self._acknowledge(asked, fields, put, results[-1].log_end, outbox, waits=_waits(properties))
+
+    def _put_in_turns(
+        self, asked: Asked, queue_id: int, properties: Mapping[str, str], messages: Iterator[tuple[MessageToStore, str]]
+    ) -> Turns:
+        """Store a long batch's messages; see `long_batches`."""
+        try:
+            batch = self.appender.store.prepare(asked.header.topic, queue_id)
+            tags: list[str] = []
+            for part in iter(lambda: list(islice(messages, TURN_COUNT)), []):
+                if tags:
+                    yield
+                batch.add([message for message, _tag in part])
+                tags += [tag for _message, tag in part]
+            first = self.appender.append_prepared(batch, tags)
+        except REFUSED as error:
+            return partial(self._refused, asked, error)
+        if first.queue_offset == FIRST_OFFSET:
+            asked.channel.gives_way = True
+        if len(tags) > TURN_COUNT:
+            yield
+        fields = self._batch_fields(properties, queue_id, first, batch.starts(first))
+        put = ((batch.first, *each) for each in zip(tags, batch.results(first), strict=True))
+        log_end = first.physical_offset + len(batch.content)
+        return partial(self._acknowledge, asked, fields, put, log_end, waits=_waits(properties))
+
+    def _batch_fields(
+        self, properties: Mapping[str, str], queue_id: int, first: PutResult, starts: Iterable[int]
+    ) -> dict[str, str]:
+        """The fields of the answer to a batch whose records begin there."""
+        host = self.host_digits.decode()
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
-            "msgId": ",".join(result.msg_id for _message, _tag, result in put),
-            "queueOffset": str(put[0][2].queue_offset),
+            "msgId": ",".join([f"{host}{start:016X}" for start in starts]),
+            "queueOffset": str(first.queue_offset),
         }
         if self.traits.returns_transaction_id and UNIQUE_KEY in properties:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        waits = properties.get(WAIT, "true").lower() == "true"
-        return self._acknowledge(asked, fields, put, outbox, waits=waits)
+        return fields
 
     def _batch_properties(self, asked: Asked) -> dict[str, str]:
         """The properties of a batch as a whole; raises SendRefusedError where there must be no such batch."""
@@ -239,10 +292,11 @@ class SendProcessor(Serving):
             )
         return properties
 
-    def _batch_messages(self, asked: Asked, queue_id: int, shared: dict[str, str]) -> list[tuple[MessageToStore, str]]:
-        """A batch's messages with their tags; raises SendRefusedError."""
+    def _batch_messages(
+        self, asked: Asked, queue_id: int, shared: dict[str, str]
+    ) -> Iterator[tuple[MessageToStore, str]]:
+        """A batch's messages with their tags, one after the other; raises what `BatchLimits.read` raises."""
         shared_text = write_properties(shared, without=WAIT)
-        messages = []
         for part in self._batches.read(asked.command.body):
             own = part.properties.encode("utf-8", "surrogatepass")
             if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
@@ -252,5 +306,9 @@ class SendProcessor(Serving):
             message = self.maker.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
             )
-            messages.append((message, tag))
-        return messages
+            yield message, tag
+
+
+def _waits(properties: Mapping[str, str]) -> bool:
+    """Whether a producer wants its answer only when the message is kept (`isWaitStoreMsgOK`)."""
+    return properties.get(WAIT, "true").lower() == "true"

@@ -147,7 +147,7 @@ class CommitLog:
             return self.end
         return segment.start + min(segment.reserved_end, segment.size - BLANK_SIZE_MIN)
 
-    def append_records(self, records: Sequence[bytes]) -> None:
+    def append_records(self, records: Sequence[Buffer]) -> None:
         """Write whole records (`encode_record`) at the end; they reach no further than `sure_end`. Raises nothing."""
         content = b"".join(records)
         assert self.end + len(content) <= self.sure_end

@@ -1,0 +1,297 @@
+"""Long batches are stored in turns, one at a time, and others are served between them."""
+
+from __future__ import annotations
+
+import gc
+import struct
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from attrs import evolve
+from model_tests.service.observed import events_of
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.service.send import long_batches, send_processor
+from longpoll_broker.service.send.batches import BatchLimits
+from longpoll_broker.service.send.long_batches import LongBatches, Turns
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import preset
+
+COUNT: Final = 7
+BODY: Final = encode_batch(
+    BatchMessage(b"b" * number, f"TAGS\x01t{number}\x02K\x01v" if number else "", number) for number in range(COUNT)
+)
+SYNC: Final = evolve(SMALL_STORE, flush_disk_sync=True)
+TURNS_MAX: Final = 100_000
+"""A batch that nobody ends is over after as many turns, so that a broker that serves nobody else fails the test."""
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is a long one, and a turn has two messages."""
+    monkeypatch.setattr(send_processor, "LONG_SIZE", 0)
+    monkeypatch.setattr(send_processor, "TURN_COUNT", 2)
+
+
+@pytest.fixture
+def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None) -> list[bool]:
+    """Batches begin anew when their messages have been read, until this list has something in it."""
+    ended: list[bool] = []
+
+    def read(self: BatchLimits, body: Buffer) -> Iterator[BatchMessage]:
+        for _ in range(TURNS_MAX):
+            if ended:
+                break
+            yield BatchMessage(b"again", "")
+        yield from original(self, body)
+
+    original = BatchLimits.read
+    monkeypatch.setattr(BatchLimits, "read", read)
+    return ended
+
+
+def asked(client: RawClient, times: int = 1) -> int:
+    """Send a batch; the request's opaque."""
+    return client.send(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, BODY * times)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_others_are_served_during_long_batches(
+    count: int, unending: list[bool], start_broker: StartBroker, connect: Connect
+) -> None:
+    """A bystander's sends and pulls, and its short batch, which waits for no long one's end.
+
+    What the same connections asked after their batches is answered after those.
+    """
+    broker = start_broker()
+    bystander = connect(broker.address)
+    sending = [connect(broker.address) for _ in range(count)]
+    batches = [
+        (client, asked(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in sending
+    ]
+    for _ in range(3):
+        offset = send_message(bystander, "Other")
+        assert len(records_of(bystander.call(RequestCode.PULL_MESSAGE, pull_fields("Other", offset)))) == 1
+    for client, batch, send in batches:
+        assert client.reply(batch, 0.0) is None
+        assert client.reply(send, 0.0) is None
+    unending.append(True)
+    ends = []
+    for client, batch, send in batches:
+        stored, sent = client.reply(batch), client.reply(send)
+        assert stored is not None
+        assert sent is not None
+        fields, sent_fields = stored.ext_fields or {}, sent.ext_fields or {}
+        ends.append(int(fields["queueOffset"]) + len(fields["msgId"].split(",")))
+        assert int(sent_fields["queueOffset"]) >= ends[-1]
+    assert broker.store.visible_end("T", 0) >= max(ends) + 1
+
+
+def test_what_a_batch_that_waits_still_needs_is_counted(
+    unending: list[bool], start_broker: StartBroker, connect: Connect
+) -> None:
+    """With what came and was not served, until it is over."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    batch = asked(client)
+    wait_until(lambda: broker.totals.unfinished.total == len(BODY))
+    unending.append(True)
+    assert client.reply(batch) is not None
+    wait_until(lambda: broker.totals.unfinished.total == 0)
+    assert broker.totals.unfinished.by_peer == {}
+
+
+@pytest.fixture
+def nothing_collected() -> Iterator[None]:
+    """What refers to itself stays, however long."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
+    unending: list[bool], nothing_collected: None, start_broker: StartBroker, connect: Connect
+) -> None:
+    """It is forgotten with the connection, and the one behind it is the first. Here it has most of too many bytes."""
+    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
+    gone, stays = connect(broker.address), connect(broker.address)
+    send_message(stays, "T")
+    asked(gone, 3)
+    wait_until(lambda: len(broker.totals.unfinished.by_peer) == 1)
+    batch = asked(stays, 2)
+    assert gone.wait_closed()
+    unending.append(True)
+    stored = stays.reply(batch)
+    assert stored is not None
+    count = len((stored.ext_fields or {})["msgId"].split(","))
+    assert broker.store.visible_end("T", 0) == 1 + count
+
+
+def test_a_batch_whose_peer_closes_is_stored(short_turns: None, start_broker: StartBroker, connect: Connect) -> None:
+    """It came whole, and is as good as one that takes one turn."""
+    broker = start_broker()
+    gone = connect(broker.address)
+    asked(gone, 20)
+    gone.close()
+    wait_until(lambda: broker.store.visible_end("T", 0) == 20 * COUNT)
+    wait_until(lambda: not broker.totals.unfinished.by_peer)
+    assert broker.totals.unfinished.total == 0
+
+
+def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
+    """What a batch is answered, its ids by their places, and what is stored of it."""
+    reply = client.call(
+        RequestCode.SEND_BATCH_MESSAGE, send_fields("T", 0, "A\x01b\x02TAGS\x01own\x02") | {"m": "true"}, BODY
+    )
+    fields = dict(reply.ext_fields or {})
+    places = [int(each[-16:], 16) for each in fields.pop("msgId", "").split(",")]
+    wait_until(lambda: broker.store.visible_end("T", 0) == COUNT)
+    records = records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))
+    assert places == [record.physical_offset for record in records]
+    parts = [
+        (bytes(record.body), record.properties, record.flag, record.queue_offset, record.size) for record in records
+    ]
+    units = [broker.store.unit("T", 0, offset) for offset in range(COUNT)]
+    return reply.code, fields, places, parts, units
+
+
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
+def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
+    policy: str, tmp_path: Any, start_broker: StartBroker, connect: Connect, request: pytest.FixtureRequest
+) -> None:
+    """And its history tells the same."""
+    told = []
+    for way in ("once", "turns"):
+        if way == "turns":
+            request.getfixturevalue("short_turns")
+        history = tmp_path / f"{way}-history"
+        options: Any = {"directory": str(tmp_path / way), "record_directory": str(history)}
+        broker = start_broker(policy=preset(policy), **options)
+        client = connect(broker.address)
+        found = answered(broker, client)
+        broker.stop()
+        events = [
+            (event.event, event.queue_offset, event.tag, event.request)
+            for event in events_of(history)
+            if event.event in {"append", "message_acknowledged"}
+        ]
+        assert [event[0] for event in events].count("append") == COUNT
+        assert [event[0] for event in events].count("message_acknowledged") == COUNT
+        told.append((found, events))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(
+    short_turns: None, sync: bool, start_broker: StartBroker, connect: Connect
+) -> None:
+    """It is answered with why, in whatever turn that is found; the next batch is stored."""
+    broker = start_broker(store_config=SMALL_STORE if not sync else SYNC)
+    client = connect(broker.address)
+    fields = send_fields("T") | {"m": "true"}
+    for body in (BODY[:-1], BODY + struct.pack(">i", 3)):
+        reply = client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        assert (reply.code, "is damaged" in (reply.remark or "")) == (1, True)
+    assert broker.store.visible_end("T", 0) == 0
+    assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, BODY).code == 0
+    assert broker.store.visible_end("T", 0) == COUNT
+
+
+# -- one at a time -----------------------------------------------------------------------------------------------------
+
+
+class Box(Outbox):
+    """Notes to whom is written."""
+
+    __slots__ = ("written",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        """One more."""
+        self.written.append(channel.name)
+
+
+def channel_of(name: str) -> Any:
+    """A connection."""
+    return SimpleNamespace(name=name, peer=name, rest=None, rest_size=0, gives_way=False)
+
+
+def turn(outbox: Outbox, channel: Any) -> None:
+    """Have a connection's rest done."""
+    rest, channel.rest = channel.rest, None
+    rest(outbox)
+
+
+def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Turns:
+    """A batch of so many turns, each noted; the last one gives an answer, or raises."""
+    for _ in range(count - 1):
+        notes.append(name)
+        yield
+    notes.append(name)
+    if fails:
+        raise ValueError("no batch")
+    return lambda _outbox: (b"done",)
+
+
+def test_the_batch_that_came_first_is_worked_at_whoever_has_the_turn() -> None:
+    """Only its first turn is each one's own; it is answered by whoever ends it. A closed connection's is forgotten."""
+    batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
+    command = Command(320, 1, body=b"body")
+    first, second, third = map(channel_of, ("first", "second", "third"))
+    for each in (first, second, third):
+        assert batches.begin(each, command, noted(each.name, 3, notes), outbox) is None
+        assert (each.rest_size, each.gives_way) == (4, True)
+
+    turn(outbox, third)
+    turn(outbox, second)
+    assert notes == ["first", "second", "third", "first", "first"]
+    assert outbox.written == ["first"]
+    turn(outbox, first)
+    assert first.rest is None
+    turn(outbox, third)
+    turn(outbox, third)
+    assert notes[5:] == ["second", "second"]
+    assert outbox.written == ["first", "second"]
+    third.rest = each = None
+    fourth = channel_of("fourth")
+    batches.begin(fourth, command, noted("fourth", 2, notes), outbox)
+    turn(outbox, fourth)
+    assert notes[7:] == ["fourth", "fourth"]
+    assert (outbox.written[2:], fourth.rest) == (["fourth"], None)
+
+
+def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
+    """And the one behind it is the next."""
+    batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
+    command = Command(320, 1, body=b"body")
+    bad, good = channel_of("bad"), channel_of("good")
+    batches.begin(bad, command, noted("bad", 2, notes, fails=True), outbox)
+    batches.begin(good, command, noted("good", 2, notes), outbox)
+    turn(outbox, good)
+    turn(outbox, good)
+    assert notes == ["bad", "good", "bad", "good"]
+    assert outbox.written == ["bad", "good"]
+
+
+def test_a_batch_that_takes_one_turn_waits_for_nobody() -> None:
+    """Its answer is given at once, though another one is under way."""
+    batches, notes = LongBatches(RealRuntime().lock()), list[str]()
+    start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
+    assert start(noted("long", 3, notes), Box()) is None
+    assert start(noted("short", 1, notes), Box()) == (b"done",)
+    assert long_batches.TURN_COUNT * len(encode_batch([BatchMessage(b"", "")])) == long_batches.LONG_SIZE
