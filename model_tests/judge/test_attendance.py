@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from model_tests.judge.second.compare import judge_it
 from model_tests.judge.second.edges import history, pull
 from model_tests.judge.second.smallest import acknowledged, watched
 
+from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.evidence.attendance import (
     Attendance,
     Seen,
     add,
     answers_on_stop,
     are_own,
+    attend,
     attendance_gaps,
     field_gaps,
     keeps_role,
     stops_silently,
 )
+from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_spec.history import Law
 
@@ -51,6 +56,38 @@ def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int],
         "source start" if "start" in text or "begin" in text else "source end" for text in said
     ]
     assert all(gap.why.startswith("source 'b' ") for gap in gaps)
+
+
+def attended(*events: Mapping[str, object]) -> Attendance:
+    """What a slice of these events shows."""
+    moments = [{"after_ns": number, "before_ns": number, "sequence": number} for number in range(len(events))]
+    columns = {name: None for event in events for name in event}
+    rows = [columns | moment | dict(event) for moment, event in zip(moments, events, strict=True)]
+    return attend(fill(pa.Table.from_pylist(rows)), {})
+
+
+def test_each_source_has_its_own_counts() -> None:
+    """Of what it tells of the inside and of requests, as far as it is in this slice; the slice has them together."""
+    kinds = ("source_started", "request_received", "append", "make_visible", "append", "message_acknowledged")
+    told = attended(
+        *({"event": kind, "source": source} for source in "bc" for kind in kinds[: 6 if source == "b" else 3])
+    )
+
+    assert {name: (seen.inside, seen.requests, seen.last) for name, seen in told.sources.items()} == {
+        "b": (3, 1, 5),
+        "c": (1, 1, 8),
+    }
+    assert (told.appended, told.moved, told.acknowledged) == (3, 1, 1)
+    assert [seen.starts for seen in told.sources.values()] == [[0], [6]]
+
+
+def test_the_ends_that_answers_tell_are_those_of_answers_that_tell_one() -> None:
+    """The others have none, and say nothing of what the least is."""
+    answers = [{"event": "answer_sent", "source": "b", "offset_min": told} for told in (-1, 7, 3, 5)]
+    some, none = attended(*answers), attended(*answers[:1])
+
+    assert (some.min_least, some.min_most) == (3, 7)
+    assert (none.min_least, none.min_most) == (NEVER, -1)
 
 
 def test_a_source_that_declares_its_law_needs_no_ends() -> None:

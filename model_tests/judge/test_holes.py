@@ -294,6 +294,25 @@ def test_many_holes_are_few() -> None:
         assert holes.starts[where] <= start <= end <= holes.ends[where]
 
 
+@given(numbers=st.lists(st.integers(2, 9), min_size=1, max_size=9), shuffled=st.randoms())
+def test_numbers_that_are_missing_or_stand_twice_are_seen_in_any_order(
+    numbers: list[int], shuffled: random.Random
+) -> None:
+    """The runs are those of the sorted numbers."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shuffled.shuffle(numbers)
+    told = np.array([(number, number * MS, number * MS) for number in numbers], dtype=np.int64)
+    seen = survey_source(*told.T)
+
+    assert [[run.first, run.last] for run in seen.runs] == runs
+    assert [(run.first_after_ns, run.last_before_ns) for run in seen.runs] == [(a * MS, b * MS) for a, b in runs]
+
+
 SECOND_NS = 1_000_000_000
 MOMENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1, max_size=12)
 

@@ -34,7 +34,9 @@ def _is_used(table: pa.Table, name: str, rows: Integers) -> bool:
 def _has_any(table: pa.Table, name: str, rows: Integers) -> bool:
     if name in NAMES:
         codes, texts = coded_texts(table, name)
-        return bool(are_named(texts)[codes[rows]].any())
+        named = are_named(texts)
+        # There is no more than one text that is empty, so a comparison does as well as to look each row's text up.
+        return len(rows) > 0 if named.all() else bool((codes[rows] != named.argmin()).any())
     if name == "offsets":
         return len(compute.list_flatten(table[name])) > 0
     return bool((table[name].to_numpy()[rows] != DEFAULTS[name]).any())

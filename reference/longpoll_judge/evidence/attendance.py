@@ -86,35 +86,42 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
     found = Attendance()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
-    counts = np.bincount(codes, minlength=len(names))
-    count_of = dict(zip(names, counts.tolist(), strict=True))
+    # How many of each event there are, a row a source.
+    places = sources.astype(np.int64) * len(names) + codes if len(source_names) > 1 else codes
+    counts = np.bincount(places, minlength=len(names) * len(source_names)).reshape(-1, len(names))
+    count_of = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
     found.acknowledged = count_of.get("message_acknowledged", 0)
     found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
     if "offset_min" in table.column_names:
-        told = table["offset_min"].to_numpy()
-        told = told[told >= 0]
-        found.min_least, found.min_most = int(told.min(initial=NEVER)), int(told.max(initial=-1))
+        found.min_least, found.min_most = _ends_of_told(table["offset_min"].to_numpy())
     sequence = table["sequence"].to_numpy()
-    is_request = are_of(codes, names, {"request_received"})
-    is_inside = are_of(codes, names, WHITE_BOX)
     is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
-    for code in np.flatnonzero(np.bincount(sources)).tolist():
+    is_inside, is_request = (np.isin(names, wanted) for wanted in (list(WHITE_BOX), ["request_received"]))
+    for code in np.flatnonzero(counts.any(axis=1)).tolist():
         mine: Any = sources == code if len(source_names) > 1 else slice(None)
         found.sources[source_names[code]] = Seen(
             starts=sequence[mine][is_start[mine]][:ENDS_MAX].tolist(),
             stops=sequence[mine][is_stop[mine]][:ENDS_MAX].tolist(),
             last=int(sequence[mine].max()),
-            inside=int(np.count_nonzero(is_inside[mine])),
-            requests=int(np.count_nonzero(is_request[mine])),
+            inside=int(counts[code][is_inside].sum()),
+            requests=int(counts[code][is_request].sum()),
             missing={text: int(np.count_nonzero(flags[mine])) for text, flags in missing.items()},
         )
-    requested = table["code"].to_numpy()
-    found.sends = int(np.count_nonzero(is_request & is_one_of(requested, SEND_CODES)))
-    rows = np.flatnonzero(is_request & (requested == DELETE_TOPIC))
+    rows = np.flatnonzero(are_of(codes, names, {"request_received"}))
+    requested = table["code"].to_numpy()[rows]
+    found.sends = int(np.count_nonzero(is_one_of(requested, SEND_CODES)))
+    rows = rows[requested == DELETE_TOPIC]
     if len(rows):
         fields = ["source", "topic", "after_ns", "before_ns"]
         found.deletions = [tuple(row.values()) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
     return found
+
+
+def _ends_of_told(values: Integers) -> tuple[int, int]:
+    """The least and the highest of the values that are told, which are not negative; `NEVER` and -1 if none is."""
+    most = int(values.max(initial=-1))
+    # Read as numbers without a sign the negative ones are the highest.
+    return (int(values.view(np.uint64).min()), most) if most >= 0 else (NEVER, -1)
 
 
 def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:

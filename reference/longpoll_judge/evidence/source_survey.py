@@ -93,7 +93,7 @@ def survey_source(
     # Inside a broker every moment is exact as a rule: what is known of one end of the intervals is of the other too.
     is_exact = np.array_equal(after_ns, before_ns)
     if (sequence[1:] < sequence[:-1]).any():
-        order = np.argsort(sequence, kind="stable")
+        order = _order(sequence)
         sequence, after_ns = sequence[order], after_ns[order]
         before_ns = after_ns if is_exact else before_ns[order]
         last = None if last is None else last[order]
@@ -116,6 +116,17 @@ def survey_source(
         late_max_ns = back_max_ns if is_exact else int((_highest_so_far(before_ns)[:-1] - after_ns[1:]).max())
         seen.disorder_ns = max(late_max_ns, 0)
     return seen
+
+
+def _order(sequence: Integers) -> Integers:
+    """The stable order of the numbers; where none is missing and none stands twice each number is its place."""
+    place = sequence - sequence.min()
+    if int(place.max()) == len(place) - 1:
+        order = np.full(len(place), -1, dtype=np.int64)
+        order[place] = np.arange(len(place))
+        if order.min() >= 0:
+            return order
+    return np.argsort(sequence, kind="stable")
 
 
 def _highest_so_far(values: Integers) -> Integers:

@@ -7,7 +7,7 @@ of the files nor their number matters. Leaves out verdicts on requests: `verdict
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -46,7 +46,7 @@ from longpoll_judge.evidence.source_survey import (
     whole_of,
 )
 from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.schema import INTEGER_LIMIT, coded
+from longpoll_judge.read.schema import INTEGER_LIMIT, are_named, coded, coded_texts
 from longpoll_judge.read.source import History
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
@@ -236,11 +236,11 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     is_hold = are_of(codes, names, {"hold"})
     is_omitted = are_of(codes, names, {"omitted"})
     last = sequence + _left_out(table, is_omitted) if is_omitted.any() else None
-    for code in np.flatnonzero(np.bincount(source_codes)).tolist():
+    for code in _used(source_codes, source_names):
         mine = source_codes == code if len(source_names) > 1 else slice(None)
         seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], None if last is None else last[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
-        seen.brokers = {broker_names[number] for number in np.flatnonzero(np.bincount(brokers[mine])).tolist()} - {""}
+        seen.brokers = {broker_names[number] for number in _used(brokers[mine], broker_names)} - {""}
         seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
         seen.damaged = _moments(after_ns[mine], before_ns[mine], is_damaged[mine])
         survey.sources[source_names[code]] = seen
@@ -249,17 +249,23 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.answered = _queues_of(table, is_answer & (table["offset_min"].to_numpy() >= 0))
     survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
-    is_request = are_of(codes, names, {"request_received"})
-    survey.deleted = _anew(table, is_request & (table["code"].to_numpy() == DELETE_TOPIC))
-    is_acknowledged = are_of(codes, names, {"message_acknowledged"})
-    survey.firsts = _anew(table, is_acknowledged & (table["queue_offset"].to_numpy() == 0))
-    survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
-    is_update = is_request & (table["code"].to_numpy() == UPDATE_CONSUMER_OFFSET)
-    if is_update.any():
-        requests, request_names = coded(table, "request")
-        named = np.array([bool(name) for name in request_names], dtype=np.bool_)[requests]
-        survey.offset_updates = int(np.count_nonzero(is_update & named))
+    acknowledged = np.flatnonzero(are_of(codes, names, {"message_acknowledged"}))
+    survey.firsts = _anew(table, acknowledged[table["queue_offset"].to_numpy()[acknowledged] == 0])
+    requests = np.flatnonzero(are_of(codes, names, {"request_received"}))
+    asked = table["code"].to_numpy()[requests]
+    survey.deleted = _anew(table, requests[asked == DELETE_TOPIC])
+    survey.offset_queries = int(np.count_nonzero(asked == QUERY_CONSUMER_OFFSET))
+    updates = requests[asked == UPDATE_CONSUMER_OFFSET]
+    if len(updates):
+        identifiers, texts = coded_texts(table, "request")
+        survey.offset_updates = int(np.count_nonzero(are_named(texts)[identifiers[updates]]))
     return survey
+
+
+def _used(codes: NDArray[np.int32], names: Sequence[str]) -> list[int]:
+    """The numbers of the names that some rows have, of which there is one as a rule."""
+    used: list[int] = np.flatnonzero(np.bincount(codes)).tolist() if len(names) > 1 else [0]
+    return used
 
 
 def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str, int]]:
@@ -315,8 +321,7 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
             survey.blocks.append(block)
 
 
-def _anew(table: pa.Table, flags: NDArray[np.bool_]) -> list[Anew]:
-    rows = np.flatnonzero(flags)
+def _anew(table: pa.Table, rows: Integers) -> list[Anew]:
     if not len(rows):
         return []
     fields = [name for name in Anew._fields if name in table.column_names]

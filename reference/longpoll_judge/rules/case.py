@@ -71,7 +71,8 @@ def suspects(
 ) -> list[Suspects]:
     """The violated and the unknown ones of one property, each with its row."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
-    return [Suspects(name, kind, np.flatnonzero(flags), rows[flags], explain, is_timeless) for kind, flags in kinds]
+    found = [(kind, np.flatnonzero(flags)) for kind, flags in kinds]
+    return [Suspects(name, kind, members, rows[members], explain, is_timeless) for kind, members in found]
 
 
 @frozen(eq=False)

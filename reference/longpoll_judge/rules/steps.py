@@ -6,6 +6,7 @@ verdicts.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -112,7 +113,7 @@ class Pulls:
     def __len__(self) -> int:
         return len(self.row)
 
-    @property
+    @cached_property
     def is_answered(self) -> NDArray[np.bool_]:
         """Whether each pull has an answer."""
         return self.answer_row >= 0

@@ -62,8 +62,8 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
 
 Extent = tuple[int, int, int, int]
 """How many events a slice has, the least and the highest `after_ns`, and a sum of the numbers that were looked at."""
-_SUMMED: Final = ("after_ns", "before_ns", "sequence", "queue_offset", "visible_end", "code")
-"""Columns of numbers in which no two slices are alike."""
+_SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
+"""Columns of numbers in which no two slices are alike; few, since they are added up twice."""
 _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
 """Odd ones, so that what moves from one column to another shows."""
 
@@ -111,7 +111,7 @@ def overview_of_table(table: pa.Table, damages: list[Damage]) -> Overview:
 
 def _extent(table: pa.Table) -> Extent:
     after_ns = table["after_ns"].to_numpy()
-    sums = np.array([table[name].to_numpy().astype(np.int64).view(np.uint64).sum() for name in _SUMMED], np.uint64)
+    sums = np.array([table[name].to_numpy().view(np.uint64).sum() for name in _SUMMED], np.uint64)
     return (
         len(table),
         int(after_ns.min(initial=NEVER)),
