@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig
@@ -17,12 +18,16 @@ from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.name_server import NameServer
+from longpoll_broker.service.admin import routes_processor
+from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
+from longpoll_protocol.bodies import TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
 
 ADDRESS = "10.0.0.9:10911"
@@ -233,3 +238,61 @@ def test_only_administrators_change_what_a_name_server_with_accounts_tells(
     monkeypatch.setattr(name_server, "NAME_SERVER_ADMIN_CODES", frozenset())
     assert call(RequestCode.REGISTER_BROKER, None).code == 0
     assert brokers() == ["broker-a", "other"]
+
+
+def test_topics_are_limited_in_one_registration_and_of_all_brokers(
+    monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
+) -> None:
+    """What is refused changes nothing; a broker that tells the same again takes no more room."""
+    monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
+    monkeypatch.setattr(routes, "TOLD_IN_ALL_MAX", 5)
+    client = connect(start_broker().name_server_address)
+    assert register(client, table("A", "B", "C", "D")) == 1
+    assert register(client, table("A", "B", "C")) == 0
+    assert register(client, table("A", "B", "C", counter=2)) == 0
+    assert register(client, table("A", "B", "C"), name="second", address="10.0.0.8:1") == 1
+    assert register(client, table("A", "X"), name="second", address="10.0.0.8:1") == 0
+    assert register(client, table("Y"), name="second", address="10.0.0.8:1") == 1
+    assert [len(route(client, topic).get("queueDatas", ())) for topic in ("A", "X", "Y", "D")] == [2, 1, 0, 0]
+
+
+def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, and no more brokers in a turn than have so many topics; sorted they are not."""
+    monkeypatch.setattr(routes_processor, "TURN_COUNT", 4)
+    brokers = [
+        evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
+        for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
+    ]
+    turns, count = names_told(Command(206, 1), ["own", "z"], brokers), 0
+    try:
+        while True:
+            next(turns)
+            count += 1
+    except StopIteration as ended:
+        connection = Connection()
+        connection.receive_data(b"".join(ended.value))
+    told = connection.next_event()
+    assert isinstance(told, Command)
+    assert TopicList.decode(told.body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
+    # The own two and two more; five; and one.
+    assert count == 2
+
+
+def test_lists_of_topics_are_answered_after_their_last_turn(
+    monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
+) -> None:
+    """206 and 224, and what was asked behind them."""
+    monkeypatch.setattr(routes_processor, "TURN_COUNT", 1)
+    client = connect(start_broker().name_server_address)
+    for number in range(3):
+        assert register(client, table(f"T{number}", "S"), name=f"b{number}", address=f"10.0.0.8:{number}") == 0
+    asked = [
+        client.send(code, {"cluster": "C"})
+        for code in (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER)
+        for _ in range(2)
+    ]
+    for opaque in asked:
+        told = client.reply(opaque)
+        assert told is not None
+        names = TopicList.decode(told.body).topic_list
+        assert (len(names), {"T0", "T1", "T2", "S"} - set(names)) == (len(set(names)), set())

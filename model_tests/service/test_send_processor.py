@@ -445,6 +445,16 @@ def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str
     assert told(World(), command(BATCH, batch((b"1", "")), batch="true", **fields))[0] == code
 
 
+@pytest.mark.parametrize("kind", ["one", "two"])
+@pytest.mark.parametrize("level", ["x", " 1", "1.0", "-", "9999999999"])
+def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: str) -> None:
+    """`Integer.parseInt` throws in Java, whose answer then has no fields; other refusals name region and trace."""
+    world = World()
+    assert told(world, one_or_two(kind, properties=pairs(DELAY=level))) == (1, {})
+    assert (world.stored, world.notes) == ([], [("received", 7), ("refused", 7, 1)])
+    assert told(world, command(queueId=9)) == (1, REGION)
+
+
 def test_a_batch_without_a_message_is_broken() -> None:
     """Before anything else is said of it."""
     with pytest.raises(HeaderError, match="has no message"):

@@ -22,10 +22,12 @@ from longpoll_protocol.bodies import (
     LockBatchResponse,
     MessageModel,
     MessageQueue,
+    RegisterBody,
     TopicRouteData,
     load_json,
 )
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.frame import Buffer
 
 JAVA_HEARTBEAT = b"""{"clientID":"127.0.0.1@1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",
 "consumeType":"CONSUME_PASSIVELY","groupName":"G","messageModel":"CLUSTERING","subscriptionDataSet":[
@@ -140,3 +142,32 @@ def test_planted_a_reader_that_quotes_inside_strings_is_noticed(monkeypatch: pyt
     monkeypatch.setattr(bodies, "_STRING_OR_BARE_KEY", blind)
     with pytest.raises((AssertionError, HeaderError)):
         test_a_route_with_bare_keys()
+
+
+def test_a_large_body_is_read_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at each value of 4 MiB takes half a second: only a small body is read so, and only where it has to be."""
+    looked: list[Buffer] = []
+    load = bodies.load_json
+
+    def noted(body: Buffer) -> Any:
+        looked.append(body)
+        return load(body)
+
+    monkeypatch.setattr(bodies, "load_json", noted)
+    plain, null = b'{"clientID":"c"}', b'{"clientID":"c","consumerDataSet":null}'
+    ordinal = b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":1}]}'
+    assert HeartbeatData.decode(plain).client_id == "c"
+    assert looked == []
+    for body in (null, ordinal):
+        assert HeartbeatData.decode(body).client_id == "c"
+    assert len(looked) == 2
+    rows = b'{"T":{"perm":null,"order":true}}'
+    within = RegisterBody.decode(b'{"topicConfigSerializeWrapper":{"topicConfigTable":' + rows + b"}}")
+    assert within.topic_config_serialize_wrapper.topic_config_table == {"T": {"order": True}}
+    looked.pop()
+    monkeypatch.setattr(bodies, "KIND_SIZE_MAX", len(plain) - 1)
+    assert HeartbeatData.decode(plain).client_id == "c"
+    for body in (null, ordinal, b"{" * 100, b'{"clientID":1}' + b" " * 10):
+        with pytest.raises(HeaderError, match="cannot be read"):
+            HeartbeatData.decode(body)
+    assert len(looked) == 2

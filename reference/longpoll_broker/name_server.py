@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from attrs import define, field, frozen
@@ -26,15 +27,14 @@ from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.admin.routes_processor import RoutesProcessor
+from longpoll_broker.service.admin.routes_processor import RoutesProcessor, names_told
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer, refuse, serve
+from longpoll_broker.service.io.processors import Processor, answer, in_turns, refuse, serve
 from longpoll_protocol.bodies import (
     BrokerData,
     DataVersion,
     QueueData,
     RegisterBody,
-    TopicList,
     TopicRouteData,
     TopicTable,
 )
@@ -50,6 +50,9 @@ from longpoll_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+
+REGISTERED_COUNT_MAX: Final = 50_000
+"""Most topics of one registration, some 70 ms of work; as brokers write them no more than 30,000 fit into a body."""
 
 
 @frozen(eq=False)
@@ -163,13 +166,11 @@ class NameServer:
         info = {"brokerAddrTable": brokers, "clusterAddrTable": clusters}
         return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(info))
 
-    def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def topic_list(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """206: the names of all topics."""
         self.routes.expire(self.now_ms())
-        names = set() if self._told is None else {topic.topic_name for topic in self._told}
-        for broker in self.routes:
-            names.update(broker.topics)
-        return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=sorted(names)).encode())
+        own = () if self._told is None else (topic.topic_name for topic in self._told)
+        return in_turns(channel, command, names_told(command, own, self.routes))
 
     # -- what other brokers tell ---------------------------------------------------------------------------------------
 
@@ -194,6 +195,8 @@ class NameServer:
             topics=with_told(before, usable(_topics(table))),
             ha_address=header.ha_server_addr,
         )
+        if not self.routes.has_room(broker):
+            return answer(command, ResponseCode.SYSTEM_ERROR, "too many topics have been registered here")
         if not self.routes.register(broker):
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many brokers have registered here")
         told = self._master_of(broker) if header.broker_id else RegisterBrokerResponseHeader()
@@ -276,7 +279,12 @@ def _no_route(command: Command, name: str) -> Parts:
 
 
 def _topics(table: TopicTable) -> dict[str, TopicConfig]:
-    """The topics of a registration; raises HeaderError when one cannot be read."""
+    """The topics of a registration; raises HeaderError when one cannot be read, or for too many."""
+    if len(table.topic_config_table) > REGISTERED_COUNT_MAX:
+        told = (
+            f"has {len(table.topic_config_table)} topics, over the limit of {REGISTERED_COUNT_MAX} for one registration"
+        )
+        raise HeaderError("RegisterBrokerBody", "topicConfigTable", told)
     try:
         return msgspec.convert(table.topic_config_table, dict[str, TopicConfig], strict=False)
     except msgspec.ValidationError as error:

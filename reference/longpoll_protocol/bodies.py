@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
+from functools import cache
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import msgspec
@@ -29,6 +30,8 @@ ITEM_COUNT_MAX: Final = 10_000
 """Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
 BODY_SIZE_MAX: Final = 4 * MIB
 """Longest JSON body, bytes: 10,000 queues of 400 bytes each."""
+KIND_SIZE_MAX: Final = 512 * KIB
+"""Bytes of the longest body that is read value by value where it is not as Java writes it: some 60 ms."""
 SETTINGS_SIZE_MAX: Final = 64 * KIB
 """Longest body, bytes."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
@@ -74,6 +77,11 @@ _ENUMS: Final[dict[str, type[enum.Enum]]] = {
 """The keys whose values are enums."""
 
 
+_NULL: Final = b"null"
+_UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+Kind = TypeVar("Kind", bound="Body")
+
+
 class Body(TabledStruct, rename="camel"):
     """A body that is one JSON object."""
 
@@ -82,9 +90,18 @@ class Body(TabledStruct, rename="camel"):
         """Read a body; raises HeaderError, which names the part that cannot be read."""
         if len(body) > BODY_SIZE_MAX:
             raise HeaderError(cls.__name__, "body", f"has {len(body)} bytes, over the limit of {BODY_SIZE_MAX}")
+        is_small = len(body) <= KIND_SIZE_MAX
+        try:
+            # As Java writes it, which takes a tenth of the time; but nulls must go first, as absent ones.
+            if not is_small or _NULL not in bytes(body):
+                read: Self = _decoder(cls).decode(body)
+                return read
+        except _UNREADABLE as error:
+            if not is_small:
+                raise HeaderError(cls.__name__, "body", f"cannot be read: {error}") from None
         try:
             return msgspec.convert(_tidied(load_json(body)), cls, strict=False)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise HeaderError(cls.__name__, "body", f"cannot be read: {error}") from None
 
     def encode(self) -> bytes:
@@ -453,6 +470,12 @@ def _quote(found: re.Match[bytes]) -> bytes:
     if found[1] is not None:
         return found[1]
     return b"".join((found[2], b'"', found[3], b'"', found[4]))
+
+
+@cache
+def _decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]:
+    """What reads a body that needs no kindness."""
+    return msgspec.json.Decoder(kind, strict=False)
 
 
 def _tidied(value: Any) -> Any:

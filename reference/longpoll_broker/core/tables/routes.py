@@ -18,6 +18,8 @@ from longpoll_protocol.names import name_problem
 
 TOLD_COUNT_MAX: Final = TOPIC_COUNT_MAX
 """Most topics that are kept of one broker: it may tell of other ones each time, and none is said to be gone."""
+TOLD_IN_ALL_MAX: Final = 500_000
+"""Most topics that are kept of all brokers together, a topic of two brokers counted twice: some 200 MB."""
 BROKER_COUNT_MAX: Final = 1000
 """Most brokers that may register: each may bring a table of topics of its own."""
 LIVE_MS_MAX: Final = 120_000
@@ -69,6 +71,11 @@ class Routes:
             return False
         self._by_address[broker.address] = broker
         return True
+
+    def has_room(self, broker: RegisteredBroker) -> bool:
+        """Whether the topics of a broker that registers are not too many beside those of all others."""
+        others = sum(len(other.topics) for other in self if other.address != broker.address)
+        return others + len(broker.topics) <= TOLD_IN_ALL_MAX
 
     def remove(self, address: str) -> None:
         """Forget the broker at an address."""

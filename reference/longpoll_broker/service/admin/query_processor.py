@@ -9,27 +9,25 @@ Source: `QueryMessageProcessor.java` 4.9.
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 from typing import Final, TypeAlias
 
 from attrs import define
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Serving, answer, failure, refuse, serves
+from longpoll_broker.service.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import QueryResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import QueryMessageRequestHeader
-from longpoll_runtime.faults import FAULTS
 
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 """`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a message's unique one, and the asked count does not hold."""
 UNIQUE_KEY_COUNT: Final = 32
 """`defaultQueryMaxNum`."""
-Turns: TypeAlias = Generator[None, None, QueryResult]
-"""A search that yields where others may have their turn."""
+Search: TypeAlias = Generator[None, None, QueryResult]
+"""One that yields where others may have their turn."""
 
 
 @define(slots=True, eq=False)
@@ -50,28 +48,15 @@ class QueryProcessor(Serving):
             count_max = UNIQUE_KEY_COUNT
         if count_max < 0:
             raise HeaderError("QueryMessageRequestHeader", "maxNum", f"is {count_max}, less than 0")
-        turns = self.store.query_in_turns(
+        search = self.store.query_in_turns(
             header.topic, header.key, count_max, header.begin_timestamp, header.end_timestamp
         )
-        return self._take_turn(turns, channel, command)
+        return in_turns(channel, command, _found(command, search))
 
-    def _take_turn(self, turns: Turns, channel: Channel, command: Command) -> Parts | None:
-        """Search for one turn; the answer, or None when the rest is left to the connection's next turn."""
-        try:
-            next(turns)
-        except StopIteration as ended:
-            return answer_found(command, ended.value)
-        channel.rest = partial(self._go_on, turns, channel, command)
-        channel.gives_way = True
-        return None
 
-    def _go_on(self, turns: Turns, channel: Channel, command: Command, outbox: Outbox) -> None:
-        try:
-            parts = self._take_turn(turns, channel, command)
-        except FAULTS as error:
-            parts = failure(channel, command, error)
-        if parts is not None:
-            refuse(channel, command, parts, outbox)
+def _found(command: Command, search: Search) -> Turns:
+    """The answer to a query, after as many turns as its search takes."""
+    return answer_found(command, (yield from search))
 
 
 def answer_found(command: Command, found: QueryResult) -> Parts:

@@ -8,18 +8,18 @@ Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java` 4.9.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.kv_settings import KvSettings
-from longpoll_broker.core.tables.routes import LIVE_MS_MAX, Routes
+from longpoll_broker.core.tables.routes import LIVE_MS_MAX, RegisteredBroker, Routes
 from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_protocol.bodies import TopicList, read_settings
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -44,6 +44,9 @@ SETTINGS: Final = {
     "brokerChannelExpiredTime": str(LIVE_MS_MAX),
 }
 """What 319 tells: this name server's behaviour in RocketMQ's keys. It looks for silent brokers whenever it is asked."""
+
+TURN_COUNT: Final = 10_000
+"""Names put together in one turn, or as many more as one broker has: a few milliseconds."""
 
 
 @define(slots=True, eq=False)
@@ -118,17 +121,15 @@ class RoutesProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
-    def cluster_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def cluster_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """224: the names of a cluster's topics; none of one that is not here."""
         cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
         self.routes.expire(self.now_ms())
-        names: set[str] = set()
+        own: Iterable[str] = ()
         if self.config is not None and self.topics is not None and cluster == self.config.cluster_name:
-            names.update(topic.topic_name for topic in self.topics)
-        for broker in self.routes:
-            if broker.cluster == cluster:
-                names.update(broker.topics)
-        return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=sorted(names)).encode())
+            own = (topic.topic_name for topic in self.topics)
+        brokers = [broker for broker in self.routes if broker.cluster == cluster]
+        return in_turns(channel, command, names_told(command, own, brokers))
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -177,3 +178,19 @@ class RoutesProcessor(Serving):
             if broker.name == broker_name and broker.broker_id == 0:
                 return broker.topics
         return {}
+
+
+def names_told(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
+    """The names of the own topics and of those of brokers, each once, `TURN_COUNT` or one broker's in a turn.
+
+    They are in no order, as Java's: to sort them would take longer than all the rest.
+    """
+    names = dict.fromkeys(own)
+    count = len(names)
+    for broker in brokers:
+        if count >= TURN_COUNT:
+            count = 0
+            yield
+        names.update(dict.fromkeys(broker.topics))
+        count += len(broker.topics)
+    return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=list(names)).encode())

@@ -7,8 +7,9 @@ pull). Leaves out which processor serves which code (`broker`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Final, Self, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
+from typing import ClassVar, Final, Self, TypeAlias, TypeVar
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, ResponseCode
@@ -29,6 +30,8 @@ OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 """Why a request is not served, in RocketMQ's words."""
 
+Turns: TypeAlias = Generator[None, None, Parts]
+"""Work at a request that yields where others may have their turn, and then gives the answer."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | None])
 _CODES: Final = "_codes"
@@ -111,6 +114,28 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
         tell_refused(channel, command, parts)
     if parts is not None and not flag & _ONE_WAY:
         outbox.write(channel, parts)
+
+
+def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
+    """Work for one turn at a request that may take long; its answer, or None when the rest is left to further turns."""
+    try:
+        next(turns)
+    except StopIteration as ended:
+        parts: Parts = ended.value
+        return parts
+    channel.rest = partial(_go_on, channel, command, turns)
+    channel.gives_way = True
+    return None
+
+
+def _go_on(channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> None:
+    """Work for one more turn, and answer in the last one."""
+    try:
+        parts = in_turns(channel, command, turns)
+    except FAULTS as error:
+        parts = failure(channel, command, error)
+    if parts is not None:
+        refuse(channel, command, parts, outbox)
 
 
 def answer_busy(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
