@@ -234,8 +234,7 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
                 await producer.send(topic, b"%d" % number)
         await consumer.start()
         await closed.wait()
-        (closing,) = consumer._working
-        await closing
+        await consumer.close()
         with pytest.raises(LifecycleError):
             await consumer.start()
 

@@ -18,6 +18,7 @@ from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link import leading
+from longpoll_client.link.awake import AWAKE_NS_MAX, Awake
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.exchange import Exchange
 from longpoll_client.link.leading import Leading
@@ -85,6 +86,51 @@ def test_what_holds_without_leaders_holds_with_them(story: Callable[[], None]) -
     alone_count: int = remoting.ALONE_CALLS_MIN
     assert alone_count == 0
     story()
+
+
+@pytest.fixture
+def awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every leader waits awake at first."""
+    monkeypatch.setattr(Awake, "awake_ns", property(lambda _awake: AWAKE_NS_MAX))
+
+
+@pytest.mark.usefixtures("awake")
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_what_holds_for_leaders_that_sleep_holds_for_those_awake(story: Callable[[], None]) -> None:
+    """Each as above."""
+    story()
+
+
+@pytest.mark.usefixtures("awake")
+def test_one_that_waits_awake_sleeps_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks without waiting first, and its answer finds it asleep."""
+    looks: list[float | None] = []
+    asleep = threading.Event()
+    honest = RealPoller.poll
+
+    def poll(poller: RealPoller, timeout: float | None) -> list[tuple[object, bool, bool]]:
+        if threading.current_thread().name == "caller":
+            looks.append(timeout)
+            if timeout:
+                asleep.set()
+        return honest(poller, timeout)
+
+    def slow(peer: Peer, command: Command) -> None:
+        if command.code == 11:
+            assert asleep.wait(PATIENCE_S)
+        peer.answer(command)
+
+    with ScriptedServer(slow) as server:
+        client = connect(server)
+        client.call(10, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client._is_awake)
+        monkeypatch.setattr(RealPoller, "poll", poll)
+        thread, outcomes = call_beside(client, 11)
+        thread.join(PATIENCE_S)
+        client.close()
+    assert [type(outcome) for outcome in outcomes] == [Command]
+    assert looks[0] == 0.0
+    assert looks[-1]
 
 
 def test_one_that_is_always_alone_reads_its_own_answers(readers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_who_waits_for_a_queue_without_an_end_is_woken() -> None:
     taken: list[int | None] = []
     taker = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
     taker.start()
-    wait_until(lambda: bool(cast("Any", queue)._changed._waiters))
+    wait_until(lambda: bool(cast("Any", queue)._waiting))
     queue.offer(7)
     taker.join(PATIENCE_S)
 

@@ -72,9 +72,11 @@ class ClientInstance(Closeable):
         self._lifecycle.end()
         with self._lock:
             clients = list(self._clients.values())
-            self._clients.clear()
         for client in clients:
             client.close()
+        with self._lock:
+            # Not before: a close that is interrupted is gone on with by another.
+            self._clients.clear()
         self._waits.close()
 
     def abandon(self) -> None:

@@ -5,10 +5,15 @@ Source: `ServiceState.java`, as `DefaultMQPushConsumerImpl.start` and `makeSureS
 
 from __future__ import annotations
 
+import asyncio
 import enum
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from longpoll_client.errors import LifecycleError
 from longpoll_runtime import Runtime
+from longpoll_runtime.faults import ANYTHING
 
 
 class State(enum.Enum):
@@ -20,13 +25,18 @@ class State(enum.Enum):
 
 
 class Lifecycle:
-    """One client's state. Invariant: it changes under `_lock`, and never back but for a start that failed."""
+    """One client's state.
+
+    Invariant: it changes under `_lock`, and never back but for a start that failed. `_is_left` says that a close was
+    interrupted, which the next one goes on with.
+    """
 
     def __init__(self, runtime: Runtime, what: str) -> None:
         """`what` names the client in errors, such as "the consumer of group G"."""
         self._what = what
         self._lock = runtime.lock()
         self._state = State.CREATED
+        self._is_left = False
 
     @property
     def state(self) -> State:
@@ -53,11 +63,21 @@ class Lifecycle:
                 self._state = State.CREATED
 
     def end(self) -> bool:
-        """It closes; false if somebody else has closed it."""
+        """It closes; false if somebody else has closed it, or does."""
         with self._lock:
-            is_first = self._state is not State.CLOSED
-            self._state = State.CLOSED
+            is_first = self._state is not State.CLOSED or self._is_left
+            self._state, self._is_left = State.CLOSED, False
             return is_first
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """What is done after `end`: interrupted (Ctrl-C), it is left to the next who closes."""
+        try:
+            yield
+        except ANYTHING:
+            with self._lock:
+                self._is_left = True
+            raise
 
     def check_created(self, asked: str) -> None:
         """Raise LifecycleError for what is done before the start only."""
@@ -81,3 +101,24 @@ class Lifecycle:
     def _check_not_closed(self) -> None:
         if self._state is State.CLOSED:
             raise LifecycleError(f"{self._what} is closed: make a new one")
+
+
+class Closing:
+    """The close of a client on an event loop: done once, by a task of its own.
+
+    Who is cancelled while it waits for that leaves it to go on, and who closes a second time waits for it too.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Have it done, if it is not yet: one that came to nothing, with its loop say, is begun anew."""
+        task = self._task
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._task = asyncio.create_task(work())
+        return task
+
+    async def wait(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The same, and wait until it is done."""
+        await asyncio.shield(self.begin(work))

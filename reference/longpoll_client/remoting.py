@@ -22,7 +22,7 @@ from attrs import define
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.calls import Answer, Callback, Write
+from longpoll_client.link.calls import Answer, Callback, PendingCall, Write
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
 from longpoll_client.link.leading import Leading, Left, Received
 from longpoll_client.link.waits import wait_ns
@@ -32,7 +32,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
 from longpoll_runtime import PARTS_MAX, Event, Runtime
-from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.faults import ANYTHING, FAULTS, KeepThread
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -110,18 +110,36 @@ class RemotingClient:
             self._socket = runtime.connect(host, port, connect_timeout_s)
         except OSError as error:
             raise UnreachableError(f"cannot connect to {self.address}: {error.strerror or error}") from None
-        self._poller = runtime.poller()
-        self._poller.register(self._socket, read=True, write=False, data=None)
-        self._leading = Leading(
-            runtime,
-            self._socket,
-            self._poller,
-            lock=self._lock,
-            exchange=self._exchange,
-            output=self._output,
-            receive=self._receive,
-        )
-        self._thread = runtime.spawn(f"client-{self.address}", self._run)
+        try:
+            self._poller = runtime.poller()
+        except OSError as error:
+            self._socket.close()
+            raise self._unservable(error) from None
+        try:
+            self._poller.register(self._socket, read=True, write=False, data=None)
+            self._leading = Leading(
+                runtime,
+                self._socket,
+                self._poller,
+                lock=self._lock,
+                exchange=self._exchange,
+                output=self._output,
+                receive=self._receive,
+            )
+            self._thread = runtime.spawn(f"client-{self.address}", self._run)
+        except (OSError, RuntimeError) as error:
+            self._socket.close()
+            self._poller.close()
+            raise self._unservable(error) from None
+        except ANYTHING:
+            # Interrupted (Ctrl-C). Nobody will have this connection; its thread, which may be there, closes it.
+            self._exchange.failure = ConnectionLostError(f"connecting to {self.address} was interrupted")
+            self._poller.wake()
+            raise
+
+    def _unservable(self, error: Exception) -> UnreachableError:
+        """No descriptor is left, or no thread."""
+        return UnreachableError(f"a connection to {self.address} cannot be served: {error}")
 
     @property
     def is_open(self) -> bool:
@@ -401,13 +419,20 @@ class RemotingClient:
             ended = [(self._exchange.answered(answer), answer) for answer in answers]
         for call, answer in ended:
             if call is not None:
-                self._exchange.tell(call, answer)
+                self._tell(call, answer)
+
+    def _tell(self, call: PendingCall, answer: Answer) -> None:
+        """Call back; a callback that exits ends neither this thread nor the process."""
+        try:
+            self._exchange.tell(call, answer)
+        except ANYTHING:
+            log.exception("the callback of %s failed", self._exchange.name(call.code))
 
     def _requested(self, command: Command) -> None:
         # Nobody reads for a moment after a leader: who is asked something is to hear it at once.
         self._alone_count = 0
         is_known = False
-        with KeepGoing(log, f"a request of {self.address} could not be served"):
+        with KeepThread(log, f"a request of {self.address} could not be served"):
             is_known = self._on_request is not None and self._on_request(command)
         if not is_known and not command.is_one_way:
             remark = f" request type {command.code} not supported"
@@ -424,7 +449,7 @@ class RemotingClient:
             if expired:
                 self._leading.wake()
         for call, error in expired:
-            self._exchange.tell(call, error)
+            self._tell(call, error)
 
     def _finish(self, failure: ClientError) -> None:
         with self._lock:
@@ -437,4 +462,4 @@ class RemotingClient:
             self._poller.close()
             self._leading.close()
         for call, error in lost:
-            self._exchange.tell(call, error)
+            self._tell(call, error)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.faults import KeepThread
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Timer:
 
     def _run(self) -> None:
         while (action := self._take()) is not None:
-            with KeepGoing(log, "something that was due later failed"):
+            with KeepThread(log, "something that was due later failed"):
                 action()
 
     def _take(self) -> Callable[[], object] | None:

@@ -13,9 +13,11 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -32,42 +34,108 @@ EXIT_THREAD_DIED: Final = 70
 """The exit code of a process of which a thread has died (`EX_SOFTWARE` of sysexits.h)."""
 
 
+@define(slots=True, eq=False)
+class RealEvent:
+    """A flag that threads wait for.
+
+    It is made of the interpreter's own locks alone: Ctrl-C may interrupt who waits at any moment and leaves none of
+    them taken, as it does within `threading.Event`, where the one that sets the flag would then wait for ever.
+
+    Invariant: `_waiting` has a lock, taken, for each thread that waits; one that is taken out is given back once.
+    """
+
+    _is_set: bool = field(default=False, init=False)
+    _waiting: deque[threading.Lock] = field(factory=deque, init=False)
+
+    def set(self) -> None:
+        """Raise the flag."""
+        self._is_set = True
+        while self._waiting:
+            with suppress(IndexError):  # another thread that sets it may have taken the last one
+                self._waiting.popleft().release()
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether the flag is up."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; false after `timeout` seconds."""
+        if self._is_set:
+            return True
+        woken = threading.Lock()
+        woken.acquire()
+        self._waiting.append(woken)
+        try:
+            # Who has set it before may have seen nobody wait.
+            return self._is_set or woken.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(woken)
+
+
 @define(slots=True, init=False, eq=False)
 class RealQueue(Generic[T]):
-    """A bounded queue between threads.
+    """A bounded queue between threads. As `RealEvent` it may be interrupted at any moment.
 
-    Invariant: len(_items) <= _capacity; both change only under the condition's lock.
+    Invariant, under `_lock`: len(_items) <= _capacity. `_waiting` has an event for each thread that waits and was not
+    woken; for each item that came while threads waited, one was.
     """
 
     _capacity: int
-    _items: deque[T] = field(factory=deque)
-    _changed: threading.Condition = field(factory=threading.Condition)
+    _items: deque[T]
+    _waiting: deque[RealEvent]
+    _lock: threading.Lock
 
     def __init__(self, capacity: int) -> None:
         assert capacity > 0
         self._capacity = capacity
         self._items = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._waiting = deque()
+        self._lock = threading.Lock()
 
     def offer(self, item: T) -> bool:
         """Add the item at the end; false when the queue is full."""
-        with self._changed:
+        with self._lock:
             if len(self._items) >= self._capacity:
                 return False
             self._items.append(item)
-            self._changed.notify()
+            if self._waiting:
+                self._waiting.popleft().set()
             return True
 
     def take(self, timeout: float | None = None) -> T | None:
         """The first item, waited for up to `timeout` seconds; None when none came."""
-        with self._changed:
-            if not self._changed.wait_for(self._items.__len__, timeout):
-                return None
-            return self._items.popleft()
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if self._items:
+                    return self._items.popleft()
+                woken = RealEvent()
+                self._waiting.append(woken)
+            is_woken = False
+            try:
+                is_woken = woken.wait(None if end_s is None else end_s - time.monotonic())
+            finally:
+                if not is_woken:
+                    self._leave(woken)
+            if not is_woken:
+                return self.take_if(lambda _item: True)
+
+    def _leave(self, woken: RealEvent) -> None:
+        """Wait no more; the item that this thread was woken for after all is another's."""
+        with self._lock:
+            if woken in self._waiting:
+                self._waiting.remove(woken)
+            elif self._waiting and self._items:
+                self._waiting.popleft().set()
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
         """The first item if it is wanted; None, at once, when it is not or there is none."""
-        with self._changed:
+        with self._lock:
             return self._items.popleft() if self._items and wanted(self._items[0]) else None
 
     def __len__(self) -> int:

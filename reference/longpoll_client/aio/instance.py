@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
-from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address, split_addresses
 from longpoll_protocol.codes import RequestCode
@@ -52,6 +52,8 @@ class AsyncInstance:
         self._name_servers = split_addresses(name_server)
         self._on_request = on_request
         self._credentials = credentials
+        self.closing = Closing()
+        """Of the client that it is of."""
         self._lifecycle = Lifecycle(runtime, "the client")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[str, AsyncConnection] = {}

@@ -116,7 +116,13 @@ class AsyncProducer(AsksLater):
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; sends on their way fail with a ClientError, and later ones with LifecycleError."""
+        """Close every connection; sends on their way fail with a ClientError, and later ones with LifecycleError.
+
+        Cancelled, it goes on all the same, and a second one waits for it.
+        """
+        await self._instance.closing.wait(self._close)
+
+    async def _close(self) -> None:
         if self._requests is not None:
             await self._requests.leave()
         await self._instance.close()

@@ -17,6 +17,7 @@ from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch
 from longpoll_client.credentials import Credentials
+from longpoll_client.lifecycle import Closing
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig, StartAt, check_member
@@ -57,6 +58,7 @@ class AsyncPullConsumer(AsyncConsumer):
         )
         self._batches: list[Batch] = []
         self._came = asyncio.Event()
+        self._closing = Closing()
         self._given: Batch | None = None
         self._rest: Batch | None = None
 
@@ -120,10 +122,13 @@ class AsyncPullConsumer(AsyncConsumer):
             self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
 
     async def close(self) -> None:
-        """Leave the group, the first time; messages returned and not committed will come again. A poll ends."""
-        if self._member.lifecycle.end():
-            self._came.set()
-            await self._member.close()
+        """Leave the group, once; messages returned and not committed will come again. A poll ends.
+
+        Cancelled, it goes on all the same, and a second one waits for it.
+        """
+        self._member.lifecycle.end()
+        self._came.set()
+        await self._closing.wait(self._member.close)
 
     def _deliver(self, batch: Batch) -> None:
         self._batches.append(batch)

@@ -25,6 +25,7 @@ from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ANSWERS, Answer, ConsumeStatus, Later, place_of
 from longpoll_client.credentials import Credentials
+from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerConfig, check_member
 from longpoll_runtime import Runtime
@@ -161,6 +162,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._listener = listener
         self._lots = _Lots()
         self._working: list[asyncio.Task[None]] = []
+        self._closing = Closing()
         self._deliveries = Deliveries(runtime, config)
         self._giving: set[_Giving] = set()
         self._member = AsyncMember(
@@ -187,36 +189,36 @@ class AsyncPushConsumer(AsyncConsumer):
     async def close(self) -> None:
         """Let running listeners end, for `close_timeout_s` at most, store the offsets, and leave the group.
 
-        A listener that does not end is cancelled, and its messages come again. In a listener this returns at once, and
-        the consumer is closed as soon as the listener has answered.
+        A listener that does not end is cancelled, and its messages come again; one that does not end by that either is
+        left behind after the same time again. In a listener this returns at once, and the consumer is closed as soon as
+        the listener has answered. Cancelled, it goes on all the same, and a second one waits for it.
         """
-        if not self._member.lifecycle.end():
-            return
-        me = asyncio.current_task()
-        if me in self._working:
-            closing = asyncio.create_task(self._close([task for task in self._working if task is not me], me))
-            self._working = [closing]
-            return
-        await self._close(self._working, None)
+        self._member.lifecycle.end()
+        closing = self._closing.begin(self._close)
+        if not any(giving.task is asyncio.current_task() for giving in self._giving):
+            await asyncio.shield(closing)
 
-    async def _close(self, working: list[asyncio.Task[None]], last: asyncio.Task[None] | None) -> None:
-        waited = [*working, last] if last is not None else working
+    async def _close(self) -> None:
         self._lots.ready.clear()
-        for _task in waited:
+        for _task in self._working:
             self._lots.put(None)
-        if waited:
-            _done, late = await asyncio.wait(waited, timeout=self._config.close_timeout_s)
-            if late:
-                log.warning(
-                    "%d listeners of group %s still run after %g s and are cancelled; their messages come again",
-                    len(late),
-                    self._config.group,
-                    self._config.close_timeout_s,
-                )
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        late = await self._ended({*self._working, *(giving.task for giving in self._giving)}, "cancelled")
+        for task in late:
+            task.cancel()
+        await self._ended(late, "left behind")
         await self._member.close()
+
+    async def _ended(self, tasks: set[asyncio.Task[Any]], fate: str) -> set[asyncio.Task[Any]]:
+        """Wait for listeners' tasks, for `close_timeout_s` at most; those that have not ended, which is logged."""
+        if not tasks:
+            return tasks
+        _done, late = await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
+        if late:
+            log.warning(
+                "%d listeners of group %s still run after %g s and are %s; their messages come again",
+                len(late), self._config.group, self._config.close_timeout_s, fate,
+            )  # fmt: skip
+        return late
 
     # ------------------------------------------------------------ for the member
 

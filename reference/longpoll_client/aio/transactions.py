@@ -18,7 +18,7 @@ from longpoll_client.aio.producer import AsyncProducer
 from longpoll_client.checks import check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
-from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.greeting import HEARTBEAT_S
@@ -81,6 +81,7 @@ class AsyncTransactionProducer:
         self._reach = LoopReach(self._instance)
         self._greeter = AsyncGreeter(self._instance, group)
         self._lifecycle = Lifecycle(runtime, f"the producer of group {group}")
+        self._closing = Closing()
         self._checking: set[asyncio.Task[None]] = set()
         self._is_greeting = False
 
@@ -93,10 +94,15 @@ class AsyncTransactionProducer:
         await self.close()
 
     async def close(self) -> None:
-        """As `TransactionProducer.close`: it waits for checks that run, but for the one that calls this."""
-        if not self._lifecycle.end():
-            return
-        checking = [task for task in self._checking if task is not asyncio.current_task()]
+        """As `TransactionProducer.close`: it waits for checks that run, but for the one that calls this.
+
+        Cancelled, it goes on all the same, and a second one waits for it.
+        """
+        self._lifecycle.end()
+        me = asyncio.current_task()
+        await self._closing.wait(lambda: self._close([task for task in self._checking if task is not me]))
+
+    async def _close(self, checking: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*checking, return_exceptions=True)
         await self._reach.close()
         await self._greeter.leave()

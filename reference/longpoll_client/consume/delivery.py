@@ -152,8 +152,9 @@ class PullConsumer(MemberConsumer):
     def close(self) -> None:
         """Leave the group, the first time; messages returned and not committed will come again. A poll ends."""
         if self._member.lifecycle.end():
-            self._wake()
-            self._member.close()
+            with self._member.lifecycle.ending():
+                self._wake()
+                self._member.close()
 
     def _wake(self) -> None:
         """Have a poll on another thread look again."""

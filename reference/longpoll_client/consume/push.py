@@ -67,7 +67,9 @@ class PushConsumer(MemberConsumer):
     def close(self) -> None:
         """Let running listeners end, store the offsets, and leave the group; a second time nothing is done.
 
-        In a listener this returns at once, and the consumer is closed as soon as the listener has answered.
+        One that is interrupted (Ctrl-C) is gone on with by the next. In a listener this returns at once, and the
+        consumer is closed as soon as the listener has answered.
         """
         if self._member.lifecycle.end():
-            self._listening.stop(self._member.close)
+            with self._member.lifecycle.ending():
+                self._listening.stop(self._member.close)

@@ -19,7 +19,7 @@ from attrs import field, frozen
 from longpoll_client.consume.delivery import DELIVERY_CAPACITY
 from longpoll_client.messages import ReceivedMessage
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.faults import ANYTHING, KeepThread
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,6 @@ class Later:
 Answer: TypeAlias = ConsumeStatus | Later
 ANSWERS: Final = (ConsumeStatus, Later)
 """The same for `isinstance`, which need not make a union anew for each message."""
-ANYTHING: Final = (BaseException,)
-"""What a listener may raise: who exits a thread of ours, or is cancelled there, ends neither it nor the process."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Answer]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 
@@ -197,10 +195,10 @@ class Workers:
         while not self.is_stopping:
             task = self._take()
             if not self.is_stopping:
-                with KeepGoing(log, failed):
+                with KeepThread(log, failed):
                     task()
         if self._stopper is not None and self._stopper.is_current():
-            with KeepGoing(log, f"closing the consumer of group {self._group} failed"):
+            with KeepThread(log, f"closing the consumer of group {self._group} failed"):
                 self._then()
 
 

@@ -6,6 +6,8 @@ deadlines, callbacks and what the peer asks. No callback ever runs on a caller's
 Between two callers the socket is lent for a moment longer, for mostly the next one leads too, and to change what a
 poller watches costs as much as to receive. Then nobody reads: what the peer asks meanwhile waits that moment.
 
+It sleeps until its answer is there, or looks for it again and again (`awake` says which).
+
 Leaves out who may lead, and what is done with what a leader leaves (`remoting`).
 """
 
@@ -17,6 +19,7 @@ from typing import Final, TypeAlias
 from attrs import define, field
 
 from longpoll_client.errors import ClientError, ConnectionLostError
+from longpoll_client.link.awake import Awake
 from longpoll_client.link.exchange import Exchange, Output
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.frames.command import Command
@@ -64,6 +67,7 @@ class Leading:
         self.turn = runtime.lock()
         """Is held by who leads, for as long as it does, and by who closes the socket."""
         self._runtime = runtime
+        self._now_ns = runtime.monotonic_ns
         self._socket = socket
         self._watching = watching
         self._lock = lock
@@ -71,6 +75,7 @@ class Leading:
         self._output = output
         self._receive = receive
         self._poller: Poller | None = None
+        self._awake = Awake(runtime.idle_ns)
         self._left: list[Left] = []
         self._begun_count = self._seen_count = self._seen_ns = 0
         """How many have led; how many when the reader thread looked last, and when that was."""
@@ -91,7 +96,7 @@ class Leading:
                 return False
         if not self.is_lent:
             self.is_lent = True
-            self._seen_count, self._seen_ns = self._begun_count, self._runtime.monotonic_ns()
+            self._seen_count, self._seen_ns = self._begun_count, self._now_ns()
             self._watching.unregister(self._socket)
             # It is to look now and then whether the socket is still needed.
             self._watching.wake()
@@ -107,7 +112,7 @@ class Leading:
 
     def look(self) -> list[Left]:
         """What leaders have left, for the reader thread; takes the socket back if none began since the last time."""
-        now_ns = self._runtime.monotonic_ns() if self.is_lent else 0
+        now_ns = self._now_ns() if self.is_lent else 0
         if self.is_lent and now_ns - self._seen_ns >= LENT_S * 1e9:
             if self._begun_count == self._seen_count:
                 self._is_slow = self.is_led
@@ -150,16 +155,19 @@ class Leading:
         """
         with self.turn:
             assert self._poller is not None, "it has begun"
-            end_ns, left_s = self._runtime.monotonic_ns() + wait_ns(most_s), most_s
+            begun_ns = now_ns = self._now_ns()
+            end_ns = begun_ns + wait_ns(most_s)
+            asleep_ns = min(begun_ns + self._awake.awake_ns, end_ns)
             left = Left()
             answer: Command | None = None
             try:
-                while not (left.commands or left.failure or self._has_to_leave(opaque)) and left_s > 0.0:
-                    if self._poller.poll(min(left_s, SLEEP_S_MAX)):
+                while not (left.commands or left.failure or self._has_to_leave(opaque)) and now_ns < end_ns:
+                    sleep_s = 0.0 if now_ns < asleep_ns else min((end_ns - now_ns) / 1e9, SLEEP_S_MAX)
+                    if self._poller.poll(sleep_s):
                         left.failure = self._interrupted
                         left.commands, left.failure = self._receive()
-                    else:
-                        left_s = (end_ns - self._runtime.monotonic_ns()) / 1e9
+                    now_ns = self._now_ns()
+                self._awake.ended(now_ns, now_ns - begun_ns)
             finally:
                 answer = self._leave(left, opaque)
             return answer

@@ -16,7 +16,7 @@ from typing import Final
 from attrs import define, evolve, field, frozen
 
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError
-from longpoll_protocol.bodies import MessageQueue, TopicRouteData
+from longpoll_protocol.bodies import BrokerData, MessageQueue, TopicRouteData
 from longpoll_protocol.codes import Permission, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
@@ -185,7 +185,8 @@ def _route_data(topic: str, answer: Command) -> TopicRouteData:
 
 def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, learned_ns: int) -> Route:
     """Turn a name server's answer into queues; those of a broker without a master can be pulled alone."""
-    by_id = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas if broker.broker_addrs}
+    by_id = {broker.broker_name: _reachable(topic, broker) for broker in data.broker_datas}
+    by_id = {name: addresses_of for name, addresses_of in by_id.items() if addresses_of}
     addresses = {name: addresses_of[min(addresses_of)] for name, addresses_of in by_id.items()}
     counts: Sequence[tuple[str, int, int, int]] = [
         (queue.broker_name, queue.perm, queue.read_queue_nums, queue.write_queue_nums)
@@ -208,3 +209,16 @@ def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, le
         for queue in queues(name, writes)
     ]
     return Route(topic, tuple(sorted(readable)), tuple(sorted(writable)), addresses, learned_ns, by_id)
+
+
+def _reachable(topic: str, broker: BrokerData) -> dict[int, str]:
+    """The addresses of a broker, by its id, that are some; the others are told of, and are no reason to fail."""
+    found = {}
+    for broker_id, address in broker.broker_addrs.items():
+        try:
+            split_address(address)
+        except ConfigError as error:
+            log.warning("the route of topic %s leads nowhere at broker %s: %s", topic, broker.broker_name[:140], error)
+        else:
+            found[broker_id] = address
+    return found

@@ -5,14 +5,17 @@ Leaves out what is waited for.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.faults import ANYTHING, KeepThread
 from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
 
 WAIT_COUNT_MAX: Final = 32
 """Most waits at the same time; one more begins when one of these has ended."""
@@ -100,12 +103,13 @@ class SharedWaits:
                 outcome = work()
             except LongpollError as error:
                 outcome = error
-            except FAULTS as error:
+            except ANYTHING as error:
                 outcome = ClientError(f"waiting for {' '.join(key)} failed: {error!r}")
             with self._lock:
                 waiting = self._waiting.pop(key, [])
             for tell in waiting:
-                tell(outcome)
+                with KeepThread(log, f"who waited for {' '.join(key)} failed at its outcome"):
+                    tell(outcome)
 
     def _take(self, number: int) -> tuple[Key, Callable[[], object]] | None:
         with self._lock:

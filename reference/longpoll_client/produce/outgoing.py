@@ -170,7 +170,8 @@ def single_parcel(
     if marks:
         message = replace(message, properties={**message.properties, **marks})
     text = message.property_text(msg_id)
-    body, flag = packing.packed(message.body)
+    # Of bytes it is no copy. What could change until it is sent is copied: it is sent as it is now.
+    body, flag = packing.packed(bytes(message.body))
     return Parcel(group, topic, code, text, body, (msg_id,), born_ms, flag)
 
 
@@ -194,7 +195,7 @@ def batch_parcel(
         if message.delay_level:
             raise ConfigError("a message of a batch cannot be delayed: send it by itself")
     body = encode_batch(
-        BatchMessage(message.body, message.property_text(msg_id))
+        BatchMessage(bytes(message.body), message.property_text(msg_id))
         for message, msg_id in zip(messages, msg_ids, strict=True)
     )
     check_message(topic, body, {})

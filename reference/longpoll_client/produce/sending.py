@@ -95,12 +95,14 @@ class ManySends:
 
     def _tell(self, sending: _Sending, outcome: SendResult | LongpollError) -> None:
         """Tell the hooks and the caller; what that raises harms nobody else."""
-        self._ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
-        # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
         try:
-            sending.told(outcome)
-        except FAULTS:
-            log.exception("the callback of a send failed")
+            self._ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
+        finally:
+            # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
+            try:
+                sending.told(outcome)
+            except FAULTS:
+                log.exception("the callback of a send failed")
 
     def _try(self, sending: _Sending) -> None:
         """Ask one broker; raises what the send has failed with, unless it is told later."""

@@ -163,9 +163,10 @@ class TransactionProducer(Closeable):
         """
         if not self._lifecycle.end():
             return
-        self._timer.close()
-        self._greeter.leave()
-        self._producer.close()
+        with self._lifecycle.ending():
+            self._timer.close()
+            self._greeter.leave()
+            self._producer.close()
 
     def metrics(self) -> SendMetrics:
         """What was sent so far, prepared; how transactions ended is not in it."""

@@ -1,0 +1,74 @@
+"""A process whose main thread is interrupted (Ctrl-C) at thousands of random moments while it uses a client.
+
+    python -m model_tests.client.interrupted send|poll NAME_SERVER TOPIC SEED
+
+Prints one line of JSON: how often it was interrupted, and what the client still does afterwards. Its caller ends it
+when it hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final
+
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_runtime.real import RealRuntime
+
+LASTS_S: Final = 2.0
+WITHIN_S: Final = 1.2e-3
+"""A send takes less, mostly."""
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """As Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def interrupted(work: Callable[[], object], chance: random.Random) -> int:
+    """Do the work again and again, interrupted each time; how often it was."""
+    count, end_s = 0, time.monotonic() + LASTS_S
+    while time.monotonic() < end_s:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, WITHIN_S))
+            for _number in range(4):
+                work()
+        except KeyboardInterrupt:
+            count += 1
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            count += 1
+    return count
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be interrupted, and say what came of it."""
+    what, name_server, topic, seed = arguments
+    signal.signal(signal.SIGALRM, interrupt)
+    chance = random.Random(int(seed))
+    with Producer(RealRuntime(), name_server) as producer:
+        producer.send(topic, b"first")
+        if what == "send":
+            count = interrupted(lambda: producer.send(topic, b"again", timeout_s=2.0), chance)
+            after = producer.send(topic, b"last").queue.topic
+        else:
+            config = ConsumerConfig("interrupted", start_at=StartAt.FIRST)
+            with PullConsumer(RealRuntime(), name_server, config) as consumer:
+                consumer.subscribe(topic)
+                consumer.start()
+                count = interrupted(lambda: consumer.poll(0.0005), chance)
+                producer.send(topic, b"last")
+                after = ""
+                while after != "last":
+                    after = next((message.body.decode() for message in consumer.poll(10.0)), "nothing came")
+    sys.stdout.write(json.dumps({"interrupted": count, "after": after}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
