@@ -1,7 +1,9 @@
-"""When queues and checkpoint are made durable: by time, and by how much has come."""
+"""When queues and checkpoint are made durable: by time, and by how much has come; and what goes on meanwhile."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,8 @@ class Rounds:
         self.log_end = self.flushed_end = 0
         self.round = 0
         self.flushed_in: list[int] = []
+        self.fails: set[int] = set()
+        """The rounds in which queues cannot be flushed."""
 
     def wait(self, _timeout_s: float) -> bool:
         """Begin the next round; true when there are no more."""
@@ -32,9 +36,16 @@ class Rounds:
         """All of the log."""
         self.flushed_end = self.log_end
 
-    def flush_queues(self) -> None:
+    def is_set(self) -> bool:
+        """Nobody stops between two turns."""
+        return False
+
+    def flush_queues_in_turns(self) -> Iterator[None]:
         """Note it."""
         self.flushed_in.append(self.round)
+        if self.round in self.fails:
+            raise OSError(errno.EIO, "the disk failed")
+        yield
 
     def index(self, _count: int) -> bool:
         """Nothing is left to do."""
@@ -51,9 +62,23 @@ class Rounds:
 )
 def test_queues_are_flushed_now_and_then_and_when_much_has_come(growths: list[int], flushed_in: list[int]) -> None:
     """So little has to be read again after a crash, however fast messages come."""
-    rounds: Any = Rounds(growths)
-    tables: Any = SimpleNamespace(save=lambda: None)
-    service = FlushService(RealRuntime(), rounds, tables, 500, {})
-    service._stop = rounds
-    service._run()
+    rounds = Rounds(growths)
+    run(rounds)
     assert rounds.flushed_in == flushed_in
+
+
+def test_queues_that_could_not_be_flushed_are_tried_again_though_nothing_comes() -> None:
+    """With the next turn of all queues, and not twice a second though there is much to do."""
+    rounds = Rounds([QUEUES_SIZE, QUEUES_SIZE] + [0] * 3 * QUEUES_EVERY)
+    rounds.fails = {1, QUEUES_EVERY}
+    run(rounds)
+    assert rounds.flushed_in == [1, QUEUES_EVERY, 2 * QUEUES_EVERY]
+
+
+def run(rounds: Rounds) -> None:
+    """All the rounds of a flush service with this store."""
+    store: Any = rounds
+    tables: Any = SimpleNamespace(save=lambda: None)
+    service = FlushService(RealRuntime(), store, tables, 500, {})
+    service._stop = store
+    service._run()

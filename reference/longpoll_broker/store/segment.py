@@ -150,7 +150,10 @@ class Segment:
         return True
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable; of a file with `maps` all to its end. Raises OSError."""
+        """Make bytes [start, stop) durable; of a file with `maps` all to its end. Raises OSError.
+
+        One that was removed meanwhile need not be.
+        """
         if self._maps is not None:
             # What was written before `is_dirty` is taken back has to be durable, and there may be more than was told.
             stop = self.size
@@ -158,6 +161,8 @@ class Segment:
         try:
             self.mapped.sync(start, stop)
         except OSError:
+            if self.is_gone:
+                return
             self.is_dirty = True
             raise
 

@@ -49,21 +49,41 @@ class FlushService(ServiceThread):
 
     def _run(self) -> None:
         rounds = 0
-        flushed_queues_end = self.store.log_end
+        flushed_end, is_late = self.store.log_end, False
         while not self._stop.wait(self.period_ms / 1000):
             rounds += 1
-            for what, do in self.each_round.items():
-                with KeepGoing(log, f"{what}: this round was cut short; trying again"):
-                    do()
-            self._save()
-            with KeepGoing(log, "the store could not be made durable; trying again"):
-                if self.store.flushed_end < self.store.log_end:
-                    self.store.flush()
-                grown = self.store.log_end - flushed_queues_end
-                if grown >= QUEUES_SIZE or (grown and rounds % QUEUES_EVERY == 0):
-                    flushed_queues_end = self.store.log_end
-                    self.store.flush_queues()
-            self._index()
+            self._round()
+            log_end = self.store.log_end
+            grown = log_end - flushed_end
+            if (grown >= QUEUES_SIZE and not is_late) or ((grown or is_late) and rounds % QUEUES_EVERY == 0):
+                flushed_end, is_late = log_end, True
+                with KeepGoing(log, "the queues could not be made durable; trying again"):
+                    self._flush_queues()
+                    is_late = False
+
+    def _round(self) -> None:
+        for what, do in self.each_round.items():
+            with KeepGoing(log, f"{what}: this round was cut short; trying again"):
+                do()
+        self._save()
+        with KeepGoing(log, "the store could not be made durable; trying again"):
+            if self.store.flushed_end < self.store.log_end:
+                self.store.flush()
+        self._index()
+
+    def _flush_queues(self) -> None:
+        """Make queues durable, with a round whenever one is due: tens of thousands of them take minutes."""
+        due_ns = self._next_due_ns()
+        for _ in self.store.flush_queues_in_turns():
+            if self._stop.is_set():
+                # Closing the store does the rest.
+                return
+            if self.runtime.monotonic_ns() >= due_ns:
+                self._round()
+                due_ns = self._next_due_ns()
+
+    def _next_due_ns(self) -> int:
+        return self.runtime.monotonic_ns() + self.period_ms * 1_000_000
 
     def _index(self) -> None:
         """Index what has become visible; queries by key find it from now on without waiting."""

@@ -50,6 +50,9 @@ OPERATIONS: Final = {
 """What can be done to a store, and how often; a seed leaves out about a third."""
 ORDERS: Final[tuple[Order, ...]] = ("none", "directory", "all")
 ALWAYS: Final = frozenset({"put", "dispatch", "flush"})
+BETWEEN: Final = ("put", "dispatch", "flush", "index", "delete", "write_back")
+"""What others may do while queues are made durable."""
+BETWEEN_CHANCE: Final = 0.2
 
 
 class Ended(BaseException):
@@ -322,7 +325,12 @@ class SimulatedStore:
         self.model.durable_end = self.store.flush()
 
     def _do_flush_queues(self) -> None:
-        self.store.flush_queues()
+        """Queue by queue; others have their turn between two, and what they do is part of the story."""
+        for _ in self.store.flush_queues_in_turns(1):
+            if self.chance.random() < BETWEEN_CHANCE:
+                operation = self.chance.choice(BETWEEN)
+                self._tell(f"  {operation} between two queues")
+                getattr(self, f"_do_{operation}")()
 
     def _do_index(self) -> None:
         self.store.index(self.chance.randrange(1, 9))
