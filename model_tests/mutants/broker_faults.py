@@ -300,8 +300,8 @@ FAULTS: Final = (
     Fault(
         "a record goes whose unit no disk has",
         f"{STORE}/message_store.py",
-        "        self.flush_queues()\n        with self._flush_lock",
-        "        with self._flush_lock",
+        "        self.flush_queues()\n        with self._queues_lock",
+        "        with self._queues_lock",
         f"{TESTS}/store/test_unsynced.py::test_a_queue_keeps_its_end_when_its_records_expire",
     ),
     Fault(

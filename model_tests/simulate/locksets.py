@@ -253,7 +253,7 @@ def _name_leaving(watch: Watch, store: Any) -> None:
     """Nothing is put into these queues any more: who removes them is alone with them."""
     for topic in store._table.leaving.values():
         for queue in topic.queues.values():
-            watch.name(queue.segments, store._flush_lock)
+            watch.name(queue.segments, store._deletion_lock)
 
 
 def _watch_store(watch: Watch) -> None:
@@ -267,11 +267,11 @@ def _watch_store(watch: Watch) -> None:
         watch.name(store._table, store._append_lock)
         watch.name(store._log.segments, store._append_lock)
         watch.name(store._log, store._flush_lock)
-        watch.name(store._deletions, store._flush_lock)
+        watch.name(store._deletions, store._deletion_lock)
 
     def name_queues(store: Any) -> None:
         for queue in store._table.all():
-            watch.name(queue, store._flush_lock)
+            watch.name(queue, store._queues_lock)
             watch.name(queue.segments, store._dispatch_lock)
 
     def by_segments(files: Any) -> object:

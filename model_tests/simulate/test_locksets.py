@@ -40,9 +40,9 @@ def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("name", ["_append_lock", "_dispatch_lock", "_flush_lock"])
+@pytest.mark.parametrize("name", ["_append_lock", "_dispatch_lock", "_flush_lock", "_queues_lock", "_deletion_lock"])
 def test_planted_a_store_without_a_lock_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its three."""
+    """Each of its five."""
     honest = MessageStore.__init__
 
     def unlocked(store: MessageStore, *words: Any) -> None:

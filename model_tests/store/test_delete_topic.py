@@ -263,9 +263,9 @@ def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
     ("owner", "step", "held"),
     [
         (QueueTable, "leave", ("_dispatch_lock", "_append_lock")),
-        (Deletions, "add", ("_flush_lock",)),
-        (Dispatcher, "unlist", ("_flush_lock", "_dispatch_lock", "_append_lock")),
-        (QueueTable, "remove_left", ("_flush_lock", "_append_lock")),
+        (Deletions, "add", ("_deletion_lock",)),
+        (Dispatcher, "unlist", ("_deletion_lock", "_dispatch_lock", "_append_lock")),
+        (QueueTable, "remove_left", ("_deletion_lock", "_append_lock")),
     ],
 )
 def test_nobody_else_is_at_work_while_a_topic_goes(

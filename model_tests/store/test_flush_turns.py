@@ -23,6 +23,7 @@ from longpoll_runtime.real import RealRuntime
 
 QUEUE_COUNT = 5
 PATIENCE_S = 20.0
+LOCKS = ("_queues_lock", "_deletion_lock", "_flush_lock", "_dispatch_lock", "_append_lock")
 PLANTED_S = 0.3
 """As long as a planted fault is waited for: it would keep us waiting for ever."""
 
@@ -198,6 +199,46 @@ def test_what_was_not_gone_on_with_promises_nothing(tmp_path: pathlib.Path) -> N
     later = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
     assert list(turns) == []
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == later.durable_offset > 0
+    store.close()
+
+
+def held_while(store: MessageStore, patch: pytest.MonkeyPatch, owner: object, step: str, work: Any) -> set[str]:
+    """The locks of a store that are held at every call of a step."""
+    held: list[set[str]] = []
+    honest = getattr(owner, step)
+
+    def watched(*args: object) -> object:
+        now = set()
+        for name in LOCKS:
+            lock = getattr(store, name)
+            if lock.acquire(blocking=False):
+                lock.release()
+            else:
+                now.add(name)
+        held.append(now)
+        return honest(*args)
+
+    with patch.context() as watching:
+        watching.setattr(owner, step, watched)
+        work(store)
+    return set.intersection(*held)
+
+
+@pytest.mark.parametrize(
+    ("owner_step", "work", "held"),
+    [
+        ((QueueTable, "all"), MessageStore.flush_queues, {"_dispatch_lock"}),
+        ((ConsumeQueue, "flush"), MessageStore.flush_queues, {"_queues_lock"}),
+        ((RealFiles, "write_atomic"), MessageStore.flush_queues, {"_queues_lock"}),
+        ((ConsumeQueue, "remove_before"), expire, {"_queues_lock", "_deletion_lock", "_dispatch_lock"}),
+    ],
+)
+def test_each_step_has_the_locks_that_it_needs_and_no_more(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner_step: tuple[object, str], work: Any, held: set[str]
+) -> None:
+    """No topic leaves while queues are listed; a queue is synced, and a checkpoint written, by one thread at a time."""
+    store = queues_of(tmp_path)
+    assert held_while(store, monkeypatch, *owner_step, work) == held
     store.close()
 
 

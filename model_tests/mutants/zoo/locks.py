@@ -202,10 +202,9 @@ LOCKS: Final = (
     ),
     _lock(
         "lock-finish-deletion",
-        "Two deletions of one topic end at once, or one beside a flush of all queues: files are flushed that are gone, "
-        "or the second finds nothing to end.",
+        "Two deletions of one topic end at once: the second finds nothing to end, or ends what the first is still at.",
         MESSAGE_STORE,
-        "        with self._flush_lock:\n            if topic not in table.leaving:\n",
+        "        with self._deletion_lock:\n            if topic not in table.leaving:\n",
         "        if True:\n            if topic not in table.leaving:\n",
         units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
     ),
@@ -222,19 +221,53 @@ LOCKS: Final = (
         "The log's oldest files go while a producer appends the next one: that one is forgotten with them, and what "
         "stands in it cannot be read.",
         MESSAGE_STORE,
-        "        with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
-        "            count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
-        "        if True:\n            count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
+        "            with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
+        "                count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
+        "            if True:\n                count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
         units=("store/test_store_door.py", "store/test_retention.py"),
     ),
     _lock(
         "lock-flush-queues",
-        "Two threads make the queues durable at once, or one beside the log: the checkpoint forgets what the other "
-        "wrote into it, and a recovery walks a log that needs no walk.",
+        "Two threads make the queues durable at once: one says that a queue is while the other has not done it.",
         MESSAGE_STORE,
-        "        with self._flush_lock:\n            store_ms, dispatched_ms, shown_offset",
-        "        if True:\n            store_ms, dispatched_ms, shown_offset",
+        "            with self._queues_lock:\n                for queue in queues[start : start + a_turn]:\n",
+        "            if True:\n                for queue in queues[start : start + a_turn]:\n",
         units=("store/test_message_store.py", "store/test_store_door.py"),
+    ),
+    _lock(
+        "lock-queues-listed",
+        "Which queues there are is asked while a topic begins to leave, or stays after all: for a moment it is in "
+        "neither table, its queues are not made durable, and the checkpoint says that they are.",
+        MESSAGE_STORE,
+        "        with self._dispatch_lock:\n            # While no topic begins to leave",
+        "        if True:\n            # While no topic begins to leave",
+        units=("store/test_flush_turns.py",),
+    ),
+    _lock(
+        "lock-checkpoint",
+        "Two threads write the checkpoint at once: it forgets what the other wrote into it, and a recovery walks a log "
+        "that needs no walk.",
+        MESSAGE_STORE,
+        "        with self._queues_lock:\n            known = self._checkpoint\n",
+        "        if True:\n            known = self._checkpoint\n",
+        units=("store/test_flush_turns.py",),
+    ),
+    _lock(
+        "lock-expired-queues",
+        "Queues forget their oldest files while somebody syncs them, or while their topic is deleted: what is removed "
+        "twice is an error, and the rest of the queues keeps what the log has no longer.",
+        MESSAGE_STORE,
+        "        with self._queues_lock, self._deletion_lock:\n            with self._flush_lock",
+        "        if True:\n            with self._flush_lock",
+        units=("store/test_flush_turns.py",),
+    ),
+    _lock(
+        "lock-trim",
+        "A queue forgets its oldest files while the dispatcher gives it a new one: that one is forgotten with them.",
+        MESSAGE_STORE,
+        "                with self._dispatch_lock:\n                    for queue in queues[start",
+        "                if True:\n                    for queue in queues[start",
+        units=("store/test_flush_turns.py",),
     ),
     _lock(
         "lock-dispatch",
