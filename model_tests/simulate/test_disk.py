@@ -391,6 +391,7 @@ CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
     "rename": lambda files, _mapped, _file: files.write_atomic("/d/f", b"x"),
     "append": lambda files, _mapped, _file: files.open_append("/d/g"),
     "size": lambda files, _mapped, _file: files.size("/d/f"),
+    "identity": lambda files, _mapped, _file: files.identity("/d/f"),
     "list": lambda files, _mapped, _file: files.list("/d"),
     "make_directory": lambda files, _mapped, _file: files.make_directory("/d/sub"),
     "sync_directory": lambda files, _mapped, _file: files.sync_directory("/d"),

@@ -146,7 +146,7 @@ def test_planted_a_lock_that_both_take_is_seen(
     """Where this work holds the lock of the log's syncs no send is kept before it ends."""
     store = queues_of(tmp_path)
     store._queues_lock = store._deletion_lock = lock = threading.RLock()
-    store._flush_lock = lock  # type: ignore[assignment]
+    store._flush_lock = lock
     sender = Sender(store, PLANTED_S)
     slow(monkeypatch, sender)
     work(store)

@@ -287,6 +287,10 @@ def test_a_path_that_is_not_absolute_begins_where_the_process_stands(
             """Map a file within."""
             return super().map(f"{tmp_path}/{path}", size, writable=writable, create=create)
 
+        def identity(self, path: str) -> int:
+            """Of a file within."""
+            return super().identity(f"{tmp_path}/{path}")
+
     segments = SegmentList(Within(), directory, SIZE)
     segments.append(0)
     segments.flush(0, SIZE)

@@ -40,6 +40,7 @@ class World:
             self.disk.make_directory("/data")
             self.disk.root.sync(self.disk.number)
         self.fails = list(fails)
+        self.code = errno.EMFILE
         self.runtime = StoreRuntime()
         self.files = SimulatedFiles(self.disk, before=self._before, used_ratio=lambda: FULL)
         self.runtime.simulated = self.files
@@ -48,12 +49,12 @@ class World:
     def _before(self, operation: str, path: str) -> None:
         if self.fails and self.fails[0][0] == operation and self.fails[0][1] in path:
             self.fails.pop()
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            raise OSError(self.code, os.strerror(self.code), path)
 
     def failing(self, operation: str, path: str, call: Callable[[], object]) -> None:
         """Do something of which the first such call fails."""
         self.fails = [(operation, path)]
-        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        with pytest.raises(OSError, match=os.strerror(self.code)):
             call()
         assert self.fails == []
 

@@ -7,16 +7,20 @@ import pathlib
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.store.test_maps import mapped_count
 from msgspec import structs
 from typing_extensions import Buffer
 
 from longpoll.cli import main
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import verify
+from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival, MessageToStore
@@ -24,7 +28,7 @@ from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.testing.plain.plain_store import read_log
 from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_runtime.files import RealFiles
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 LOG = f"commitlog/{2048:020d}"
 QUEUE = f"consumequeue/Orders/1/{0:020d}"
@@ -199,6 +203,67 @@ def test_a_delayed_message_is_due_whole_seconds_after_it_was_stored(
     path.write_bytes(content)
     verdict = verify.verify(RealFiles(), str(tmp_path))
     assert verdict.is_damaged != is_sound, verdict.problems
+
+
+def verdict_with(directory: pathlib.Path, maps_max: int) -> tuple[verify.Verdict, int]:
+    """What verify says with so many maps, and the most that it had at a time, by what the kernel says."""
+    seen: list[int] = []
+    map_file = RealFiles.map
+
+    def counted(files: RealFiles, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
+        mapped = map_file(files, path, size, writable=writable, create=create)
+        seen.append(mapped_count(directory))
+        return mapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RealFiles, "map", counted)
+        store = StoreDirectory(RealFiles(), str(directory), maps_max)
+        with closing(store):
+            found = verify._Verifier(store, lambda _size: None).run()
+    return found, max(seen)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_store_may_have_more_files_than_maps(sound: pathlib.Path, tmp_path: pathlib.Path, is_damaged: bool) -> None:
+    """Each is mapped when it is looked at, and the verdict is the same with two maps at a time as with all."""
+    directory = tmp_path / "store"
+    shutil.copytree(sound, directory)
+    if is_damaged:
+        damaged(sound, directory, QUEUE, flip(7))
+    many, most = verdict_with(directory, 1024)
+    few, least = verdict_with(directory, 2)
+    assert (few.problems, few.queues, few.messages) == (many.problems, many.queues, many.messages)
+    assert bool(few.problems) is is_damaged
+    # One is made before another goes, and who walks the log has a view of its file.
+    assert least <= 4
+    assert most > 4
+
+
+def test_planted_a_verifier_that_keeps_its_maps_is_seen(sound: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has as many maps as there are files."""
+
+    class Keeping(dict[str, object]):
+        def __delitem__(self, key: str) -> None:
+            """Keep it."""
+
+    honest = StoreDirectory.__init__
+
+    def keeping(self: StoreDirectory, files: RealFiles, directory: str, maps_max: int) -> None:
+        honest(self, files, directory, 1 << 30)
+        self._maps = Keeping(self._maps)  # type: ignore[assignment]
+        self._maps_max = maps_max
+
+    monkeypatch.setattr(StoreDirectory, "__init__", keeping)
+    assert verdict_with(sound, 2)[1] > 4
+
+
+def test_a_file_that_goes_while_it_is_verified_is_one_sentence(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """It names the file; nothing is passed over."""
+    shutil.copytree(sound, tmp_path / "store")
+    found = StoreDirectory(RealFiles(), str(tmp_path / "store"), 1)
+    (tmp_path / "store" / QUEUE).unlink()
+    with pytest.raises(StoreUserError, match=f"{QUEUE} cannot be read"):
+        verify._Verifier(found, lambda _size: None).run()
 
 
 def test_exit_codes_and_shape(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:

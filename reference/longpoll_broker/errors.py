@@ -26,5 +26,9 @@ class TopicLeavingError(StoreError, OSError):
     """Something was put into a topic that is being deleted at this moment; it can be put there soon after."""
 
 
+class SyncFailedError(StoreError, OSError):
+    """A sync failed before, and a later one would not say what the disk lacks; opening the store writes it anew."""
+
+
 class StoreDamageError(StoreError):
     """Bytes in a store file are not what they must be: names file, offset, found and expected."""

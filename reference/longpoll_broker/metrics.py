@@ -1,13 +1,14 @@
 """What a broker tells Prometheus: connections, requests, held pulls, how far the log is, and groups that lag.
 
-Everything is read when it is asked for; serving costs one count a request. Leaves out HTTP, which the program that
-starts the broker has (`longpoll serve --metrics`).
+Beside it `/health` says whether the disk keeps what is stored, for whoever starts brokers again that are not well.
+Everything is read when it is asked for; serving costs one count a request. Leaves out serving HTTP, which the program
+that starts the broker does (`longpoll serve --metrics`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from attrs import define
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,9 +17,28 @@ from prometheus_client.registry import Collector
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.io.request_counts import NAMES
 from longpoll_broker.service.io.totals import Reached
+from longpoll_broker.store.message_store import PARTS
 
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+"""An application of WSGI (PEP 3333)."""
+HEALTH: Final = "/health"
 LAG_COUNT_MAX: Final = 10_000
 """Most pairs of a group and a topic that are told of: each is a time series, and clients make groups."""
+
+
+def with_health(metrics: App, broker: Broker) -> App:
+    """The HTTP application that tells metrics, and at `/health` 200, or 503 and what the disk does not keep."""
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != HEALTH:
+            return metrics(environ, start_response)
+        troubles = broker.store.troubles
+        text = "".join(f"{part}: {why}\n" for part, why in sorted(troubles.items())) or "ok\n"
+        status = "503 Service Unavailable" if troubles else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
+        return [text.encode("utf-8", "backslashreplace")]
+
+    return app
 
 
 @define(eq=False)
@@ -37,6 +57,7 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily("longpoll_groups", "Consumer groups.", len(broker.groups.by_name))
         yield self._requests()
         yield self._log()
+        yield self._troubles()
         yield from self._copies()
         yield self._lag()
 
@@ -67,6 +88,15 @@ class BrokerCollector(Collector):
         found.add_metric(["appended"], store.log_end)
         found.add_metric(["flushed"], store.flushed_end)
         found.add_metric(["visible"], store.dispatched_end)
+        return found
+
+    def _troubles(self) -> Metric:
+        troubles = self.broker.store.troubles
+        found = GaugeMetricFamily(
+            "longpoll_store_trouble", "Whether a part of the store could not be made durable.", labels=["part"]
+        )
+        for part in PARTS:
+            found.add_metric([part], int(part in troubles))
         return found
 
     def _copies(self) -> Iterator[Metric]:

@@ -73,6 +73,11 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
     return (view if writable else view.toreadonly()), address
 
 
+def _identity(found: os.stat_result) -> int:
+    """A file by its number on its disk, and that disk's."""
+    return found.st_dev << 64 | found.st_ino
+
+
 class RealMappedFile:
     """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released.
 
@@ -81,6 +86,7 @@ class RealMappedFile:
 
     def __init__(self, path: str, size: int, *, writable: bool, descriptor: int) -> None:
         self._path = path
+        self.identity = _identity(os.fstat(descriptor))
         self._writable = writable
         # A file of no bytes cannot be mapped, but a truncated store may hold one, and reading it must not fail.
         self.view, self._address = memoryview(b""), 0
@@ -151,6 +157,14 @@ class RealMappedFile:
         if _LIBC.msync(self._address + page_start, stop - page_start, _MS_SYNC) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), self._path)
+
+    def write_anew(self, start: int, stop: int) -> None:
+        """Have the next sync write bytes [start, stop) again: a byte of each page, but of pages of zeros, is stored."""
+        view = self.view
+        for at in range(start - start % mmap.PAGESIZE, stop, mmap.PAGESIZE):
+            page = bytes(view[at : at + mmap.PAGESIZE])
+            if page.count(0) < len(page):
+                view[at] = page[0]
 
     def close(self) -> None:
         """Release the view; the memory goes when the last slice of it is gone."""
@@ -269,6 +283,10 @@ class RealFiles:
     def size(self, path: str) -> int:
         """Length in bytes."""
         return os.stat(path).st_size
+
+    def identity(self, path: str) -> int:
+        """The file's number on its disk, and that disk's."""
+        return _identity(os.stat(path))
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty when it is not there."""

@@ -129,7 +129,22 @@ class MappedFile(Protocol):
         ...
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable (msync); returns when they are."""
+        """Make bytes [start, stop) durable (msync); returns when they are.
+
+        After one that failed the system may take what it could not write for written, and the next sync says nothing.
+        """
+        ...
+
+    def write_anew(self, start: int, stop: int) -> None:
+        """Have the next sync write bytes [start, stop), whether or not the system takes them for written already.
+
+        Pages of zeros are left out: they may be holes, and a full disk has no room for one.
+        """
+        ...
+
+    @property
+    def identity(self) -> int:
+        """Which file this is; `Files.identity` says whether its path still leads to it."""
         ...
 
     def close(self) -> None:
@@ -169,6 +184,10 @@ class Files(Protocol):
 
     def size(self, path: str) -> int:
         """Length in bytes; raises FileNotFoundError."""
+        ...
+
+    def identity(self, path: str) -> int:
+        """A number of the file to which the path leads now: no other file has it while one has; FileNotFoundError."""
         ...
 
     def list(self, path: str) -> list[str]:

@@ -240,6 +240,13 @@ class Disk:
             if choose.random() < 0.5:
                 self.file(path).write_back(choose)
 
+    def evict(self, choose: random.Random) -> bool:
+        """Have the system read again what a sync could not write and it takes for written; whether any is another now.
+
+        Nobody may be at work on it.
+        """
+        return sum(self.file(path).evict(choose) for path in self.paths()) > 0
+
     def rot(self, choose: random.Random, path: str, count: int) -> list[int]:
         """Turn bits of a file round, `count` times, on the disk and for everyone who reads it; at which bytes."""
         file = self.file(path)

@@ -35,13 +35,15 @@ class FileBytes:
     """One file, whatever its names. Invariant: `_durable[n]` is page n as last synced, and zeros where there is none.
 
     `lengths` are the numbers and results of the changes of length since the last sync, the first being what is durable.
-    `appended` says that bytes came at the end since then: then any length in between may be found.
+    `_lost` are pages, as they were, that the disk did not take in a sync that failed: the system takes them for written
+    until they change. `appended` says that bytes came at the end since then: then any length in between may be found.
     """
 
     __slots__ = (
         "__weakref__",
         "_descriptor",
         "_durable",
+        "_lost",
         "appended",
         "changed_ms",
         "lengths",
@@ -53,6 +55,7 @@ class FileBytes:
     def __init__(self, size: int, changed_ms: int) -> None:
         self._descriptor = -1
         self._durable: dict[int, bytes] = {}
+        self._lost: dict[int, bytes] = {}
         self.memory: bytearray | mmap.mmap = self._zeros(size)
         self.lengths: list[tuple[int, int]] = [(0, 0)]
         self.appended = False
@@ -113,11 +116,41 @@ class FileBytes:
         durable, changed = self._durable, False
         for page in self._candidates(start, stop):
             live = self._live(page)
-            if durable.get(page) != live:
+            if durable.get(page) != live and not self._is_lost(page, live):
                 durable[page] = live
                 changed = True
         self.lengths = [(0, self.size)]
         self.appended = False
+        return changed
+
+    def _is_lost(self, page: int, live: bytes) -> bool:
+        """Whether the system takes a page for written that is not; one that was changed since is no more."""
+        lost = self._lost.get(page)
+        if lost is not None and lost != live:
+            del self._lost[page]
+        return lost == live
+
+    def lose(self, start: int, stop: int) -> None:
+        """Have a sync of bytes [start, stop) fail as on Linux: what the disk did not take counts as written."""
+        for page in self._candidates(start, stop):
+            live = self._live(page)
+            if live != self._old(page, len(live)):
+                self._lost[page] = live
+
+    def write_anew(self, start: int, stop: int) -> None:
+        """Have the next sync write bytes [start, stop) again."""
+        for page in range(start // PAGE_SIZE, -(-stop // PAGE_SIZE)):
+            self._lost.pop(page, None)
+
+    def evict(self, choose: random.Random) -> bool:
+        """Have the system forget some pages that it takes for written, and read them again; whether any is another."""
+        changed = False
+        for page, lost in sorted(self._lost.items()):
+            if self._is_lost(page, self._live(page)) and choose.random() < 0.5:
+                old = self._old(page, len(lost))
+                self.memory[page * PAGE_SIZE : page * PAGE_SIZE + len(old)] = old
+                del self._lost[page]
+                changed = True
         return changed
 
     def sync_all(self) -> None:
@@ -178,8 +211,9 @@ class FileBytes:
     def write_back(self, choose: random.Random) -> None:
         """Write some of the pages to the disk, as a kernel does whenever it likes."""
         for page in self.dirty_pages():
-            if choose.random() < 0.5:
-                self._durable[page] = self._live(page)
+            live = self._live(page)
+            if choose.random() < 0.5 and not self._is_lost(page, live):
+                self._durable[page] = live
 
     # ------------------------------------------------------------------ what is left
 
@@ -188,6 +222,7 @@ class FileBytes:
         made = FileBytes(self.size, self.changed_ms)
         made._fill({page: self._live(page) for page in self._pages_with_data(0, self.size)})
         made._durable = dict(self._durable)
+        made._lost = dict(self._lost)
         made.lengths = list(self.lengths)
         made.appended = self.appended
         made.was_mapped = self.was_mapped

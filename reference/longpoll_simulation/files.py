@@ -4,6 +4,8 @@ Every operation first tells `before` of itself: there a scheduler goes on with a
 raises the error that the operating system would. One that takes several system calls tells of each that something can
 come between or that can fail by itself.
 
+A sync of a mapped file that fails loses what it was to write, as on Linux: the next one passes over it in silence.
+
 Leaves out symbolic links, rights, partial writes and sizes of directories. A file does not grow while it is mapped.
 """
 
@@ -43,6 +45,7 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "append": _OPENING,
     "exists": _ANYWHERE,
     "size": _ANYWHERE,
+    "identity": _ANYWHERE,
     "list": _OPENING,
     "make_directory": _GROWING,
     "sync_directory": _OPENING,
@@ -126,10 +129,24 @@ class SimulatedMappedFile:
         """Make bytes [start, stop) durable, by the page."""
         assert self._writable
         assert 0 <= start <= stop <= len(self.view)
-        self._files.before("sync", self._path)
+        try:
+            self._files.before("sync", self._path)
+        except OSError:
+            self._file.lose(start, stop)
+            raise
         if self._file.sync(start, stop):
             self._file.changed_ms = self._files.now_ms()
         self._files.disk.commit()
+
+    def write_anew(self, start: int, stop: int) -> None:
+        """Have the next sync write bytes [start, stop) again."""
+        assert self._writable
+        self._file.write_anew(start, stop)
+
+    @property
+    def identity(self) -> int:
+        """Which file this is."""
+        return id(self._file)
 
     def close(self) -> None:
         """Release the view; the memory goes when the last slice of it is gone."""
@@ -290,6 +307,12 @@ class SimulatedFiles:
         path = _plain(path)
         self.before("size", path)
         return self.disk.file(path).size
+
+    def identity(self, path: str) -> int:
+        """Which file the path leads to now."""
+        path = _plain(path)
+        self.before("identity", path)
+        return id(self.disk.file(path))
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty when it is not there."""

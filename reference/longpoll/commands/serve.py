@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 import click
 from attrs import evolve
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from longpoll.addresses import address_of
 from longpoll.guard import printable
@@ -25,7 +26,7 @@ from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.metrics import BrokerCollector
+from longpoll_broker.metrics import BrokerCollector, with_health
 from longpoll_runtime import Event
 from longpoll_runtime.collector import rare_collections
 from longpoll_runtime.logs import Format, logging_to
@@ -58,7 +59,7 @@ LISTEN = "127.0.0.1:10911"
 @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
 @click.option("--tls-required", is_flag=True, help="Refuse plain connections.")
 @click.option("--tls-client-authority", type=click.Path(path_type=Path), help="PEM: who signs clients' certificates.")
-@click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus metrics there, over HTTP.")
+@click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus metrics there, and /health, over HTTP.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
@@ -95,7 +96,7 @@ def serve(
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
 
-    Exit code 0, or 3 when the disk did not take all of the history that --record asked for.
+    Exit code 0, or 3 when the disk did not take all of the history that --record asked for, or of the store.
 
     \b
     Examples:
@@ -151,7 +152,7 @@ def serve(
                 )
             except OSError as error:
                 raise UserError(f"cannot open the store {directory}: {error}; name another --store") from None
-            stack.enter_context(broker)
+            stack.enter_context(_stopping(broker, directory))
             stack.enter_context(rare_collections())
             stack.enter_context(short_turns())
             metrics_address = None if metrics is None else _tell_metrics(broker, address_of(metrics), stack)
@@ -162,6 +163,18 @@ def serve(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _stopping(broker: Broker, directory: str) -> Iterator[None]:
+    """Stop the broker behind the block; what its disk did not take is one sentence and exit code 3."""
+    try:
+        yield
+    finally:
+        try:
+            broker.stop()
+        except OSError as error:
+            fail(f"the store {directory} could not be closed: {error}; the next start recovers it", Exit.UNKNOWN)
 
 
 def _among_others(config: BrokerConfig, slave_of: str | None, register_at: str | None) -> BrokerConfig:
@@ -216,6 +229,7 @@ def _tell_metrics(broker: Broker, where: tuple[str, int], stack: ExitStack) -> s
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigError(f"metrics cannot be told at {host}:{port}: {error}; give another address") from None
+    server.set_app(with_health(make_wsgi_app(registry), broker))
     stack.callback(thread.join)
     stack.callback(server.server_close)
     stack.callback(server.shutdown)

@@ -227,8 +227,8 @@ def _opened(directory: str) -> Iterator[StoreDirectory]:
 def _progress(title: str, directory: str) -> Iterator[Any]:
     """A bar over the bytes of the directory's files, on stderr; gone when the work is done."""
     with _opened(directory) as found:
-        total = sum(len(file.view) for file in found.log)
-        total += sum(len(file.view) for queue in found.queues for file in queue.files)
+        total = sum(file.size for file in found.log)
+        total += sum(file.size for queue in found.queues for file in queue.files)
     columns = (TextColumn(title), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with progress_bar(*columns) as progress:
         task = progress.add_task(title, total=total)

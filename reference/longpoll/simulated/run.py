@@ -89,6 +89,7 @@ class Run:
     runtime: SimulatedRuntime = field(init=False)
     broker: Broker = field(init=False)
     bad_disk: BadDisk = field(init=False)
+    _troubled_ms: float = field(default=float("-inf"), init=False)
     _random: random.Random = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -97,7 +98,7 @@ class Run:
         self.account = account_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
         self.bad_disk = BadDisk(self.world, random.Random(self.plan.seed ^ 0xBAD2), self.plan.slow_ms_max)
         self.account.spent_ms = self._spent_ms
-        self.account.disk_failed_ms = lambda: self.bad_disk.last_ms
+        self.account.disk_failed_ms = self._disk_failed_ms
         self.account.is_narrow = self.plan.is_narrow and self.policy.notify == "dispatcher_poll"
         self._random = random.Random(self.plan.seed ^ 0xD15C)
 
@@ -119,6 +120,10 @@ class Run:
             self.runtime.sleep(BEHIND_CALLS_MAX * self.plan.slow_ms_max / 1e3)
         if self.bad_disk.error_count:
             self.runtime.sleep(RETRY_MS / 1e3)
+        if self.broker.store.troubles:
+            # As whoever looks after a broker does that says it is not well.
+            self.stop()
+            self._start_again()
         reader = Peer("reader", peers, connect, self.account, self.plan.topic)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
         # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
@@ -148,12 +153,16 @@ class Run:
             pass
 
     def _succeeds(self, do: Callable[[], None], what: str) -> bool:
-        """Start or stop the broker: whether it could; where its disk had an error, that leaves no thread."""
+        """Start or stop the broker: whether it could; where its disk had an error, that leaves no thread.
+
+        Nor where it had one before: after a sync that failed a store cannot be closed well.
+        """
         error_count = self.bad_disk.error_count
         try:
             do()
         except (OSError, LongpollError):
-            if error_count == self.bad_disk.error_count:
+            is_known = what == "stop" and self.broker.store.troubles
+            if error_count == self.bad_disk.error_count and not is_known:
                 raise
             left = [str(actor) for actor in self.runtime.actors if not actor.done]
             assert not left, f"a {what} that failed leaves {', '.join(left)}"
@@ -181,6 +190,12 @@ class Run:
 
     def _spent_ms(self) -> float:
         return self.world.stalled_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6
+
+    def _disk_failed_ms(self) -> float:
+        """When the disk, or a store that remembers an error of it, last refused something."""
+        if self.broker.store.troubles:
+            self._troubled_ms = self.world.now_ns / 1e6
+        return max(self.bad_disk.last_ms, self._troubled_ms)
 
     def _unix_ms(self) -> int:
         return self.runtime.unix_ms()
@@ -213,10 +228,13 @@ class Run:
                 self._random.choice(whole).cut()
         else:
             self._end(mishap)
-            self.account.ended()
-            self.runtime.sleep(QUIET_MS / 1e3)
-            self.start()
-            self.account.started()
+            self._start_again()
+
+    def _start_again(self) -> None:
+        self.account.ended()
+        self.runtime.sleep(QUIET_MS / 1e3)
+        self.start()
+        self.account.started()
 
     def _end(self, mishap: Mishap) -> None:
         if mishap.kind == "stop":

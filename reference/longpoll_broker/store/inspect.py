@@ -34,8 +34,10 @@ from longpoll_protocol.log_record import (
     host_text,
 )
 from longpoll_protocol.properties import decode_properties
-from longpoll_runtime import Files
+from longpoll_runtime import Files, MappedFile
 
+MAPS_MAX: Final = 1024
+"""Most files that are mapped at a time: far fewer than a process may have, and each costs little to map again."""
 _CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(_CHUNK_SIZE)
 _MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
@@ -49,15 +51,23 @@ class FoundFile:
     name: str
     """Path below the store directory."""
     start: int
-    view: memoryview
+    size: int
     expected_size: int
-    data_from: Callable[[int], int]
-    """Where bytes begin that may not be zero, at or after a position (`MappedFile.data_from`)."""
+    _mapped: Callable[[FoundFile], MappedFile]
+
+    @property
+    def view(self) -> memoryview:
+        """All of it; raises StoreUserError where it cannot be read any more."""
+        return self._mapped(self).view
+
+    def data_from(self, position: int) -> int:
+        """Where bytes begin that may not be zero, at or after a position (`MappedFile.data_from`)."""
+        return self._mapped(self).data_from(position)
 
     @property
     def is_cut(self) -> bool:
         """Whether it is shorter or longer than its neighbours say."""
-        return len(self.view) != self.expected_size
+        return self.size != self.expected_size
 
 
 @frozen
@@ -101,7 +111,7 @@ class FoundQueue:
         """(physical offset, size, tags code) as it stands there, written or not; None when no file has it."""
         for file in self.files:
             position = offset * UNIT_SIZE - file.start
-            if 0 <= position <= len(file.view) - UNIT_SIZE:
+            if 0 <= position <= file.size - UNIT_SIZE:
                 return UNIT.unpack_from(file.view, position)
         return None
 
@@ -111,30 +121,35 @@ class FoundQueue:
             position = offset * UNIT_SIZE - file.start
             if 0 <= position < file.expected_size:
                 return file.name, position
-        return (self.files[-1].name, len(self.files[-1].view)) if self.files else (f"{self.topic}/{self.queue_id}", 0)
+        return (self.files[-1].name, self.files[-1].size) if self.files else (f"{self.topic}/{self.queue_id}", 0)
 
     def units(self, start: int) -> Iterator[tuple[int, int, int, int]]:
         """(queue offset, physical offset, size, tags code) of every written unit from `start` on."""
         for file in self.files:
             first = file.start // UNIT_SIZE
-            begin = min(max(0, start - first), len(file.view) // UNIT_SIZE) * UNIT_SIZE
-            stop = max(begin, min(len(file.view) // UNIT_SIZE, self.offset_end - first) * UNIT_SIZE)
+            begin = min(max(0, start - first), file.size // UNIT_SIZE) * UNIT_SIZE
+            stop = max(begin, min(file.size // UNIT_SIZE, self.offset_end - first) * UNIT_SIZE)
             for index, unit in enumerate(UNIT.iter_unpack(file.view[begin:stop]), first + begin // UNIT_SIZE):
                 yield index, *unit
 
 
 class StoreDirectory:
-    """A store directory opened for reading. Invariant: every map is read-only and released by `close`."""
+    """A store directory opened for reading. Invariant: at most `maps_max` maps, read-only, and none after `close`.
 
-    def __init__(self, files: Files, directory: str) -> None:
-        """Map what is there; raises StoreUserError when this is no store or cannot be read."""
+    A store has more files than a process may have maps. A file is mapped when it is looked at, and the map that was
+    made first goes; who still has a view of it keeps the memory.
+    """
+
+    def __init__(self, files: Files, directory: str, maps_max: int = MAPS_MAX) -> None:
+        """Find what is there; raises StoreUserError when this is no store or cannot be read."""
         if not files.exists(directory):
             raise StoreUserError(f"there is no directory {directory}")
         if not any(files.exists(f"{directory}/{name}") for name in ("commitlog", "consumequeue")):
             raise StoreUserError(f"{directory} is no store: it has neither commitlog/ nor consumequeue/ in it")
         self._files = files
         self._directory = directory
-        self._maps: list[Any] = []
+        self._maps_max = maps_max
+        self._maps: dict[str, MappedFile] = {}
         try:
             self.crashed = files.exists(f"{directory}/abort")
             self.checkpoint: Checkpoint = load_checkpoint(files, f"{directory}/checkpoint")
@@ -148,20 +163,33 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Release the maps."""
-        for mapped in self._maps:
+        for mapped in self._maps.values():
             mapped.close()
         self._maps.clear()
+
+    def _mapped(self, file: FoundFile) -> MappedFile:
+        """The map of a file, made if need be."""
+        mapped = self._maps.get(file.name)
+        if mapped is None:
+            path = f"{self._directory}/{file.name}"
+            try:
+                mapped = self._files.map(path, file.size, writable=False)
+            except OSError as error:
+                raise StoreUserError(f"{path} cannot be read: {error.strerror}") from error
+            self._maps[file.name] = mapped
+            if len(self._maps) > self._maps_max:
+                # Not closed: somebody may have its view.
+                del self._maps[next(iter(self._maps))]
+        return mapped
 
     def _load(self, folder: str) -> tuple[FoundFile, ...]:
         names = [name for name in self._files.list(f"{self._directory}/{folder}") if is_segment_name(name)]
         sizes = [self._files.size(f"{self._directory}/{folder}/{name}") for name in names]
         expected = _file_size([int(name) for name in names], sizes)
-        found: list[FoundFile] = []
-        for name, size in zip(names, sizes, strict=True):
-            mapped = self._files.map(f"{self._directory}/{folder}/{name}", size, writable=False)
-            self._maps.append(mapped)
-            found.append(FoundFile(f"{folder}/{name}", int(name), mapped.view, expected, mapped.data_from))
-        return tuple(found)
+        return tuple(
+            FoundFile(f"{folder}/{name}", int(name), size, expected, self._mapped)
+            for name, size in zip(names, sizes, strict=True)
+        )
 
     def _load_queues(self) -> Iterator[FoundQueue]:
         root = "consumequeue"
@@ -186,8 +214,8 @@ class StoreDirectory:
         index = bisect.bisect_right(self._log_starts, physical_offset) - 1
         if index >= 0:
             file = self.log[index]
-            if physical_offset - file.start < len(file.view):
-                return decode(file.view, physical_offset - file.start, len(file.view), physical_offset)
+            if physical_offset - file.start < file.size:
+                return decode(file.view, physical_offset - file.start, file.size, physical_offset)
         return Damage(0, "no commit-log file", f"one that holds byte {physical_offset}")
 
     def tags_code_of(self, record: Record) -> int:
@@ -294,7 +322,7 @@ def _written_end(files: tuple[FoundFile, ...]) -> int:
     """The offset after the last unit before the first that is not written (`ConsumeQueue.recover`)."""
     offset = files[0].start // UNIT_SIZE if files else 0
     for file in files:
-        whole = len(file.view) - len(file.view) % UNIT_SIZE
+        whole = file.size - file.size % UNIT_SIZE
         offset = file.start // UNIT_SIZE
         for physical_offset, size, _tags_code in UNIT.iter_unpack(file.view[:whole]):
             if physical_offset < 0 or size <= 0:

@@ -10,9 +10,9 @@ Leaves out threads: the service calls `dispatch`, `index`, `flush` and `flush_qu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from attrs import evolve
@@ -51,6 +51,11 @@ from longpoll_runtime import Runtime
 _lines = logging.getLogger(__name__)
 
 _DISPATCH_COUNT: Final = 4096
+LOG: Final = "log"
+QUEUES: Final = "queues"
+INDEX: Final = "index"
+PARTS: Final = (LOG, QUEUES, INDEX)
+"""Of a store, each with troubles of its own; without its log no message is taken."""
 QUEUES_A_TURN: Final = 64
 """Queues synced before others have their turn: a tenth of a second or so on a disk that takes 2 ms for each."""
 
@@ -83,6 +88,8 @@ class MessageStore:
         """For removing queues for good, one deletion after the other."""
         self._deletions = Deletions(runtime.files, directory)
         self._closed = False
+        self._troubles: dict[str, OSError] = {}
+        """By part of the store why it could not be made durable when that was last tried."""
         self._crashed = runtime.files.exists(f"{directory}/abort")
         self._table = QueueTable(runtime.files, directory, config, lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
@@ -195,6 +202,8 @@ class MessageStore:
         """
         if not is_storable(message, self._message_size_max):
             message = storable(message, self._message_size_max)
+        if self._troubles:
+            self._check_log()
         with self._append_lock:
             return self._append(message, self._log.end)
 
@@ -204,6 +213,9 @@ class MessageStore:
         Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.bursts`). Raises
         nothing.
         """
+        if LOG in self._troubles:
+            # As `put` does each.
+            return []
         with self._append_lock:
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
             burst = append_burst(self._log, self._table, messages, store_ms, self._message_size_max)
@@ -219,6 +231,8 @@ class MessageStore:
         of them is left then.
         """
         checked = [storable(message, self._message_size_max) for message in messages]
+        if self._troubles:
+            self._check_log()
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
@@ -243,6 +257,8 @@ class MessageStore:
 
         Raises MessageRefusedError when no file can hold them all and OSError, with nothing left of any of them.
         """
+        if self._troubles:
+            self._check_log()
         with self._append_lock:
             # Made first, as in `put_batch`.
             queue = self._table.make(batch.topic, batch.queue_id)
@@ -253,6 +269,15 @@ class MessageStore:
             self._store_ms = store_ms
             self._dispatcher.hand(handed, end_before)
             return first
+
+    def _check_log(self) -> None:
+        """Raise OSError where the log could not be made durable and nothing that is appended now could be either.
+
+        A sync that failed is for ever; a file that is not where it was may be put back, and what else failed may go
+        well the next time.
+        """
+        if LOG in self._troubles:
+            self._log.check_names()
 
     def _append(self, message: MessageToStore, end_before: int) -> PutResult:
         """Write one message and hand it over; the caller holds the append lock and says where the log ended before."""
@@ -294,6 +319,8 @@ class MessageStore:
 
         Raises what `Copying.put` does. Nobody may append in another way meanwhile.
         """
+        if self._troubles:
+            self._check_log()
         try:
             return self._copying.put(physical_offset, content)
         finally:
@@ -539,7 +566,10 @@ class MessageStore:
 
     def index(self, count_max: int) -> bool:
         """Index up to `count_max` visible messages by their keys; whether none is left. Raises OSError (try again)."""
-        return self._indexer is None or self._indexer.build(self._dispatcher.cursor, count_max)
+        if self._indexer is None:
+            return True
+        with self._noting(INDEX):
+            return self._indexer.build(self._dispatcher.cursor, count_max)
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Up to `count_max` (at most 64) messages with a key, the newest ones, stored from `begin_ms` to `end_ms`.
@@ -610,8 +640,24 @@ class MessageStore:
 
     def flush(self) -> int:
         """Make every appended message durable; the physical offset up to which they are. Raises OSError."""
-        with self._flush_lock:
+        with self._flush_lock, self._noting(LOG):
             return self._log.flush()
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """Why parts of the store could not be made durable when that was last tried; empty while all is well."""
+        return {part: str(error) for part, error in self._troubles.copy().items()}
+
+    @contextmanager
+    def _noting(self, part: str) -> Iterator[None]:
+        """Note how making a part durable goes."""
+        try:
+            yield
+        except OSError as error:
+            self._troubles[part] = error
+            raise
+        if self._troubles:
+            self._troubles.pop(part, None)
 
     def flush_queues(self) -> None:
         """Make every visible unit durable, then write the checkpoint; recovery is short after it. Raises OSError."""
@@ -623,6 +669,10 @@ class MessageStore:
 
         Nobody who appends, reads or flushes the log waits for it, and one that is not gone on with has no effect.
         """
+        with self._noting(QUEUES):
+            yield from self._flush_queues_in_turns(a_turn)
+
+    def _flush_queues_in_turns(self, a_turn: int) -> Generator[None, None, None]:
         with self._dispatch_lock:
             # While no topic begins to leave, or stays after all: one of those would be in neither table for a moment.
             queues = self._table.all()

@@ -100,6 +100,7 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
         _forget_unfounded(log, queue)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
     log.stand_at(end)
+    log.write_anew(start)
     log.sync_rest()
     # A kill leaves bytes in the page cache that no disk has seen yet.
     log.flushed_end = start

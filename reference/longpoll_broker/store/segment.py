@@ -12,12 +12,14 @@ import errno
 from collections import deque
 from typing import Final
 
-from longpoll_broker.errors import StoreUserError
+from longpoll_broker.errors import StoreUserError, SyncFailedError
 from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
 """As many of the oldest maps are looked at for one that may go, before one is made durable so that it may."""
+NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""A directory could not even be opened to be synced, so nothing is lost, and it can be tried again."""
 RESERVE_SIZE: Final = 1024 * 1024
 """How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte, and little wasted in a queue."""
 
@@ -64,6 +66,9 @@ class Maps:
 class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
+    Where `failed` is set a sync has failed. On Linux the pages that could not be written count as written then, and the
+    next sync would say that all is well; so none is tried. Whoever opens the store again has them written anew.
+
     `is_durable` says that a power cut leaves its name and its length. One with `maps` is mapped when it is looked at;
     who writes to it sets `is_dirty` first, and until a sync takes that back its map stays: what the disk said of the
     write would be lost with the last map of a file. Once it `is_gone` it is not mapped again, for its name may be
@@ -72,8 +77,10 @@ class Segment:
 
     __slots__ = (
         "_files",
+        "_identity",
         "_mapped",
         "_maps",
+        "failed",
         "is_dirty",
         "is_durable",
         "is_gone",
@@ -98,9 +105,12 @@ class Segment:
         self.is_durable = False
         self.is_dirty = False
         self.is_gone = False
+        self.failed: OSError | None = None
+        self._identity = 0
         self._mapped: MappedFile | None = None
         if maps is None or not is_whole:
             self._mapped = files.map(path, size, writable=True, create=True)
+            self._identity = self._mapped.identity
             if maps is not None:
                 maps.took(self)
 
@@ -131,6 +141,9 @@ class Segment:
         # Asked afterwards: it is set before the name can be another file's.
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
+        if self._identity not in {0, mapped.identity}:
+            raise self._not_ours()
+        self._identity = mapped.identity
         # Before it is listed: one that is mapped and never listed would never go.
         self._mapped = mapped
         self._maps.took(self)
@@ -152,19 +165,36 @@ class Segment:
     def sync(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable; of a file with `maps` all to its end. Raises OSError.
 
-        One that was removed meanwhile need not be.
+        Also where the path leads to it no more: nobody would find what it holds. One that was removed on purpose
+        meanwhile need not be durable.
         """
+        if self.failed is not None:
+            raise sync_failed(self.failed, self.path)
         if self._maps is not None:
             # What was written before `is_dirty` is taken back has to be durable, and there may be more than was told.
             stop = self.size
         self.is_dirty = False
         try:
-            self.mapped.sync(start, stop)
+            mapped = self.mapped
+            try:
+                mapped.sync(start, stop)
+            except OSError as error:
+                self.failed = error
+                raise
+            self.check_name()
         except OSError:
             if self.is_gone:
                 return
             self.is_dirty = True
             raise
+
+    def check_name(self) -> None:
+        """Raise OSError where the path does not lead to this file any more: somebody removed or replaced it."""
+        if self._files.identity(self.path) != self._identity:
+            raise self._not_ours()
+
+    def _not_ours(self) -> OSError:
+        return FileNotFoundError(errno.ENOENT, "it was replaced by another file; put it back or restart", self.path)
 
     def close(self) -> None:
         """Unmap it, and map it no more."""
@@ -193,6 +223,16 @@ class Segment:
         self.reserved_end = end
 
 
+def sync_failed(failed: OSError, path: str) -> SyncFailedError:
+    """The error that every sync after one that failed is."""
+    return SyncFailedError(
+        failed.errno or errno.EIO,
+        f"an earlier sync failed ({failed.strerror}), and a later one would not say what the disk lacks: restart the "
+        "broker, which writes it anew",
+        path,
+    )
+
+
 def _parent(directory: str) -> str:
     """The directory that has this one's name; a path that is not absolute begins where the process stands."""
     return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
@@ -216,7 +256,7 @@ class SegmentList:
     replaced, never changed, so that readers on other threads need no lock. Writers and removers hold the owner's lock.
     """
 
-    __slots__ = ("_changed_directories", "_files", "_maps", "directory", "segments", "size")
+    __slots__ = ("_changed_directories", "_failed", "_files", "_maps", "directory", "segments", "size")
 
     def __init__(
         self, files: Files, directory: str, size: int, *, lengthen: bool = False, maps: Maps | None = None
@@ -229,6 +269,7 @@ class SegmentList:
         self._files = files
         self._maps = maps
         self._changed_directories: tuple[str, ...] = ()
+        self._failed: OSError | None = None
         self.directory = directory
         self.size = size
         self.segments: tuple[Segment, ...] = ()
@@ -287,8 +328,8 @@ class SegmentList:
             self._changed_directories = self._all_directories()
         elif not self.segments[-1].is_durable:
             # Mostly a flush has done this long ago. A byte takes the length with it.
-            self.segments[-1].mapped.sync(0, 1)
-            self._files.sync_directory(self.directory)
+            self.segments[-1].sync(0, 1)
+            self._sync_directory(self.directory)
             self.segments[-1].is_durable = True
         path = f"{self.directory}/{segment_name(start)}"
         try:
@@ -319,13 +360,15 @@ class SegmentList:
             segment.close()
             self._files.remove(segment.path)
             # Its name must not come back: what it holds could then follow what is written from now on.
-            self._files.sync_directory(self.directory)
+            self._sync_directory(self.directory)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
             keep[-1].reserved_end = 0
 
     def flush(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable, and the names of the files that hold them."""
+        """Make bytes [start, stop) durable, and the names of the files that hold them. Raises OSError."""
+        if self._failed is not None:
+            raise sync_failed(self._failed, self.directory)
         synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
         for segment in synced:
             segment.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
@@ -333,12 +376,26 @@ class SegmentList:
         changed, self._changed_directories = self._changed_directories, ()
         try:
             for directory in changed:
-                self._files.sync_directory(directory)
+                self._sync_directory(directory)
         except OSError:
             self._changed_directories = (*changed, *self._changed_directories)
             raise
         for segment in synced:
             segment.is_durable = True
+
+    def _sync_directory(self, directory: str) -> None:
+        """Make its names durable. Raises OSError, and where the disk failed for ever: see `Segment`."""
+        try:
+            self._files.sync_directory(directory)
+        except OSError as error:
+            if error.errno not in NOT_TRIED:
+                self._failed = error
+            raise
+
+    @property
+    def failed(self) -> OSError | None:
+        """What a sync of a file, or of their names, has failed with; then nothing is made durable any more."""
+        return self._failed or next((each.failed for each in self.segments if each.failed is not None), None)
 
     def remove(self, count: int | None = None) -> None:
         """Remove the `count` oldest files, or all. Slices handed out, and readers at work, keep their maps."""
@@ -355,7 +412,7 @@ class SegmentList:
             self.segments = self.segments[1:]
             segment.let_go()
             if segment is not gone[-1]:
-                self._files.sync_directory(self.directory)
+                self._sync_directory(self.directory)
 
     def close(self) -> None:
         """Unmap every file."""

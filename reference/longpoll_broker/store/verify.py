@@ -105,7 +105,7 @@ class _Verifier:
         for later, name in missing_files(files):
             self._damage(later.name, 0, f"a file that begins at {later.start}", f"{name} before it")
         for file in files:
-            size = len(file.view)
+            size = file.size
             if file.is_cut or size % unit:
                 expected = f"{file.expected_size} bytes" if file.is_cut else f"a multiple of {unit}"
                 self._problem(file is files[-1], file.name, size, f"{size} bytes", expected)
@@ -169,7 +169,7 @@ class _Verifier:
             if physical_offset >= self._store.log_start:
                 self._check_unit(queue, offset, (physical_offset, size, tags_code))
         self._check_rest(queue)
-        self._progress(sum(len(file.view) for file in queue.files))
+        self._progress(sum(file.size for file in queue.files))
 
     def _check_unit(self, queue: FoundQueue, offset: int, unit: tuple[int, int, int]) -> None:
         physical_offset, size, tags_code = unit
@@ -195,7 +195,7 @@ class _Verifier:
         end = queue.offset_end * UNIT_SIZE
         for file in queue.files:
             start = max(0, end - file.start)
-            if start < len(file.view) and not is_zero(file, start):
+            if start < file.size and not is_zero(file, start):
                 self._damage(file.name, start, "a unit that is not written, and others after it", "zeros to the end")
                 return
 

@@ -17,7 +17,7 @@ from attrs import define, field
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_events import PullEvents
-from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.message_store import LOG, MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import FAULTS, KeepGoing
@@ -90,7 +90,8 @@ class DispatchService:
     def show_waiting(self) -> None:
         """Make visible, and durable if need be, what the schedule appended, or what could not be for want of disk."""
         if not self.polls and self.store.dispatched_end < self.store.log_end:
-            if self.makes_durable:
+            # While that fails the flush thread tries it again, and says so once.
+            if self.makes_durable and LOG not in self.store.troubles:
                 with KeepGoing(log, "messages could not be made durable, and stay unseen"):
                     self.store.flush()
             outbox = Outbox()

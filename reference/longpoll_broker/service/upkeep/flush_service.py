@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from attrs import define
+from attrs import define, field
 
 from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
@@ -41,6 +41,8 @@ class FlushService(ServiceThread):
     period_ms: int
     each_round: Mapping[str, Callable[[], None]]
     """More to do in a round, by what it is about; one that raises costs the others nothing."""
+    _told: str = field(default="", init=False)
+    """Why the log could not be made durable the last time."""
 
     def stop(self) -> None:
         """End the thread and save once more."""
@@ -66,10 +68,19 @@ class FlushService(ServiceThread):
             with KeepGoing(log, f"{what}: this round was cut short; trying again"):
                 do()
         self._save()
-        with KeepGoing(log, "the store could not be made durable; trying again"):
-            if self.store.flushed_end < self.store.log_end:
-                self.store.flush()
+        self._flush()
         self._index()
+
+    def _flush(self) -> None:
+        """Make the log durable. What is the same as the last time is not told again: after a sync that failed it is."""
+        told, self._told = self._told, ""
+        if self.store.flushed_end < self.store.log_end:
+            try:
+                self.store.flush()
+            except FAULTS as error:
+                self._told = str(error)
+                if self._told != told:
+                    log.exception("the store could not be made durable; trying again")
 
     def _flush_queues(self) -> None:
         """Make queues durable, with a round whenever one is due: tens of thousands of them take minutes."""

@@ -26,6 +26,7 @@ from typing import Final
 
 import msgspec
 
+from longpoll_broker.store.segment import sync_failed
 from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Files
 from longpoll_spec.tables import with_table
@@ -88,6 +89,7 @@ class IndexFile:
         self._view = self._mapped.view
         self._size = size
         self._reserved: set[int] = set()
+        self._failed: OSError | None = None
         self.header = read_header(self._view)
 
     @property
@@ -190,8 +192,14 @@ class IndexFile:
         return count
 
     def flush(self) -> None:
-        """Make the file durable; raises OSError."""
-        self._mapped.sync(0, self._size)
+        """Make the file durable; raises OSError, and from then on: a later sync would not say what the disk lacks."""
+        if self._failed is not None:
+            raise sync_failed(self._failed, self.path)
+        try:
+            self._mapped.sync(0, self._size)
+        except OSError as error:
+            self._failed = error
+            raise
 
     def close(self) -> None:
         """Unmap the file."""

@@ -13,7 +13,7 @@ from typing import Final
 from zlib import crc32
 
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_broker.store.segment import Segment, SegmentList, sync_failed
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
@@ -122,7 +122,23 @@ class CommitLog:
         """Make the zeros after the end durable: else a cut might join a new record with an old one behind it."""
         segment = self.segments.find(self.end)
         if segment is not None:
-            segment.mapped.sync(self.end - segment.start, segment.size)
+            segment.sync(self.end - segment.start, segment.size)
+
+    def write_anew(self, start: int) -> None:
+        """Have everything from `start` on written with the next flush.
+
+        Whoever was killed may have met a sync that failed: the system then takes for written what no disk has.
+        """
+        for segment in self.segments.segments:
+            if start < segment.stop and segment.start < self.end:
+                segment.mapped.write_anew(max(0, start - segment.start), min(self.end - segment.start, segment.size))
+
+    def check_names(self) -> None:
+        """Raise OSError where nothing that is appended could be kept: a sync failed, or a file is not to be found."""
+        if self.segments.failed is not None:
+            raise sync_failed(self.segments.failed, self.segments.directory)
+        for segment in self.segments.segments[-1:]:
+            segment.check_name()
 
     def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
         """Write one record, a burst of one, at the end and return its physical offset.

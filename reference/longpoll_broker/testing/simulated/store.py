@@ -49,6 +49,7 @@ OPERATIONS: Final = {
 }  # fmt: skip
 """What can be done to a store, and how often; a seed leaves out about a third."""
 ORDERS: Final[tuple[Order, ...]] = ("none", "directory", "all")
+SYNCS: Final = ("sync", "sync_directory")
 ALWAYS: Final = frozenset({"put", "dispatch", "flush"})
 BETWEEN: Final = ("put", "dispatch", "flush", "index", "delete", "write_back")
 """What others may do while queues are made durable."""
@@ -70,6 +71,8 @@ class Swarm:
     """Whether an operation is now and then cut off."""
     errors: bool
     """Whether calls now and then fail."""
+    failing: tuple[str, ...]
+    """Which calls are counted for that; a sync that fails is what costs most."""
     power: bool
     """Whether what cuts an operation off is a power cut; else a kill."""
     order: Order
@@ -135,6 +138,7 @@ def draw_swarm(chance: random.Random) -> Swarm:
         tuple(operations),
         ends_inside=chance.random() < 0.6,
         errors=chance.random() < 0.4,
+        failing=chance.choice((tuple(ERRORS), SYNCS)),
         power=chance.random() < 0.7,
         order=chance.choice(ORDERS),
         waits_ms=chance.choice(((0, 1), (1, 2500), (5000,))),
@@ -183,7 +187,7 @@ class SimulatedStore:
     def _before(self, operation: str, path: str) -> None:
         if self._is_over:
             raise Ended
-        if self._calls_left == 0:
+        if self._calls_left == 0 or (self._is_error and operation not in self.swarm.failing):
             return
         self._calls_left -= 1
         if self._calls_left:
@@ -217,7 +221,14 @@ class SimulatedStore:
             self._boot(self.disk.cut(self.chance, self.swarm.order))
         else:
             self._boot(self.disk.kill())
+            self._evict()
         self._tell("-- the power is cut" if power else "-- killed")
+
+    def _evict(self) -> None:
+        """Perhaps have the system read again what a sync that failed had left as written: from then on it is lost."""
+        if self.chance.random() < 0.5 and self.disk.evict(self.chance):
+            self._tell("-- what a failed sync left is read again")
+            self.model.may_lose = True
 
     def _open(self) -> MessageStore:
         store: MessageStore | None = None
@@ -390,6 +401,7 @@ class SimulatedStore:
             self.store.close()
         except OSError as error:
             self._tell(f"  close fails: {error.strerror}")
+            self._evict()
         else:
             self._calls_left = 0
             self.model.durable_end = end

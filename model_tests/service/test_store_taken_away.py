@@ -1,0 +1,270 @@
+"""Somebody takes the store away from a broker that serves, or its disk fails: sends are refused, and it is told.
+
+On real files. What was acknowledged stays readable, `/health` says 503, and what is put back is used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import attrs
+import pytest
+from model_tests.service.commands import StartCommand, commands
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.metrics import BrokerCollector, with_health
+from longpoll_broker.store.segment import Segment
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_runtime.files import RealMappedFile
+from longpoll_runtime.real import RealRuntime
+
+SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
+NOT_KEPT = {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE}
+FIRST_LOG, FIRST_UNITS = "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20
+PATIENCE_S = 20.0
+
+
+def removed(store: Path) -> None:
+    """The whole directory is deleted."""
+    shutil.rmtree(store)
+
+
+def log_unlinked(store: Path) -> None:
+    """The log's one file is deleted."""
+    (store / FIRST_LOG).unlink()
+
+
+def log_replaced(store: Path) -> None:
+    """Another file of its size stands in its place."""
+    size = (store / FIRST_LOG).stat().st_size
+    (store / FIRST_LOG).unlink()
+    with (store / FIRST_LOG).open("wb") as made:
+        made.truncate(size)
+
+
+def moved(store: Path) -> None:
+    """The directory is moved away."""
+    store.rename(store.with_name("moved"))
+
+
+def exchanged(store: Path) -> None:
+    """The directory is moved away and another store, with files of the same names and sizes, put at its place."""
+    store.rename(store.with_name("moved"))
+    shutil.copytree(store.with_name("moved"), store)
+
+
+TAKEN = [removed, log_unlinked, log_replaced, moved, exchanged]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Broker]]:
+    """Start brokers that are stopped at the end, whatever became of their stores."""
+    brokers: list[Broker] = []
+
+    def started(directory: Path, config: StoreConfig = SYNC) -> Broker:
+        brokers.append(Broker.start(RealRuntime(), str(directory), store_config=config))
+        return brokers[-1]
+
+    yield started
+    for broker in brokers:
+        with contextlib.suppress(OSError):
+            broker.stop()
+
+
+def code_of_send(client: RawClient, body: bytes = b"x") -> int:
+    """What one send is answered."""
+    return client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), body).code
+
+
+def health(broker: Broker) -> tuple[str, str]:
+    """The status and the text of `/health`."""
+    told: list[str] = []
+    app = with_health(make_wsgi_app(CollectorRegistry()), broker)
+    body = b"".join(app({"PATH_INFO": "/health"}, lambda status, _headers: told.append(status)))
+    return told[0], body.decode()
+
+
+def trouble_metrics(broker: Broker) -> dict[str, float]:
+    """The metric of each part's trouble."""
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(broker))
+    lines = [line for line in generate_latest(registry).decode().splitlines() if line.startswith("longpoll_store_tr")]
+    return {line.partition('"')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def is_readable(client: RawClient, count: int) -> bool:
+    """Whether the first messages can be pulled."""
+    return len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))) >= count
+
+
+@pytest.mark.parametrize("take", TAKEN, ids=lambda take: take.__name__)
+def test_a_store_that_is_deleted_under_sync_flush_is_refused_and_told(
+    start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None]
+) -> None:
+    """The message under way is answered 10, those after it 14, `/health` and a metric say which part; pulls go on."""
+    broker = start(tmp_path / "store")
+    with RawClient(broker.address) as client:
+        for _ in range(3):
+            send_message(client, "T")
+        assert health(broker) == ("200 OK", "ok\n")
+        assert trouble_metrics(broker) == {"log": 0, "queues": 0, "index": 0}
+        take(tmp_path / "store")
+        assert [code_of_send(client) for _ in range(3)] == [
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+        ]
+        assert is_readable(client, 3)
+        status, text = health(broker)
+        assert status == "503 Service Unavailable"
+        assert text.startswith("log: ")
+        assert trouble_metrics(broker)["log"] == 1
+
+
+def test_planted_a_store_that_does_not_look_acknowledges_into_nothing(
+    start: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the look at the file's name every send is answered 0, and nothing of it is anywhere."""
+    monkeypatch.setattr(Segment, "check_name", lambda _self: None)
+    broker = start(tmp_path / "store")
+    with RawClient(broker.address) as client:
+        send_message(client, "T")
+        removed(tmp_path / "store")
+        assert code_of_send(client) == ResponseCode.SUCCESS
+
+
+def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., Broker], tmp_path: Path) -> None:
+    """What was acknowledged by then was never promised; after it sends are refused."""
+    broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=10))
+    with RawClient(broker.address) as client:
+        send_message(client, "T")
+        removed(tmp_path / "store")
+        wait_until(lambda: code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE)
+        assert health(broker)[0].startswith("503")
+
+
+def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: Path) -> None:
+    """A directory that was moved away and back: sends are taken, everything is durable, and nothing is lost."""
+    broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
+    with RawClient(broker.address) as client:
+        bodies = [b"before"]
+        send_message(client, "T", bodies[0])
+        moved(tmp_path / "store")
+        assert code_of_send(client, b"told") in NOT_KEPT
+        assert code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE
+        (tmp_path / "moved").rename(tmp_path / "store")
+        wait_until(lambda: code_of_send(client, b"after") == ResponseCode.SUCCESS)
+        wait_until(lambda: health(broker)[0] == "200 OK")
+        assert broker.store.flushed_end == broker.store.log_end
+    broker.stop()
+    again = start(tmp_path / "store")
+    with RawClient(again.address) as client:
+        found = [record.body for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))]
+    # The one that was answered 10 may be there: the producer was told that it might not.
+    assert found == [*bodies, b"told", b"after"]
+
+
+@pytest.mark.parametrize("way", ["file", "directory"])
+def test_a_queue_that_is_deleted_is_told_and_made_anew(start: Callable[..., Broker], tmp_path: Path, way: str) -> None:
+    """Sends go on, for the log is whole; the queues are said to be in trouble, and the next start lists everything."""
+    broker = start(tmp_path / "store")
+    with RawClient(broker.address) as client:
+        for _ in range(3):
+            send_message(client, "T")
+        broker.store.flush_queues()
+        if way == "file":
+            (tmp_path / "store" / FIRST_UNITS).unlink()
+        else:
+            shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
+        send_message(client, "T")
+        with pytest.raises(FileNotFoundError):
+            broker.store.flush_queues()
+        assert health(broker)[1].startswith("queues: ")
+        assert code_of_send(client) == ResponseCode.SUCCESS
+        assert is_readable(client, 5)
+    with pytest.raises(OSError, match="consumequeue/T/0"):
+        broker.stop()
+    again = start(tmp_path / "store")
+    with RawClient(again.address) as client:
+        assert is_readable(client, 5)
+    assert again.store.troubles == {}
+
+
+def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again(
+    start: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails once and never again: 10 for who waited, 14 for all after it, and a start makes it whole."""
+    broker = start(tmp_path / "store")
+    with RawClient(broker.address) as client:
+        send_message(client, "T")
+        sync = RealMappedFile.sync
+
+        def fail_once(mapped: RealMappedFile, start_at: int, stop: int) -> None:
+            if "/commitlog/" in mapped._path:
+                monkeypatch.setattr(RealMappedFile, "sync", sync)
+                raise OSError(errno.EIO, os.strerror(errno.EIO), mapped._path)
+            sync(mapped, start_at, stop)
+
+        monkeypatch.setattr(RealMappedFile, "sync", fail_once)
+        assert [code_of_send(client, b"told"), *(code_of_send(client) for _ in range(3))] == [
+            ResponseCode.FLUSH_DISK_TIMEOUT, *[ResponseCode.SERVICE_NOT_AVAILABLE] * 3,
+        ]  # fmt: skip
+        assert is_readable(client, 1)
+        assert "Input/output error" in health(broker)[1]
+    with pytest.raises(OSError, match="earlier sync"):
+        broker.stop()
+    again = start(tmp_path / "store")
+    with RawClient(again.address) as client:
+        assert is_readable(client, 2)
+        assert code_of_send(client) == ResponseCode.SUCCESS
+        assert health(again) == ("200 OK", "ok\n")
+
+
+def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
+    """Over HTTP beside the metrics; a store that could not be closed is one sentence and exit code 3."""
+    with commands("serve") as start_command:
+        served, ready = _served(start_command, tmp_path / "store")
+        assert _page(ready, "/health") == (200, "ok\n")
+        host, port = ready["broker"].rsplit(":", 1)
+        with RawClient((host, int(port))) as client:
+            send_message(client, "T")
+            removed(tmp_path / "store")
+            wait_until(lambda: code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE)
+        assert _page(ready, "/health")[0] == 503
+        assert 'longpoll_store_trouble{part="log"} 1.0' in _page(ready, "/metrics")[1]
+        served.send_signal(signal.SIGTERM)
+        _out, told = served.communicate(timeout=PATIENCE_S)
+    assert served.returncode == 3
+    assert told.splitlines()[-1].startswith(f"longpoll: the store {tmp_path / 'store'} could not be closed: ")
+    assert told.splitlines()[-1].endswith("; the next start recovers it")
+
+
+def _page(ready: dict[str, str], path: str) -> tuple[int, str]:
+    """The status and the text of a page beside the metrics."""
+    connection = HTTPConnection(ready["metrics"], timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def _served(start_command: StartCommand, store: Path) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    served = start_command(
+        "--store", str(store), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--metrics", "127.0.0.1:0"
+    )
+    assert served.stdout is not None
+    return served, dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
