@@ -244,7 +244,7 @@ FAULTS: Final = (
     Fault(
         "the schedule leaves the sync to the flush thread",
         f"{SERVICE}/pull/dispatch_service.py",
-        "if self.makes_durable:",
+        "if self.makes_durable and LOG not in self.store.troubles:",
         "if False:",
         f"{TESTS}/service/test_visible_when_durable.py::test_a_delayed_message_is_seen_too",
     ),
@@ -286,7 +286,7 @@ FAULTS: Final = (
     Fault(
         "files dropped by a recovery come back",
         f"{STORE}/segment.py",
-        "could then follow what is written from now on.\n            self._files.sync_directory(self.directory)\n",
+        "could then follow what is written from now on.\n            self._sync_directory(self.directory)\n",
         "could then follow what is written from now on.\n",
         f"{TESTS}/store/test_segment_list.py::test_what_is_cut_off_does_not_come_back",
     ),

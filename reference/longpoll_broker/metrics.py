@@ -1,6 +1,6 @@
 """What a broker tells Prometheus: connections, requests, held pulls, how far the log is, and groups that lag.
 
-Beside it `/health` says whether the disk keeps what is stored, for whoever starts brokers again that are not well.
+Beside it `/health` says whether the disk keeps what is stored, for a supervisor that restarts what is not well.
 Everything is read when it is asked for; serving costs one count a request. Leaves out serving HTTP, which the program
 that starts the broker does (`longpoll serve --metrics`).
 """

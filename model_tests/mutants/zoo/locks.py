@@ -282,8 +282,8 @@ LOCKS: Final = (
         "lock-flush",
         "Two threads make the log durable at once: one says that it is while the other has not done it.",
         MESSAGE_STORE,
-        "        with self._flush_lock:\n            return self._log.flush()\n",
-        "        if True:\n            return self._log.flush()\n",
+        "        with self._flush_lock, self._noting(LOG):\n            return self._log.flush()\n",
+        "        with self._noting(LOG):\n            return self._log.flush()\n",
         units=("store/test_message_store.py", "service/test_group_commit.py", "simulate/test_locksets.py"),
     ),
     _lock(

@@ -37,4 +37,12 @@ OPEN: Final[Mapping[str, str]] = {
         "what a herd shares is of an older state only when its queue's end moved between two pulls of the herd, and "
         "that answer is a right one still; where the topic was made anew it was forgotten before"
     ),
+    "lock-queues-listed": (
+        "a topic is in neither table between two lines of its leaving, and is missed only by who lists the queues just "
+        "then, for a deletion that fails after it, and a power cut: its own test alone looks at the lock"
+    ),
+    "lock-expired-queues": (
+        "files of the log expire on the thread that makes queues durable, so that the two never meet in a broker; its "
+        "own test alone looks at the lock"
+    ),
 }

@@ -665,7 +665,7 @@ class MessageStore:
             pass
 
     def flush_queues_in_turns(self, a_turn: int = QUEUES_A_TURN) -> Generator[None, None, None]:
-        """`flush_queues`, which yields after so many queues: tens of thousands take minutes.
+        """`flush_queues`, which yields after every `a_turn` queues: tens of thousands take minutes.
 
         Nobody who appends, reads or flushes the log waits for it, and one that is not gone on with has no effect.
         """

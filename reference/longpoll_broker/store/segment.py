@@ -67,7 +67,7 @@ class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
     Where `failed` is set a sync has failed. On Linux the pages that could not be written count as written then, and the
-    next sync would say that all is well; so none is tried. Whoever opens the store again has them written anew.
+    next sync would say that all is well; so none is tried. Opening the store again has them written anew.
 
     `is_durable` says that a power cut leaves its name and its length. One with `maps` is mapped when it is looked at;
     who writes to it sets `is_dirty` first, and until a sync takes that back its map stays: what the disk said of the

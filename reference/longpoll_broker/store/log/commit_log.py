@@ -127,7 +127,7 @@ class CommitLog:
     def write_anew(self, start: int) -> None:
         """Have everything from `start` on written with the next flush.
 
-        Whoever was killed may have met a sync that failed: the system then takes for written what no disk has.
+        A process that was killed may have met a sync that failed: the system then takes for written what no disk has.
         """
         for segment in self.segments.segments:
             if start < segment.stop and segment.start < self.end:
