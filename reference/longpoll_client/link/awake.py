@@ -97,6 +97,8 @@ class Awake:
     def ended(self, now_ns: int, took_ns: int) -> None:
         """A call had its answer after so long."""
         self._last_ns = took_ns
+        if not self._began_ns:
+            self._began_ns = now_ns
         self._count += 1
         self._sum_ns += took_ns
         if now_ns - self._began_ns >= BLOCK_NS_MIN and self._count >= BLOCK_COUNT_MIN:
@@ -158,5 +160,5 @@ class Awake:
 
 
 def _later(mean_ns: float, block_ns: float) -> float:
-    """The mean after one block more, which counts for a quarter; the first counts for all."""
-    return mean_ns + (block_ns - mean_ns) / 4 if mean_ns else block_ns
+    """The mean after one block more, which counts for an eighth, for one is spoilt easily; the first counts for all."""
+    return mean_ns + (block_ns - mean_ns) / 8 if mean_ns else block_ns
