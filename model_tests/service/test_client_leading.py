@@ -98,6 +98,7 @@ def awake(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_what_holds_for_leaders_that_sleep_holds_for_those_awake(story: Callable[[], None]) -> None:
     """Each as above."""
+    assert Awake(lambda: None).awake_ns == AWAKE_NS_MAX
     story()
 
 
