@@ -123,7 +123,6 @@ def test_one_that_waits_awake_sleeps_after_a_while(monkeypatch: pytest.MonkeyPat
 
     with ScriptedServer(slow) as server:
         client = connect(server)
-        client.call(10, timeout_s=PATIENCE_S)
         wait_until(lambda: not client._is_awake)
         monkeypatch.setattr(RealPoller, "poll", poll)
         thread, outcomes = call_beside(client, 11)
