@@ -340,7 +340,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: pathlib.Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: pathlib.Path) -> None:
-    """After a clean stop too: a log that ends early is believed, and the queues are walked again to its end.
+    """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it.
 
     Of the three queues one loses its last units, one the whole of its newest file, one everything.
     """
@@ -355,6 +355,7 @@ def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: pathlib.
     position = lost[0].physical_offset - int(file.name)
     content[position : position + 8] = bytes(8)
     file.write_bytes(content)
+    (tmp_path / "checkpoint").unlink()
 
     opened = open_store(tmp_path)
     assert opened.log_end == lost[0].physical_offset

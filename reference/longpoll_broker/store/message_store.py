@@ -51,6 +51,8 @@ from longpoll_runtime import Runtime
 _lines = logging.getLogger(__name__)
 
 _DISPATCH_COUNT: Final = 4096
+FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
+"""Ten years: a clock may be set back, but a checkpoint that is so far ahead was written by nobody."""
 LOG: Final = "log"
 QUEUES: Final = "queues"
 INDEX: Final = "index"
@@ -134,11 +136,17 @@ class MessageStore:
         self._table.load()
         self._finish_deletions()
         queues = self._table.all()
-        known = self._checkpoint
+        known = stored = self._checkpoint
+        if known.physic_ms and known.physic_ms > self._runtime.unix_ms() + FUTURE_MS:
+            _lines.error("%s/checkpoint speaks of a time to come: it counts as never written", self._directory)
+            known = Checkpoint()
         self._checkpoint = believed(self._log, queues, known, had_queues=self._had_queues)
-        if self._checkpoint != known:
+        if self._checkpoint != stored:
             files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(self._checkpoint))
-        recovered = recover(self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues)
+        gone = max(known.queue_file_count - file_count(queues), 0) if self._had_queues else 0
+        recovered = recover(
+            self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
+        )
         self._store_ms = recovered.store_ms
         if self._config.visible_when_durable:
             # What a killed process had appended and not flushed is in the log, and is shown below.

@@ -18,11 +18,13 @@ Leaves out the index (`indexer`), and repairing damage before the tail: `verify`
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from attrs import evolve, frozen
 
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
@@ -33,6 +35,9 @@ from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)
 
+CHUNK_SIZE: Final = 1024 * 1024
+MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
+"""Of both magics."""
 FILES_WALKED: Final = 3
 """How many of the newest files a normal recovery walks."""
 
@@ -48,13 +53,27 @@ class Recovered:
 
 
 def recover(
-    log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, crashed: bool, had_queues: bool
+    log: CommitLog,
+    queues: Sequence[ConsumeQueue],
+    checkpoint: Checkpoint,
+    *,
+    crashed: bool,
+    had_queues: bool,
+    gone: int = 0,
 ) -> Recovered:
-    """Recover as the store was left, and say so; raises OSError. Without queues all of the log is dispatched again."""
-    if crashed:
+    """Recover as the store was left, and say so. Without queues all of the log is dispatched again.
+
+    So it is after a clean stop where files of queues are `gone` since: nobody knows what they listed. Raises OSError,
+    and StoreUserError where opening the store would take away what is whole, or show one queue's messages as another's.
+    """
+    _check_firsts(log, queues)
+    if gone and not crashed:
+        _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
+        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
+    elif crashed:
         found = recover_crashed(log, queues, checkpoint)
     else:
-        found = recover_clean(log, queues, checkpoint.logics_ms if had_queues else -1)
+        found = recover_clean(log, queues, checkpoint.logics_ms if had_queues else -1, checkpoint.physic_ms)
     _lines.log(
         logging.WARNING if crashed else logging.INFO,
         "the store was %s: its log is whole from %d to %d, and what stands from %d is made visible again",
@@ -69,18 +88,19 @@ def recover(
     return found
 
 
-def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms: int) -> Recovered:
-    """Recover after a clean stop; raises OSError.
+def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms: int, durable_ms: int = 0) -> Recovered:
+    """Recover after a clean stop; raises OSError, and StoreUserError as `_check_end` does.
 
     `dispatched_ms` is the store time up to which the checkpoint says that everything was dispatched. Where it reaches
     the log's end nothing is dispatched again: the last records may be of a topic that was deleted with its queues.
     """
     queues = list(queues)
+    walked = log.segments.segments[-FILES_WALKED:]
+    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None)
+    _check_end(log, end, store_ms, durable_ms, crashed=False)
     for queue in queues:
         _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
         _forget_unfounded(log, queue)
-    walked = log.segments.segments[-FILES_WALKED:]
-    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None)
     log.stand_at(end)
     for queue in queues:
         if queue.physical_end > end:
@@ -99,12 +119,72 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
         _walk_queue(queue, _file_before(queue, start), start)
         _forget_unfounded(log, queue)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
+    _check_end(log, end, store_ms, checkpoint.physic_ms, crashed=True)
     log.stand_at(end)
     log.write_anew(start)
     log.sync_rest()
     # A kill leaves bytes in the page cache that no disk has seen yet.
     log.flushed_end = start
     return Recovered(start, store_ms)
+
+
+def _check_end(log: CommitLog, end: int, store_ms: int, durable_ms: int, *, crashed: bool) -> None:
+    """Say so where a log ends before what the checkpoint calls durable: no crash does that.
+
+    Raises StoreUserError where whole records stand behind the end of a log that was closed, for opening it removes
+    them. After a crash that end may be a record that only looks torn, and what follows goes as ever.
+    """
+    if store_ms >= durable_ms:
+        return
+    where = f"{log.segments.directory} ends at {end}, and more than that was on the disk"
+    behind = None if crashed else _next_record(log, end)
+    if behind is not None:
+        raise StoreUserError(
+            f"{where}: what stands there is damaged, and a whole record follows at {behind}; run `longpoll store "
+            "verify` and restore the file, or remove the store's `checkpoint` to do without everything behind it"
+        )
+    _lines.error("%s: what is missing was acknowledged; restore the files if you have them", where)
+
+
+def _next_record(log: CommitLog, start: int) -> int | None:
+    """Physical offset of a whole record after `start`, wherever its magic is found; None when there is none."""
+    for segment in log.segments.segments:
+        if segment.stop <= start:
+            continue
+        at = max(0, start - segment.start)
+        # Holes of a sparse file are not read.
+        while (at := segment.mapped.data_from(at)) < segment.size:
+            chunk = bytes(segment.view[at : at + CHUNK_SIZE + SIZE_AND_MAGIC.size])
+            found = chunk.find(MAGIC_START, 4)
+            while found >= 0:
+                physical_offset = segment.start + at + found - 4
+                if physical_offset > start and isinstance(log.read(physical_offset), Record):
+                    return physical_offset
+                found = chunk.find(MAGIC_START, found + 1)
+            at += CHUNK_SIZE
+    return None
+
+
+def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
+    """See that the newest files of each queue begin with its own units; raises StoreUserError.
+
+    A file of another queue, put there by somebody, has whole units of whole records.
+    """
+    for queue in queues:
+        for segment in queue.segments.segments[-FILES_WALKED:]:
+            physical_offset, size, _tags_code = UNIT.unpack_from(segment.view, 0)
+            found = log.read(physical_offset) if size > 0 and size != PRE_BLANK_SIZE else None
+            if not isinstance(found, Record) or found.size != size or not found.in_queue:
+                continue
+            if queue.topic not in _topics_of(found):
+                raise StoreUserError(
+                    f"{segment.path} lists messages of {found.topic}, queue {found.queue_id}: it is another queue's "
+                    "file; restore it, or remove the whole directory `consumequeue` to have all queues made anew"
+                )
+
+
+def _topics_of(record: Record) -> set[str]:
+    return {record.topic, *(topic for light in (False, True) for topic, _id, _at in inner_places(record, light=light))}
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import logging
 from collections.abc import Generator, Sequence
 from typing import Final
 
@@ -26,6 +27,8 @@ from longpoll_protocol.log_record import (
     property_of,
 )
 from longpoll_runtime import Runtime
+
+_lines = logging.getLogger(__name__)
 
 NAME_DIGITS: Final = 17
 KEYS: Final = "KEYS"
@@ -71,9 +74,9 @@ class Index:
 
     def _load(self) -> None:
         files, size = self._runtime.files, index_file_size(*self._counts)
-        for name in files.list(self._directory):
-            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
-                continue
+        found_names = files.list(self._directory)
+        names = [name for name in found_names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit()]
+        for name in names:
             path = f"{self._directory}/{name}"
             found = files.size(path)
             # A crash between making a file and giving it its length leaves an empty one.
@@ -82,7 +85,15 @@ class Index:
                     f"{path} has {found} bytes, maxHashSlotNum={self._counts[0]} and maxIndexNum={self._counts[1]} "
                     f"make {size}: open the store with the numbers that it was made with"
                 )
-            self._files = (*self._files, IndexFile(files, path, *self._counts))
+            made = IndexFile(files, path, *self._counts)
+            if not made.is_plausible:
+                # Everything from there on is indexed again.
+                _lines.error("%s is damaged: it and the files after it are made anew from the log", path)
+                later = [later for later in names if later >= name]
+                for each in later:
+                    files.remove(f"{self._directory}/{each}")
+                return
+            self._files = (*self._files, made)
 
     def forget_unsure(self, durable_ms: int, log_end: int) -> None:
         """After a crash: keep the oldest files as far as they are sure, and remove the others; raises OSError.

@@ -97,6 +97,12 @@ class IndexFile:
         """Whether no further entry fits."""
         return self.header.entry_next >= self._entry_count
 
+    @property
+    def is_plausible(self) -> bool:
+        """Whether its header may be that of a file of these counts; another one leads outside of it."""
+        header = self.header
+        return 0 <= header.entry_next <= self._entry_count and 0 <= header.slot_count <= self._slot_count
+
     def begin_after(self, before: IndexFile) -> None:
         """Begin a new file where a full one ends."""
         last = before.header

@@ -13,12 +13,15 @@ units {0, 7FFFFFFF, 0}. Leaves out what the extended units hold (`consume_queue_
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import Final
 
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import Segment, SegmentList
+
+_lines = logging.getLogger(__name__)
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_SIZE: Final = 20
@@ -121,6 +124,12 @@ class ConsumeQueue:
             start = self._segment_for(offset).start // UNIT_SIZE
             # Before the disk can be full: a second try finds a file here and goes on from its start.
             self.offset_min, self.offset_end = offset, start
+        elif start > self.segments.start // UNIT_SIZE:
+            _lines.error(
+                "%s lacks units %d to %d, whose messages cannot be read: stop the broker and remove the whole "
+                "directory `consumequeue` to have all queues made anew from the log",
+                self.segments.directory, start, offset - 1,
+            )  # fmt: skip
         while start < offset:
             segment = self._segment_for(start)
             position = start * UNIT_SIZE - segment.start

@@ -73,13 +73,16 @@ class QueueTable:
     def load(self) -> None:
         """Find every queue that has files; raises StoreUserError and OSError."""
         for name in self._files.list(self._root):
-            for queue_name in self._files.list(f"{self._root}/{name}"):
-                if (
-                    queue_name.isascii()
-                    and queue_name.isdigit()
-                    and self._files.list(f"{self._root}/{name}/{queue_name}")
-                ):
+            for queue_name in self._listed(f"{self._root}/{name}"):
+                if queue_name.isascii() and queue_name.isdigit() and self._listed(f"{self._root}/{name}/{queue_name}"):
                     self.make(name, int(queue_name))
+
+    def _listed(self, path: str) -> list[str]:
+        """The names in a directory; none for a file, which somebody left there."""
+        try:
+            return self._files.list(path)
+        except NotADirectoryError:
+            return []
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if it is known."""

@@ -1,0 +1,297 @@
+"""What somebody did to a store that was closed, or killed: each start is right, or refused in clear words.
+
+What was acknowledged and is gone is told, and nothing that is whole is taken away. Damage in older files than those
+that a start looks at is `longpoll store verify`'s to name.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import shutil
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_checkpoint
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+from longpoll_runtime.files import RealFiles
+
+COUNT = 34
+BEFORE_CHECKPOINT = 30
+BODY = bytes(200)
+FIRST = "0" * 20
+Fault = Callable[[pathlib.Path], object]
+
+
+def made(directory: pathlib.Path, *, closed: bool) -> None:
+    """A store of two queues in several files each, closed or killed some messages after its checkpoint."""
+    store = open_store(directory)
+    for number in range(COUNT):
+        if number == BEFORE_CHECKPOINT:
+            store.index(999)
+            store.flush_queues()
+        put_and_dispatch(
+            store, [message("TU"[number % 2], 0, b"%04d" % number + BODY, properties={"KEYS": f"k{number}"})]
+        )
+    store.flush()
+    if closed:
+        store.close()
+    else:
+        store.abandon()
+
+
+def logs(store: pathlib.Path) -> list[pathlib.Path]:
+    """The files of the log, oldest first."""
+    return sorted((store / "commitlog").iterdir())
+
+
+def units(store: pathlib.Path, topic: str = "T") -> list[pathlib.Path]:
+    """The files of a queue, oldest first."""
+    return sorted((store / "consumequeue" / topic / "0").iterdir())
+
+
+def whole(store: MessageStore) -> bool:
+    """Whether every message is read in order, and found by its key."""
+    for number, topic in enumerate("TU"):
+        bodies = [record[88:92] for record in read_all(store, topic, 0)]
+        if bodies != [b"%04d" % each for each in range(number, COUNT, 2)]:
+            return False
+    return all(len(store.query("TU"[n % 2], f"k{n}", 9, 0, 2**60).records) == 1 for n in range(COUNT))
+
+
+def changed(file: pathlib.Path, position: int, content: bytes) -> None:
+    """Write some bytes into a file."""
+    with file.open("r+b") as opened:
+        opened.seek(position)
+        opened.write(content)
+
+
+def flipped(file: pathlib.Path, position: int) -> None:
+    """Turn one bit of a file round."""
+    changed(file, position, bytes([file.read_bytes()[position] ^ 1]))
+
+
+# -- starts that are right -------------------------------------------------------------------------------------------
+
+
+def future(store: pathlib.Path) -> None:
+    """A checkpoint of a time to come, both of whose halves agree."""
+    for position in (0, 8, 16, 4064, 4072):
+        changed(store / "checkpoint", position, struct.pack(">q", 2**61))
+
+
+def future_place(store: pathlib.Path) -> None:
+    """A checkpoint that names a record far behind the log's end."""
+    changed(store / "checkpoint", CHECKPOINT_SIZE - 8, struct.pack(">q", 2**50))
+
+
+def noise(store: pathlib.Path) -> None:
+    """A checkpoint of random bytes."""
+    (store / "checkpoint").write_bytes(random.Random(1).randbytes(CHECKPOINT_SIZE))
+
+
+def index_zeroed(store: pathlib.Path) -> None:
+    """Index files of zeros."""
+    for each in (store / "index").iterdir():
+        each.write_bytes(bytes(each.stat().st_size))
+
+
+def index_noise(store: pathlib.Path) -> None:
+    """Index files of random bytes."""
+    for each in (store / "index").iterdir():
+        each.write_bytes(random.Random(2).randbytes(each.stat().st_size))
+
+
+def index_removed(store: pathlib.Path) -> None:
+    """No index at all."""
+    shutil.rmtree(store / "index")
+
+
+def no_abort(store: pathlib.Path) -> None:
+    """A killed store without the file that says so."""
+    (store / "abort").unlink(missing_ok=True)
+
+
+def empty_file(store: pathlib.Path) -> None:
+    """A file of no bytes behind the log's last."""
+    (store / "commitlog" / f"{int(logs(store)[-1].name) + 2048:020d}").touch()
+
+
+def strangers(store: pathlib.Path) -> None:
+    """Files that are nobody's, in every directory."""
+    for name in (
+        "commitlog/README",
+        "consumequeue/.DS_Store",
+        "consumequeue/T/note",
+        "consumequeue/T/0/junk",
+        "index/x",
+    ):
+        (store / name).write_text("x")
+
+
+def file_for_queue(store: pathlib.Path) -> None:
+    """A file where a queue's directory would be."""
+    (store / "consumequeue" / "T" / "7").write_text("x")
+
+
+RIGHT: list[Fault] = [
+    future, future_place, noise, index_zeroed, index_noise, index_removed, no_abort, empty_file, strangers,
+    file_for_queue,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("fault", RIGHT, ids=lambda fault: fault.__name__)
+def test_a_start_after_it_is_right(tmp_path: pathlib.Path, fault: Fault, closed: bool) -> None:
+    """Every message is where it was, and after one more start as well."""
+    made(tmp_path / "store", closed=closed)
+    fault(tmp_path / "store")
+    for _ in range(2):
+        store = open_store(tmp_path / "store")
+        assert whole(store)
+        store.close()
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("which", ["directory", "first", "last"])
+def test_queues_that_lack_files_are_made_anew(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool
+) -> None:
+    """After a clean stop too, where nothing would be dispatched again: the checkpoint says how many there were."""
+    made(tmp_path / "store", closed=closed)
+    if which == "directory":
+        shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
+    else:
+        units(tmp_path / "store")[0 if which == "first" else -1].unlink()
+    store = open_store(tmp_path / "store")
+    assert whole(store)
+    store.close()
+    assert ("are made anew from the log" in caplog.text) is closed
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+REFUSED: list[tuple[str, Fault, str]] = [
+    ("log cut in the middle", lambda store: os.truncate(logs(store)[1], 777), "has 777 bytes, the settings say 2048"),
+    ("log file without bytes", lambda store: os.truncate(logs(store)[1], 0), "has 0 bytes, the settings say 2048"),
+    ("last log file too long", lambda store: os.truncate(logs(store)[-1], 5000), "has 5000 bytes"),
+    ("log file gone", lambda store: logs(store)[2].unlink(), "restore the missing file"),
+    ("copied queue", lambda store: shutil.copy(units(store)[0], units(store, "U")[0]), "it is another queue's file"),
+    ("deletions unreadable", lambda store: (store / "deletedTopics.json").write_text("{]"), "cannot be read"),
+]
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize(("fault", "said"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED])
+def test_a_start_after_it_is_refused(tmp_path: pathlib.Path, fault: Fault, said: str, closed: bool) -> None:
+    """In words that name the file; nothing is changed, so that who restores it has everything."""
+    made(tmp_path / "store", closed=closed)
+    shutil.copytree(tmp_path / "store", tmp_path / "kept")
+    fault(tmp_path / "store")
+    for _ in range(2):
+        with pytest.raises(StoreUserError, match=said):
+            open_store(tmp_path / "store")
+    for part in ("commitlog", "consumequeue"):
+        shutil.rmtree(tmp_path / "store" / part)
+        shutil.copytree(tmp_path / "kept" / part, tmp_path / "store" / part)
+    (tmp_path / "store" / "deletedTopics.json").unlink(missing_ok=True)
+    store = open_store(tmp_path / "store")
+    assert whole(store)
+    store.close()
+
+
+def test_two_brokers_on_one_store_are_refused(tmp_path: pathlib.Path) -> None:
+    """The second one, with what to do; the first one goes on."""
+    store = open_store(tmp_path)
+    with pytest.raises(StoreUserError, match=r"is in use.*stop that broker first"):
+        open_store(tmp_path)
+    put_and_dispatch(store, [message()])
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["bit", "length"])
+def test_damage_before_whole_records_takes_nothing_away(tmp_path: pathlib.Path, how: str) -> None:
+    """A closed log ends no earlier than it did: it is refused, and with the bytes as they were all is there.
+
+    Recovery used to end the log there, and to clear the whole records behind it.
+    """
+    made(tmp_path / "store", closed=True)
+    last = logs(tmp_path / "store")[-1]
+    before = last.read_bytes()
+    if how == "bit":
+        flipped(last, 120)
+    else:
+        changed(last, 0, struct.pack(">i", 100_000))
+    broken = last.read_bytes()
+    with pytest.raises(StoreUserError, match=r"a whole record follows at \d+"):
+        open_store(tmp_path / "store")
+    assert last.read_bytes() == broken != before
+    last.write_bytes(before)
+    store = open_store(tmp_path / "store")
+    assert whole(store)
+    store.close()
+
+
+def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_path: pathlib.Path) -> None:
+    """As the refusal says: who has nothing to restore goes on with what stands before it."""
+    made(tmp_path / "store", closed=True)
+    last = logs(tmp_path / "store")[-1]
+    flipped(last, 120)
+    (tmp_path / "store" / "checkpoint").unlink()
+    store = open_store(tmp_path / "store")
+    assert 0 < store.log_end == int(last.name)
+    store.close()
+
+
+# -- told ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [lambda file: file.unlink(), lambda file: os.truncate(file, 0)], ids=["gone", "empty"]
+)
+def test_a_closed_log_that_lost_its_end_is_told(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    """Nothing whole stands behind it, so it is opened, and an error says that acknowledged messages are missing."""
+    made(tmp_path / "store", closed=True)
+    fault(logs(tmp_path / "store")[-1])
+    open_store(tmp_path / "store").close()
+    assert "what is missing was acknowledged" in caplog.text
+
+
+def test_a_log_that_lost_nothing_says_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither after a clean stop nor after a kill."""
+    for closed in (True, False):
+        made(tmp_path / str(closed), closed=closed)
+        open_store(tmp_path / str(closed)).close()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_checkpoint_of_a_time_to_come_counts_as_never_written(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is believed durable for its sake, it is told, and the next one speaks of the present again."""
+    made(tmp_path / "store", closed=False)
+    future(tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")) == Checkpoint()
+    store.close()
+    assert "speaks of a time to come" in caplog.text
+    assert 0 < load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).physic_ms < 2**60
+
+
+def test_a_killed_queue_that_lost_units_is_told(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Units that were durable are gone: their messages are not shown, and an error names them and what to do."""
+    made(tmp_path / "store", closed=False)
+    os.truncate(units(tmp_path / "store")[-1], 37)
+    open_store(tmp_path / "store").close()
+    assert "lacks units" in caplog.text
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    store = open_store(tmp_path / "store")
+    assert whole(store)
+    store.close()
