@@ -36,7 +36,7 @@ from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.recovery import believed, file_count, recover, safe_start
+from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -51,8 +51,6 @@ from longpoll_runtime import Runtime
 _lines = logging.getLogger(__name__)
 
 _DISPATCH_COUNT: Final = 4096
-FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
-"""Ten years: a clock may be set back, but a checkpoint that is so far ahead was written by nobody."""
 LOG: Final = "log"
 QUEUES: Final = "queues"
 INDEX: Final = "index"
@@ -136,14 +134,12 @@ class MessageStore:
         self._table.load()
         self._finish_deletions()
         queues = self._table.all()
-        known = stored = self._checkpoint
-        if known.physic_ms and known.physic_ms > self._runtime.unix_ms() + FUTURE_MS:
-            _lines.error("%s/checkpoint speaks of a time to come: it counts as never written", self._directory)
-            known = Checkpoint()
-        self._checkpoint = believed(self._log, queues, known, had_queues=self._had_queues)
-        if self._checkpoint != stored:
+        known = self._checkpoint
+        sane = of_the_past(known, self._runtime.unix_ms)
+        self._checkpoint = believed(self._log, queues, sane, had_queues=self._had_queues)
+        if self._checkpoint != known:
             files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(self._checkpoint))
-        gone = max(known.queue_file_count - file_count(queues), 0) if self._had_queues else 0
+        gone = gone_count(queues, sane, had_queues=self._had_queues)
         recovered = recover(
             self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from attrs import evolve, frozen
@@ -38,6 +38,8 @@ _lines = logging.getLogger(__name__)
 CHUNK_SIZE: Final = 1024 * 1024
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 """Of both magics."""
+FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
+"""Ten years: a clock may be set back, but a checkpoint that is so far ahead was written by nobody."""
 FILES_WALKED: Final = 3
 """How many of the newest files a normal recovery walks."""
 
@@ -201,6 +203,19 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 def file_count(queues: Iterable[ConsumeQueue]) -> int:
     """How many files the queues have."""
     return sum(len(queue.segments.segments) for queue in queues)
+
+
+def gone_count(queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> int:
+    """How many files of queues fewer there are than the checkpoint says; 0 where there are none to go by."""
+    return max(checkpoint.queue_file_count - file_count(queues), 0) if had_queues else 0
+
+
+def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoint:
+    """The checkpoint, or one that was never written in place of one that speaks of a time to come."""
+    if not checkpoint.physic_ms or checkpoint.physic_ms <= unix_ms() + FUTURE_MS:
+        return checkpoint
+    _lines.error("the checkpoint speaks of a time to come: it counts as never written")
+    return Checkpoint()
 
 
 def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> Checkpoint:
