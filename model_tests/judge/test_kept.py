@@ -87,7 +87,8 @@ def check(number: int, directory: Path) -> Result | None:
     assert shown(killed) == shown(plain)
     assert killed.findings == plain.findings
     assert told_killed == told
-    assert are_found(told, whole)
+    # A clock that is set back later leaves nothing certain of what was told before.
+    assert any(gap["kind"] == "clock jump" for gap in whole.gaps) or are_found(told, whole)
     return whole
 
 
