@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_runtime.threads import RealEvent, RealQueue
 
@@ -17,7 +15,7 @@ PATIENCE_S = 10.0
 
 def beside(work: Callable[[], object]) -> threading.Thread:
     """On a thread of its own."""
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
@@ -81,32 +79,19 @@ def test_every_item_is_taken_once_by_many() -> None:
     assert len(queue) == 0
 
 
-def test_who_gives_up_waiting_leaves_the_item_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_gives_up_waiting_leaves_the_item_to_another() -> None:
     """Also one that was woken in the very moment in which its time was over, or that is interrupted."""
     queue, got = RealQueue[int](1), list[int | None]()
-    honest = RealEvent.wait
-    second = threading.Event()
-
-    def wait(event: RealEvent, timeout: float | None = None) -> bool:
-        if timeout is not None:
-            return honest(event, timeout)
-        # Both wait; the first is woken for the item, and interrupted.
-        wait_until(lambda: len(queue._waiting) == 2)
-        assert queue.offer(1)
-        raise KeyboardInterrupt
-
-    def first() -> None:
-        try:
-            queue.take()
-        except KeyboardInterrupt:
-            second.set()
-
-    monkeypatch.setattr(RealEvent, "wait", wait)
-    interrupted = beside(first)
-    wait_until(lambda: len(queue._waiting) == 1)
     other = beside(lambda: got.append(queue.take(3600.0)))
-    assert second.wait(PATIENCE_S)
-    interrupted.join(PATIENCE_S)
+    wait_until(lambda: len(queue._waiting) == 1)
+    # As `take` has it that was woken for an item, and leaves.
+    mine = threading.Lock()
+    mine.acquire()
+    queue._waiting.appendleft(mine)
+    assert queue.offer(1)
+    assert mine.acquire(timeout=PATIENCE_S)
+    assert got == []
+    queue._leave(mine)
     wait_until(lambda: got == [1])
     other.join(PATIENCE_S)
 

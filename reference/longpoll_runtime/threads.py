@@ -69,25 +69,29 @@ class RealEvent:
         woken = threading.Lock()
         woken.acquire()
         self._waiting.append(woken)
+        is_woken = False
+        # Who has set it before may have seen nobody wait.
+        is_set = self._is_set
         try:
-            # Who has set it before may have seen nobody wait.
-            return self._is_set or woken.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+            is_woken = not is_set and woken.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         finally:
-            with suppress(ValueError):
-                self._waiting.remove(woken)
+            if not is_woken:
+                with suppress(ValueError):
+                    self._waiting.remove(woken)
+        return is_woken or is_set
 
 
 @define(slots=True, init=False, eq=False)
 class RealQueue(Generic[T]):
     """A bounded queue between threads. As `RealEvent` it may be interrupted at any moment.
 
-    Invariant, under `_lock`: len(_items) <= _capacity. `_waiting` has an event for each thread that waits and was not
-    woken; for each item that came while threads waited, one was.
+    Invariant, under `_lock`: len(_items) <= _capacity. `_waiting` has a lock, taken, for each thread that waits and was
+    not woken; for each item that came while threads waited, one was.
     """
 
     _capacity: int
     _items: deque[T]
-    _waiting: deque[RealEvent]
+    _waiting: deque[threading.Lock]
     _lock: threading.Lock
 
     def __init__(self, capacity: int) -> None:
@@ -104,7 +108,7 @@ class RealQueue(Generic[T]):
                 return False
             self._items.append(item)
             if self._waiting:
-                self._waiting.popleft().set()
+                self._waiting.popleft().release()
             return True
 
     def take(self, timeout: float | None = None) -> T | None:
@@ -114,24 +118,25 @@ class RealQueue(Generic[T]):
             with self._lock:
                 if self._items:
                     return self._items.popleft()
-                woken = RealEvent()
+                woken = threading.Lock()
+                woken.acquire()
                 self._waiting.append(woken)
             is_woken = False
             try:
-                is_woken = woken.wait(None if end_s is None else end_s - time.monotonic())
+                is_woken = woken.acquire(timeout=-1 if end_s is None else max(0.0, end_s - time.monotonic()))
             finally:
                 if not is_woken:
                     self._leave(woken)
             if not is_woken:
                 return self.take_if(lambda _item: True)
 
-    def _leave(self, woken: RealEvent) -> None:
+    def _leave(self, woken: threading.Lock) -> None:
         """Wait no more; the item that this thread was woken for after all is another's."""
         with self._lock:
             if woken in self._waiting:
                 self._waiting.remove(woken)
             elif self._waiting and self._items:
-                self._waiting.popleft().set()
+                self._waiting.popleft().release()
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
         """The first item if it is wanted; None, at once, when it is not or there is none."""
