@@ -49,6 +49,35 @@ def test_a_table_that_cannot_be_read_is_taken_from_its_backup_and_repaired(saved
     assert tables(saved).topics.get("T1") is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            TOPICS,
+            '{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":1000000000}}}',
+            "1000000000 queues, at most",
+        ),
+        (TOPICS, '{"topicConfigTable":{"T":{"topicName":"T","writeQueueNums":16385}}}', "16385 queues, at most 16384"),
+        (OFFSETS, '{"offsetTable":{"T@G":{"0":9223372036854775808}}}', "cannot be used"),
+        (OFFSETS, '{"offsetTable":{"T@G":{"0":"x"}}}', "cannot be used"),
+    ],
+)
+def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
+    """A topic of a billion queues would cost whoever asks for it, and all others, minutes and gigabytes."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        tables(tmp_path)
+
+
+def test_the_greatest_numbers_are_served(tmp_path: Path) -> None:
+    """One less than what is refused."""
+    (tmp_path / TOPICS).write_text('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":16384}}}')
+    (tmp_path / OFFSETS).write_text('{"offsetTable":{"T@G":{"0":9223372036854775807}}}')
+    files = tables(tmp_path)
+    assert files.offsets.by_pair["T@G"] == {0: 2**63 - 1}
+    assert files.topics.get("T") is not None
+
+
 def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

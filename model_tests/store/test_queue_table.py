@@ -118,6 +118,47 @@ def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: pathlib.Path
     close(table)
 
 
+def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: pathlib.Path) -> None:
+    """Those that there are of the named ones; with all of them, or more, the topic goes as a whole."""
+    for queue in ("0", "1", "2", "3"):
+        write(tmp_path, "T", queue)
+    table = table_of(tmp_path)
+    table.load()
+    assert sorted(queue.queue_id for queue in table.forget("T", {1, 9})) == [1]
+    assert places(table) == [("T", 0), ("T", 2), ("T", 3)]
+    topic = table.topics["T"]
+    assert [queue.queue_id for queue in table.forget("T", {0})] == [0]
+    assert table.topics == {"T": topic}
+    assert sorted(queue.queue_id for queue in table.forget("T", {2, 3})) == [2, 3]
+    assert table.topics == {}
+    close(table)
+
+
+def test_what_is_left_of_a_single_queue_goes_before_it_is_made_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its topic is known all the while, and its other queues are found; it is made only when its old file is gone."""
+    file = write(tmp_path, "T", "0") / ("0" * 20)
+    write(tmp_path, "T", "1")
+    table = table_of(tmp_path)
+    table.load()
+
+    def failing(segments: SegmentList, count: int | None = None) -> None:
+        raise OSError(errno.EIO, f"{segments.directory} stays")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentList, "remove", failing)
+        with pytest.raises(OSError, match="T/0 stays"):
+            table.remove_files(table.forget("T", {0}))
+        with pytest.raises(OSError, match="T/0 stays"):
+            table.make("T", 0)
+        assert table.find("T", 1) is table.make("T", 1)
+    assert (places(table), file.exists()) == ([("T", 1)], True)
+    table.make("T", 0)
+    assert (places(table), file.exists()) == ([("T", 1), ("T", 0)], False)
+    close(table)
+
+
 def test_names_that_went_are_gone_for_good(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each directory that lost files is made durable, or a power cut could bring a deleted topic's messages back."""
     for queue_name in ("0", "1"):

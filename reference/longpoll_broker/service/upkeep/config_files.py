@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from attrs import define, field
@@ -28,6 +28,11 @@ from longpoll_runtime import Lock, Runtime
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+LOADED_QUEUE_COUNT_MAX: Final = 16_384
+"""Most queues of a topic in the file: Java has no limit, and what is told of a topic is told of each queue."""
+Offset = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What fits into the eight bytes that a request, and Java, has for it."""
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
@@ -58,16 +63,22 @@ class ConfigFiles:
         self._saving = self.runtime.lock()
 
     def load(self) -> None:
-        """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be read."""
+        """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be used."""
         for name, row in self._table(TOPICS, "topicConfigTable"):
             topic = _convert(row, TopicConfig, TOPICS)
+            queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
+            if queue_count > LOADED_QUEUE_COUNT_MAX:
+                raise ConfigError(
+                    f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
+                    "be served: correct the file"
+                )
             if name_problem(topic.topic_name) is None and name == topic.topic_name:
                 self.topics.put(topic)
         for _name, row in self._table(GROUPS, "subscriptionGroupTable"):
             self.groups.put(_convert(row, GroupConfig, GROUPS))
         self._load_offsets()
         for level, offset in self._table(DELAYS, "offsetTable"):
-            self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, int, DELAYS)
+            self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, Offset, DELAYS)
         kept = {name: _convert(value, int, TIMERS) for name, value in self._table(TIMERS, "offsetTable")}
         self.timers.take(kept)
         # What only a `.bak` had is written anew with the first save, changed or not.
@@ -111,10 +122,10 @@ class ConfigFiles:
         light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
         name = LIGHT_OFFSETS if light else OFFSETS
         for pair, row in self._table(name, "offsetTable"):
-            self.offsets.by_pair[pair] = _convert(row, dict[int, int], name)
+            self.offsets.by_pair[pair] = _convert(row, dict[int, Offset], name)
         if light:
             for pair, row in self._table(name, "lmqOffsetTable"):
-                self.offsets.by_pair[pair] = {0: _convert(row, int, name)}
+                self.offsets.by_pair[pair] = {0: _convert(row, Offset, name)}
 
     def _save_offsets(self) -> None:
         offsets = self.offsets
