@@ -9,7 +9,14 @@ import pytest
 from attrs import define, field
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.segment import RESERVE_SIZE, Segment, SegmentList, segment_name
+from longpoll_broker.store.segment import (
+    RESERVE_SIZE,
+    RESERVE_SIZE_MIN,
+    Maps,
+    Segment,
+    SegmentList,
+    segment_name,
+)
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 SIZE = 10
@@ -109,6 +116,24 @@ def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: pathlib.Path, disk: Disk) -
     segment.reserve(LARGE_SIZE - 10, LARGE_SIZE - 5)
     assert segment.reserved_end == LARGE_SIZE
     assert disk.reserved == [(100, 100 + RESERVE_SIZE), (0, 2 * RESERVE_SIZE), (LARGE_SIZE - 10, LARGE_SIZE)]
+    segment.mapped.close()
+
+
+def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """A page at first, for most queues are short and there are many; a mebibyte at most, for the long ones."""
+    segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE, Maps(1))
+    for position in (0, 100, 5000, RESERVE_SIZE, 3 * RESERVE_SIZE, LARGE_SIZE - 40):
+        segment.reserve(position, position + 20)
+    assert disk.reserved == [
+        (0, RESERVE_SIZE_MIN),
+        (100, 100 + RESERVE_SIZE_MIN),
+        (5000, 10_000),
+        (RESERVE_SIZE, 2 * RESERVE_SIZE),
+        (3 * RESERVE_SIZE, 4 * RESERVE_SIZE),
+        (LARGE_SIZE - 40, LARGE_SIZE),
+    ]
+    segment.reserve(0, 2 * RESERVE_SIZE_MIN)
+    assert segment.reserved_end == 2 * RESERVE_SIZE_MIN
     segment.mapped.close()
 
 

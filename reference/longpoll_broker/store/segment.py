@@ -21,7 +21,9 @@ MAPS_LOOKED_AT: Final = 8
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """A directory could not even be opened to be synced, so nothing is lost, and it can be tried again."""
 RESERVE_SIZE: Final = 1024 * 1024
-"""How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte, and little wasted in a queue."""
+"""How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte of the log, or of a long queue."""
+RESERVE_SIZE_MIN: Final = 4096
+"""And of a short queue: with a mebibyte for each a hundred thousand queues of a message each would take 100 GB."""
 
 
 class Maps:
@@ -210,8 +212,12 @@ class Segment:
             self._mapped = None
 
     def reserve(self, position: int, stop: int) -> None:
-        """Make writing [position, stop) safe; raises OSError when the disk is full. Positions are inside the file."""
-        end = min(self.size, max(stop, position + RESERVE_SIZE))
+        """Make writing [position, stop) safe; raises OSError when the disk is full. Positions are inside the file.
+
+        A file with `maps` is one of many: it takes as much again as it has, so that none takes much more than it needs.
+        """
+        ahead = RESERVE_SIZE if self._maps is None else min(RESERVE_SIZE, max(RESERVE_SIZE_MIN, position))
+        end = min(self.size, max(stop, position + ahead))
         try:
             self.mapped.reserve(position, end)
         except OSError as error:
