@@ -1,6 +1,6 @@
 """A process whose main thread is interrupted (Ctrl-C) at thousands of random moments while it uses a client.
 
-    python -m model_tests.client.interrupted send|poll NAME_SERVER TOPIC SEED
+    python -m model_tests.client.interrupted send|poll|subscribe NAME_SERVER TOPIC SEED
 
 Prints one line of JSON: how often it was interrupted, and what the client still does afterwards. Its caller ends it
 when it hangs.
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str]) -> None:
             with PullConsumer(RealRuntime(), name_server, config) as consumer:
                 consumer.subscribe(topic)
                 consumer.start()
-                count = interrupted(lambda: consumer.poll(0.0005), chance)
+                work = (lambda: consumer.poll(0.0005)) if what == "poll" else (lambda: consumer.subscribe(topic, "*"))
+                count = interrupted(work, chance)
                 producer.send(topic, b"last")
                 after = ""
                 while after != "last":

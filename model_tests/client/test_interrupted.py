@@ -26,7 +26,7 @@ def name_server(tmp_path: Path) -> Iterator[str]:
         yield "{}:{}".format(*broker.name_server_address)
 
 
-@pytest.mark.parametrize("what", ["send", "poll"])
+@pytest.mark.parametrize("what", ["send", "poll", "subscribe"])
 def test_who_was_interrupted_a_thousand_times_goes_on(name_server: str, what: str) -> None:
     """No lock is left taken, on which a thread of the client's would wait for ever; and nothing is in the way of it."""
     with new_topic(name_server, 2) as topic:
@@ -34,5 +34,5 @@ def test_who_was_interrupted_a_thousand_times_goes_on(name_server: str, what: st
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout)
-    assert said["after"] == ("last" if what == "poll" else topic)
+    assert said["after"] == (topic if what == "send" else "last")
     assert said["interrupted"] > 200

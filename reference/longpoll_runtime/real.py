@@ -27,7 +27,7 @@ from longpoll_runtime.interface import (
     Thread,
 )
 from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up, own_address
-from longpoll_runtime.threads import Died, RealEvent, RealQueue, spawn
+from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, spawn
 
 
 class RealRuntime:
@@ -77,7 +77,7 @@ class RealRuntime:
 
     def condition(self) -> Condition:
         """A new condition variable with a lock of its own."""
-        return threading.Condition(threading.Lock())
+        return RealCondition(threading.Lock())
 
     def event(self) -> Event:
         """A new flag, down."""

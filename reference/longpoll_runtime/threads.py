@@ -18,6 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from types import TracebackType
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -79,6 +80,16 @@ class RealEvent:
                 with suppress(ValueError):
                     self._waiting.remove(woken)
         return is_woken or is_set
+
+
+class RealCondition(threading.Condition):
+    """A condition whose lock is taken and given back by the interpreter alone, so that Ctrl-C comes before or after.
+
+    Only who waits may still be interrupted in between: a thread that may be, which is the main one, does not.
+    """
+
+    __enter__ = property(attrgetter("_lock.__enter__"))  # pyright: ignore[reportAssignmentType] - looked up as a method would be
+    __exit__ = property(attrgetter("_lock.__exit__"))  # pyright: ignore[reportAssignmentType] - looked up as a method would be
 
 
 @define(slots=True, init=False, eq=False)
