@@ -237,6 +237,19 @@ def test_parquet_of_another_kind_is_named(tmp_path: Path, columns: dict[str, lis
     assert why in damaged(tmp_path)[0]
 
 
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    """Nobody knows which of both is meant: nothing of the part is read, and all its rows count as damaged."""
+    write(tmp_path, [], simulated_meta())
+    names = ["event", "source", "sequence", "after_ns", "before_ns", "queue", "queue"]
+    columns = [pa.array([value] * 3) for value in ("append", "broker-a#1", 0, 1, 2, 3, 4)]
+    parquet.write_table(pa.Table.from_arrays(columns, names), tmp_path / "part-0.parquet")
+    result = judge([tmp_path], engine="local")
+
+    assert (result.verdict, result.events) == ("unknown", 0)
+    assert [(gap["kind"], gap["count"]) for gap in result.gaps if gap["kind"] == "damage"] == [("damage", 3)]
+    assert "the column queue is there more than once" in damaged(tmp_path)[0]
+
+
 def test_an_unknown_kind_of_part_is_named(clean: Path, tmp_path: Path) -> None:
     """What could hold events and is not read keeps the verdict from being valid."""
     write(tmp_path, load(clean).events, simulated_meta())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns import keys
-from longpoll_judge.columns.keys import Keys, open_keys, repeated, text_hashes
+from longpoll_judge.columns.keys import LONG_BYTES, Keys, open_keys, repeated, text_hashes
 from longpoll_judge.evidence.holes import holes_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
@@ -338,6 +340,34 @@ def test_a_text_has_one_key_wherever_it_is_read(texts: list[str]) -> None:
 
     assert together == [int(text_hashes(pa.array([text], pa.string()))[0]) for text in texts]
     assert len(set(together)) == len(set(texts))
+
+
+def test_a_long_name_costs_no_steps_for_its_length() -> None:
+    """It has a number of its own like any other; a megabyte takes no more calls than some hundred bytes."""
+    texts = [text + end for text in ("x" * LONG_BYTES, "x" * (LONG_BYTES - 1), "x" * 10 * LONG_BYTES) for end in "ab"]
+    mixed = text_hashes(pa.array(["", *texts, "short"], pa.string())).tolist()
+    alone = [int(text_hashes(pa.array([text], pa.string()))[0]) for text in texts]
+
+    assert mixed[1:-1] == alone
+    assert len(set(mixed)) == len(mixed)
+    assert calls_to_hash("x" * (1 << 20)) == calls_to_hash("x" * 2 * LONG_BYTES)
+
+
+def calls_to_hash(text: str) -> int:
+    """How many functions are called to make a text's number."""
+    count = 0
+
+    def called(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    texts = pa.array([text], pa.string())
+    sys.setprofile(called)
+    try:
+        text_hashes(texts)
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 @given(

@@ -74,6 +74,9 @@ def read_row_groups(
         if max(rows[first:]) > ROW_GROUP_EVENTS_MAX:
             return _nothing(path, sum(rows[first:]), f"a row group of more than {ROW_GROUP_EVENTS_MAX} rows")
         schema = metadata.schema.to_arrow_schema()
+        twice = [name for name in EVENT_SCHEMA.names if schema.names.count(name) > 1]
+        if twice:
+            return _nothing(path, sum(rows[first:]), f"the column {twice[0]} is there more than once")
         names = [name for name in EVENT_SCHEMA.names if name in schema.names]
         groups = [metadata.row_group(number) for number in range(first, end)]
         is_sound = all(map(_is_sound, groups))
