@@ -6,14 +6,17 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import trustme
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.io import transport
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_client import (
     Admin,
@@ -151,6 +154,58 @@ def test_a_broken_handshake_costs_its_sender_only(broker: Broker, content: bytes
         answer = client.call(RequestCode.GET_MAX_OFFSET)
         client.close()
     assert answer.code == 1
+
+
+def client_hello() -> bytes:
+    """How a client begins a handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_handshakes_that_never_end_cost_nobody_else_anything_and_are_ended(
+    share: float, certificates: Path, tmp_path: Path, secure: RealRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that sends its first message, or half of it, and byte after byte nothing whole, says nothing at all."""
+    monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.01)
+    context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
+    hello = client_hello()
+    with ExitStack() as stack:
+        config = BrokerConfig(channel_idle_ms_max=2_000)
+        broker = stack.enter_context(
+            Broker.start(RealRuntime(server_tls=context), str(tmp_path / "s"), config=config, store_config=SMALL_STORE)
+        )
+        peers = [stack.enter_context(socket.create_connection(broker.address)) for _ in range(50)]
+        for peer in peers:
+            peer.sendall(hello[: int(len(hello) * share)])
+        for runtime in (PLAIN, secure):
+            client = RemotingClient(runtime, *broker.address)
+            stack.callback(client.close)
+            assert client.call(RequestCode.GET_ALL_TOPIC_CONFIG).code == 0
+        left = list(peers)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while left and time.monotonic() < deadline_s:
+            for peer in list(left):
+                peer.settimeout(0.01)
+                try:
+                    if share < 1 and peer in left:
+                        peer.send(hello[-1:])
+                    if not peer.recv(65_536):
+                        left.remove(peer)
+                except TimeoutError:
+                    pass
+                except OSError:
+                    left.remove(peer)
+        assert left == []
+
+
+def test_nobody_renegotiates(certificates: Path) -> None:
+    """For each handshake costs the server more than its client."""
+    context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
+    assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:

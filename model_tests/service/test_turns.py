@@ -20,6 +20,7 @@ from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
+from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
 
 BYSTANDER_COUNT = 3
@@ -341,3 +342,71 @@ def test_planted_slow_ones_that_are_not_put_behind_are_noticed(
     monkeypatch.setattr(transport, "PASS_NS", 1 << 60)
     monkeypatch.setattr(transport, "TURN_NS_MAX", 1 << 60)
     assert max(each.count(SLOW) for each in served_in_passes(start_broker, connect, monkeypatch, 5)) > 1
+
+
+def read_in_passes(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, new_count: int
+) -> list[list[int]]:
+    """For each pass the numbers of the connections that were read: new ones, whose reads take a whole pass, and a 0.
+
+    That one is quick, and asks last while the loop stands still. The poller tells of all the other way round each time.
+    """
+    broker = start_broker()
+    quick, *new = [connect(broker.address) for _ in range(new_count + 1)]
+    clock_ns, passes = [0], list[list[int]]()
+    loop, goes_on = broker.loops[0], broker.runtime.event()
+    stands, stood = broker.runtime.event(), broker.runtime.event()
+    ended, original, polled = loop._pass_ended, loop._receive, type(loop.poller).poll
+
+    def poll(poller: Poller, timeout_s: float | None) -> list[tuple[object, bool, bool]]:
+        return polled(poller, timeout_s)[:: 1 if len(passes) % 2 else -1]
+
+    def receive(channel: Channel, now_ns: int) -> bool:
+        # As a TLS handshake takes its time.
+        passes[-1].append(channel.number if channel.is_slow else 0)
+        clock_ns[0] += PASS_NS + 1 if channel.is_slow else 1
+        return original(channel, now_ns)
+
+    def end_pass(outbox: Outbox) -> None:
+        ended(outbox)
+        passes.append([])
+        if stands.is_set():
+            stood.set()
+            goes_on.wait(60.0)
+
+    passes.append([])
+    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
+    send_message(quick, "T")
+    send_message(quick, "T")
+    wait_until(lambda: loop.channel_count == new_count + 1)
+    monkeypatch.setattr(loop, "_receive", receive)
+    monkeypatch.setattr(type(loop.poller), "poll", poll)
+    monkeypatch.setattr(loop, "_pass_ended", end_pass)
+    stands.set()
+    loop.wake()
+    assert stood.wait(60.0)
+    asked = [(peer, peer.send(QUICK, {"topic": "T", "queueId": "0"})) for peer in (*new, quick)]
+    goes_on.set()
+    assert all(peer.reply(opaque) is not None for peer, opaque in asked)
+    return [each for each in passes if each]
+
+
+def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand handshakes at once are a second's work on the thread that serves everybody."""
+    passes = read_in_passes(start_broker, connect, monkeypatch, 5)
+    assert passes[0][0] == 0
+    new = [[number for number in each if number] for each in passes]
+    assert [len(each) for each in new if each] == [1] * 5
+    # In the order in which they were first told of.
+    read = [number for each in new for number in each]
+    assert read in (sorted(read), sorted(read, reverse=True))
+
+
+def test_planted_new_connections_that_are_all_read_at_once_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a pass may take for ever."""
+    monkeypatch.setattr(transport, "PASS_NS", 1 << 60)
+    assert max(map(len, read_in_passes(start_broker, connect, monkeypatch, 5))) >= 5

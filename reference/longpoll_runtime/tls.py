@@ -49,6 +49,8 @@ def server_context(certificate_file: str, key_file: str, client_authority_file: 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A handshake costs the server much more than its client: one for each connection is enough.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     _load_own(context, certificate_file, key_file)
     if client_authority_file is not None:
         context.verify_mode = ssl.CERT_REQUIRED

@@ -147,6 +147,8 @@ class IoLoop:
         self._to_adopt: deque[_Accepted] = deque()
         self._unfinished: dict[Channel, None] = {}
         """Channels that gave way: nothing more is read from them before what came is served."""
+        self._unread: dict[Channel, None] = {}
+        """Channels that are new or slow, and for whose bytes there was no time; the poller tells of them again."""
         self._stopping = False
         self._numbers = 0
         self._idle_check_ns = 0
@@ -225,23 +227,41 @@ class IoLoop:
         self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
         self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
+        # Those for which there was no time come first.
+        slow, self._unread = self._unread, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
                 if writable:
                     data.flush()
-                if not readable or data.closed or data.broken or data in unfinished or not self._receive(data, now_ns):
+                if not readable or data.closed or data.broken or data in unfinished:
                     continue
                 if data.is_slow:
-                    # Behind those that wait already, and behind all that are quick.
-                    unfinished[data] = None
-                else:
+                    slow[data] = None
+                elif self._receive(data, now_ns):
                     self._serve(data)
             elif type(data) is _Door:
                 with KeepGoing(log, "a connection could not be accepted"):
                     self._accept(data)
+        self._receive_slow(list(slow), unfinished, now_ns)
         self._serve_unfinished(list(unfinished))
         with KeepGoing(log, "a pass could not be ended"):
             self._pass_ended(self.outbox)
+
+    def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
+        """Read what came from those that are new or slow, behind all that are quick, for as long as one pass may take.
+
+        They are served behind those that wait already. A read may take a millisecond: that of a TLS handshake.
+        """
+        clock_ns = self._runtime.monotonic_ns
+        end_ns = clock_ns() + PASS_NS
+        for number, channel in enumerate(channels):
+            if channel.closed or channel.broken or channel in unfinished:
+                continue
+            if self._receive(channel, now_ns):
+                unfinished[channel] = None
+            if clock_ns() > end_ns:
+                self._unread = dict.fromkeys(channels[number + 1 :])
+                return
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
         """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass."""
