@@ -9,6 +9,7 @@ import os
 import re
 import selectors
 import socket
+import ssl
 import struct
 import subprocess
 import time
@@ -41,9 +42,10 @@ QUIET_S: Final = 3.0
 class Served:
     """A serving process; `status` and `processor_s` read what the kernel says of it."""
 
-    def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
+    def __init__(self, process: subprocess.Popen[str], address: Address, name_server: Address) -> None:
         self.process = process
         self.address = address
+        self.name_server = name_server
 
     def most_memory_kib(self) -> int:
         """The most memory it has had, KiB."""
@@ -123,6 +125,8 @@ class Attack:
     prepare: Prepare
     settings: str = ""
     policy: str = "strict"
+    speaks_tls: bool = False
+    """Whether the broker takes TLS connections beside plain ones."""
     has_limit: bool = False
     """Whether there are settings, or constants, without which it can be tried too."""
 
@@ -413,6 +417,46 @@ def batches(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None
     return lambda: flood(served.address, [batch * 8] * 4)
 
 
+def handshakes(served: Served, count: int, stack: ExitStack) -> Callable[[], None]:
+    """Peers begin TLS handshakes all at once, three times, and never go on with one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    hello = outgoing.read()
+    rounds = [
+        [stack.enter_context(socket.create_connection(served.address, PATIENCE_S)) for _ in range(count)]
+        for _ in range(3)
+    ]
+    wait_for_quiet(served)
+
+    def begin() -> None:
+        for peers in rounds:
+            _to_each(peers, hello)
+            wait_for_quiet(served)
+
+    return begin
+
+
+def registrations(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
+    """Eight brokers that nobody has register with as many topics as fit, again and again; others list all topics."""
+    name_server = served.name_server
+    rows = {f"t{number}": {"topicName": f"t{number}", "readQueueNums": 8, "perm": 6} for number in range(49_000)}
+    body = msgspec.json.encode({"topicConfigSerializeWrapper": {"topicConfigTable": rows}})
+    contents = [
+        frame(
+            RequestCode.REGISTER_BROKER,
+            {"brokerName": f"b{lane}", "brokerAddr": f"127.0.0.1:{lane}", "clusterName": "c", "brokerId": "0",
+             "haServerAddr": "127.0.0.1:9"},
+            body,
+        )
+        * 5
+        for lane in range(8)
+    ]  # fmt: skip
+    contents += [frame(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) * 20] * 4
+    return lambda: flood(name_server, contents)
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     "members": Attack(members, has_limit=True),
     "members gone": Attack(members_gone, has_limit=True),
@@ -432,4 +476,6 @@ ATTACKS: Final[dict[str, Attack]] = {
     "held unlike": Attack(held_unlike),
     "topic gone": Attack(topic_gone),
     "batches": Attack(batches),
+    "handshakes": Attack(handshakes, speaks_tls=True),
+    "registrations": Attack(registrations),
 }

@@ -26,10 +26,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import trustme
 from model_tests.bench import bystander, leaving
 from model_tests.bench.attacks import ATTACKS, PATIENCE_S, Attack, Served
 from rich.console import Console
 from rich.table import Table
+
+from longpoll_runtime import Address
 
 MAIN: Final = "from longpoll.cli import main; main()"
 TOLD_AT_ONCE: Final = "from longpoll_broker.service.admin import member_notices; member_notices.NOTICES_MAX = 1 << 60; "
@@ -60,6 +63,11 @@ class Result(msgspec.Struct):
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
+def _address(text: str) -> Address:
+    host, _colon, port = text.rpartition(":")
+    return host, int(port)
+
+
 @contextmanager
 def serving(directory: Path, attack: Attack, *, limits: bool) -> Iterator[Served]:
     """A broker of its own process."""
@@ -69,12 +77,15 @@ def serving(directory: Path, attack: Attack, *, limits: bool) -> Iterator[Served
     command = [sys.executable, "-c", code, "serve", "--store", str(directory / "store"), "--config", str(config)]
     command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--json", "--log-level", "error"]
     command += ["--policy", attack.policy]
+    if attack.speaks_tls:
+        issued = trustme.CA().issue_cert("localhost")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(directory / "server.pem"))
+        command += ["--tls-certificate", str(directory / "server.pem"), "--tls-key", str(directory / "server.pem")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             ready = msgspec.json.decode(process.stdout.readline())
-            host, _colon, port = ready["broker"].rpartition(":")
-            yield Served(process, (host, int(port)))
+            yield Served(process, *map(_address, (ready["broker"], ready["name-server"])))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(PATIENCE_S)
