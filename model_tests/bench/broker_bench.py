@@ -1,6 +1,7 @@
 """Our broker beside the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
 
     python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json | --markdown]
+                                                [--only pull]
 
 Both brokers run during the whole measurement, and each figure is taken of one and then of the other, round by round, so
 that a busy machine disturbs both alike; of rates the best round counts, of latencies all rounds together. The load is
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--without-java", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/performance.md has it")
+    parser.add_argument("--only", action="append", help="one kind of work: a method of `broker_measures.Bench`")
     chosen = parser.parse_args()
     if not 0.2 <= chosen.seconds <= 60 or not 1 <= chosen.rounds <= 20:
         parser.error("give 0.2 to 60 seconds and 1 to 20 rounds")
@@ -61,7 +63,7 @@ def main() -> int:
         variants = [stack.enter_context(ours(name, directory / name, words)) for name, words in options.items()]
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         try:
-            values = measure(sides, variants, Scale(chosen.seconds, chosen.rounds), progress)
+            values = measure(sides, variants, Scale(chosen.seconds, chosen.rounds), progress, only=chosen.only)
         except ClientError as error:
             sys.stderr.write(f"longpoll: the load failed: {error}\n")
             return 2

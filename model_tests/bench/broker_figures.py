@@ -70,6 +70,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "send_1": Figure("sends of 128 B, 64 in flight, 1 connection", "/s", Bar("ratio", 1.0, "least"), max),
     "send_us": Figure("processor time of such a send, all threads", "us", of_rounds=min),
     "send_8": Figure("sends of 128 B, 64 in flight, 8 connections", "/s", Bar("ratio", 0.5, "least"), max),
+    "send_keys": Figure("sends of 128 B with a tag and two keys, 64 in flight, 1 connection", "/s", of_rounds=max),
     "pull_1": Figure("messages pulled, 32 a pull, 1 in flight", "/s", Bar("ratio", 1.0, "least"), max),
     "pull_8": Figure("messages pulled, 32 a pull, 8 in flight", "/s", Bar("ratio", 0.5, "least"), max),
     "accepted": Figure("100,000 pulls accepted to hold", "/s", of_rounds=max),

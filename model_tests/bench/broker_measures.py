@@ -131,6 +131,11 @@ class Bench:
         rate = sends(side.address, self.topic(), 8, seconds=self.scale.seconds / 2)
         self.put(side.name, send_8=rate.per_second)
 
+    def send_keys(self, side: Side) -> None:
+        """Pipelined sends on one connection, of messages that are indexed by their keys."""
+        rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2, has_keys=True)
+        self.put(side.name, send_keys=rate.per_second)
+
     def pull(self, side: Side) -> None:
         """Reading a stored queue."""
         topic = self.topic()
@@ -197,7 +202,7 @@ def measure(
     works = [bench.ceiling, bench.idle]
     works += [
         bench.wake, bench.overshoot, bench.new_queues, bench.racing, bench.fan_out,
-        bench.send, bench.send_many, bench.pull,
+        bench.send, bench.send_many, bench.send_keys, bench.pull,
     ] * scale.rounds  # fmt: skip
     works += [bench.held, bench.moment]
     steps: list[tuple[str, Callable[[], None]]] = []

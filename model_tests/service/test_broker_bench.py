@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import pytest
 from model_tests.bench import broker_bench, leaving
-from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, value_of
+from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, Value, value_of
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, ours
@@ -117,9 +117,16 @@ def test_the_whole_comparison_runs(tmp_path: Path) -> None:
 def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One object with the machine, the figures and what was missed; exit code 1 when something was."""
     value = value_of(FIGURES["overshoot_p99"], {OURS: [48.4]})
-    monkeypatch.setattr(broker_bench, "measure", lambda *_: [value])
-    monkeypatch.setattr(sys, "argv", ["broker_bench", "--json", "--without-java"])
+    asked: list[list[str] | None] = []
+
+    def measured(*_told: Any, only: list[str] | None) -> list[Value]:
+        asked.append(only)
+        return [value]
+
+    monkeypatch.setattr(broker_bench, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["broker_bench", "--json", "--without-java", "--only", "overshoot"])
     code = broker_bench.main()
+    assert asked == [["overshoot"]]
     told = json.loads(capsys.readouterr().out)
 
     assert code == 1

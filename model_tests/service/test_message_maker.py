@@ -19,7 +19,8 @@ from longpoll_broker.service.send.send_events import SendEvents
 from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX
+from longpoll_protocol.message import read_handle
+from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 from longpoll_protocol.properties import read_properties, write_properties
 from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
@@ -199,3 +200,36 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     for topic, picked in (("T", [0, 1, 2, 3, 0]), ("R", [0, 0, 0])):
         header = replace(header_of(topic), queue_id=-1)
         assert [processor._checked_queue(header, CHANNEL) for _ in picked] == picked
+
+
+@pytest.mark.parametrize(
+    ("properties", "traits", "topic"),
+    [
+        ({"TIMER_DELIVER_MS": "60000"}, TRAITS_5, TIMER_TOPIC),
+        ({"TIMER_DELIVER_MS": "60000"}, STRICT_TRAITS, "T"),
+        # A level wins, and the wish is forgotten.
+        ({"TIMER_DELIVER_MS": "60000", "DELAY": "1"}, TRAITS_5, SCHEDULE_TOPIC),
+        ({"DELAY": "0"}, TRAITS_5, "T"),
+    ],
+)
+def test_a_message_waits_for_its_time_under_5_alone(properties: dict[str, str], traits: Traits, topic: str) -> None:
+    """And is recalled by what is told of it there; one that waits for no time is told nothing."""
+    maker = maker_of(traits)
+    header = header_of(text=pairs(UNIQ_KEY="mine", **properties))
+    put = maker.properties(header)
+    message = maker.of_request(CHANNEL, header, 2, b"body", put)
+    assert message.topic == topic
+    assert ("TIMER_DELIVER_MS" in put) == ("TIMER_DELIVER_MS" in properties and topic != SCHEDULE_TOPIC)
+    handle = maker.recall_handle(message, put)
+    told = None if handle is None else read_handle(handle)
+    assert (told and (told.topic, told.time, told.key)) == (("T", "59001", "mine") if topic == TIMER_TOPIC else None)
+
+
+def test_a_message_that_is_tried_again_at_a_time_is_not_recalled() -> None:
+    """Its producer is the consumer that failed."""
+    maker = maker_of(TRAITS_5)
+    message = replace(made(maker, header_of()), topic=TIMER_TOPIC)
+    told = {"REAL_TOPIC": f"{RETRY_PREFIX}G", "TIMER_OUT_MS": "59999", "UNIQ_KEY": "mine"}
+    assert maker.recall_handle(message, told) is None
+    assert maker.recall_handle(message, told | {"REAL_TOPIC": "T"}) is not None
+    assert maker.recall_handle(replace(message, topic="T"), told | {"REAL_TOPIC": "T"}) is None

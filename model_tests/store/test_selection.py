@@ -14,6 +14,7 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.store import selection
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queues.consume_queue import UNIT
 from longpoll_broker.testing.stores import message, open_store
 
 MESSAGES = 400
@@ -156,3 +157,36 @@ def test_who_asks_for_very_many_has_no_more_units_looked_at(
     assert store.get("T", 0, 0, 2**31 - 1, (lambda _code: False, None)).offset_next == 30
     assert store.get("T", 0, 30, 2**31 - 1, (lambda _code: False, None)).offset_next == 40
     store.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_are_read_from_the_disk_as_may_be(count: int, store: MessageStore) -> None:
+    """Whatever their size; from memory there is a limit of its own."""
+    config = _config(
+        transfer_count_max_on_disk=count, transfer_bytes_max_on_disk=10**9, transfer_count_max_in_memory=9,
+        memory_size=1, memory_ratio_max=100,
+    )  # fmt: skip
+    for quick in (True, False):
+        assert len(_read(store, config, (0, 0, 32), quick=quick).offsets) == count
+
+
+def test_units_that_a_damaged_queue_has_lead_nowhere_else(tmp_path: pathlib.Path) -> None:
+    """One whose record would end behind the log hides the rest of its file; one of no size is passed over."""
+    config = _config(memory_size=10**9, memory_ratio_max=100)
+    damaged = open_store(tmp_path, config)
+    sizes = [damaged.put(message("T", 0, b"x" * 50)).size for _ in range(3)]
+    damaged.dispatch(3)
+    queue = damaged._table.find("T", 0)
+    assert queue is not None
+    units = queue.segments.segments[0].view
+    end = damaged._log.end
+    whole = [bytes(damaged._log.slice(0, sizes[0]) or b"")]
+    cases = (((end - 10, 1_000), (0, sizes[0]), []), ((0, sizes[0]), (sizes[0], 0), whole))
+    for first, second, found in cases:
+        UNIT.pack_into(units, 0, *first, 0)
+        UNIT.pack_into(units, UNIT.size, *second, 0)
+        short, long = (_plain(_read(damaged, config, (0, 0, 2), quick=quick)) for quick in (True, False))
+        assert short == long
+        assert short[-1] == found
+    del units
+    damaged.close()

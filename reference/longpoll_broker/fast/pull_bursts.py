@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.filter.filters import Filter, tag_filter
+from longpoll_broker.core.filter.filters import Filter, TagFilter, tag_filter
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import (
     FLAG_COMMIT_OFFSET,
@@ -22,12 +22,17 @@ from longpoll_broker.core.pull import (
     Miss,
     Refused,
 )
-from longpoll_broker.core.read import GetStatus
+from longpoll_broker.core.read import ALL, GetStatus
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
-from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.fast.pull_heads import PatchedPullAnswers
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.transport import QUEUED_SIZE_MAX
+from longpoll_broker.service.pull.pull_answers import RESPONSE
+from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.store.selection import nothing
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.fast.pull_answer import encode_pull_head
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command
@@ -104,6 +109,8 @@ class _Passed:
     subscription: str | None
     expression_type: str | None
     filter: Filter
+    takes_all: bool
+    """Whether the filter lets every message through."""
 
 
 @define(slots=True, eq=False)
@@ -112,6 +119,11 @@ class QuickPullProcessor(PullProcessor):
 
     _passed: _Passed | None = field(default=None, init=False)
     """One assignment, so threads see the old one or the new one."""
+    _gives_at_once: bool = field(init=False)
+    """Whether nothing but the read and its answer belongs to a pull that finds messages."""
+
+    def __attrs_post_init__(self) -> None:
+        self._gives_at_once = type(self.events) is PullEvents and type(self.runner.answers) is PatchedPullAnswers
 
     def header_of(self, command: Command) -> PullMessageRequestHeader:
         """The request's header; raises as that of `PullProcessor` does."""
@@ -133,8 +145,60 @@ class QuickPullProcessor(PullProcessor):
         topic, group = desk.topics.get(pull.topic), desk.groups.find(pull.group)
         wanted = super().check(pull)
         if not isinstance(wanted, Refused) and pull.sys_flag & FLAG_SUBSCRIPTION and topic and group:
-            self._passed = _Passed(topic, group, pull.subscription, pull.expression_type, wanted)
+            takes_all = isinstance(wanted, TagFilter) and wanted.all_tags
+            self._passed = _Passed(topic, group, pull.subscription, pull.expression_type, wanted, takes_all)
         return wanted
+
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """Serve a pull request: the reply, or None when it is held."""
+        parts = self._found(channel, command) if type(command) is PullCommand and self._gives_at_once else None
+        return super().receive(channel, command, outbox) if parts is None else parts
+
+    def _found(self, channel: Channel, command: PullCommand) -> Parts | None:
+        """The answer to a pull like the last one that gets every message from its offset on; None for any other.
+
+        Spared is what is made for each pull and asked of it, where its answer only tells what was read.
+        """
+        passed, desk, header = self._passed, self.desk, command.header
+        if passed is None or not self._is_like(command, passed) or not passed.takes_all:
+            return None
+        topic, queue_id = header.topic, header.queue_id
+        if (
+            self.runner.store.visible_end(topic, queue_id) <= header.queue_offset
+            or desk.topics.get(topic) is not passed.topic
+            or desk.groups.find(header.consumer_group) is not passed.group
+            or not desk.standing.is_plain
+        ):
+            return None
+        self.runtime.step("pull_read")
+        read = self.runner.store.get(topic, queue_id, header.queue_offset, header.max_msg_nums, ALL)
+        if read.status is not GetStatus.FOUND:
+            return None
+        channel.request_count += 1
+        self.runner.statistics.count_get(
+            topic, header.consumer_group, queue_id,
+            messages=len(read.offsets), size=read.size_bytes,
+            latency_ms=(self.runtime.monotonic_ns() - channel.received_ns) // 1_000_000,
+        )  # fmt: skip
+        head = encode_pull_head(
+            ResponseCode.SUCCESS.value, command.opaque, RESPONSE, read.status,
+            read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
+        )  # fmt: skip
+        return [head, *read.records]
+
+    def _is_like(self, command: PullCommand, passed: _Passed) -> bool:
+        """Whether a pull asks as the last one did, commits nothing, and wants its answer as it mostly is."""
+        header = command.header
+        return (
+            header.topic == passed.topic.topic_name
+            and header.consumer_group == passed.group.group_name
+            and header.sys_flag & _BRINGS == FLAG_SUBSCRIPTION
+            and not command.flag
+            and 0 <= header.queue_id < passed.topic.read_queue_nums
+            and header.max_msg_nums >= 0
+            and header.subscription == passed.subscription
+            and header.expression_type == passed.expression_type
+        )
 
     def hold_following(self, channel: Channel, commands: Sequence[PullCommand], outbox: Outbox) -> int:
         """Hold the first of these pulls that are like the last one and wait at their queue's end; how many.
@@ -150,16 +214,7 @@ class QuickPullProcessor(PullProcessor):
         pulls: list[Pull] = []
         for command in commands:
             header = command.header
-            if not (
-                header.topic == topic
-                and header.consumer_group == group
-                and header.sys_flag & _WAY == _WAITS
-                and not command.flag
-                and 0 <= header.queue_id < passed.topic.read_queue_nums
-                and header.max_msg_nums >= 0
-                and header.subscription == passed.subscription
-                and header.expression_type == passed.expression_type
-            ):
+            if not (header.sys_flag & FLAG_SUSPEND and self._is_like(command, passed)):
                 break
             self.runtime.step("pull_read")
             if self.runner.store.visible_end(topic, header.queue_id) != header.queue_offset:
@@ -186,8 +241,7 @@ class QuickPullProcessor(PullProcessor):
         return super().look(pull, wanted)
 
 
-_WAY: Final = FLAG_COMMIT_OFFSET | FLAG_SUSPEND | FLAG_SUBSCRIPTION
-_WAITS: Final = FLAG_SUSPEND | FLAG_SUBSCRIPTION
-"""The flags of a pull that may be held, brings what it wants and commits nothing."""
+_BRINGS: Final = FLAG_COMMIT_OFFSET | FLAG_SUBSCRIPTION
+"""Of these flags a pull has the second alone that brings what it wants and commits nothing."""
 _MISS: Final = Miss(nothing(GetStatus.OFFSET_OVERFLOW_ONE, 0, 0, 0), tag_filter(None, None))
 """What nobody looks at in a miss that is held: the pull has its filter, and its answer comes of a read of its own."""

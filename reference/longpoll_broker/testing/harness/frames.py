@@ -28,9 +28,9 @@ _OPAQUE: Final = re.compile(rb'"opaque":(\d+)')
 _CODE: Final = re.compile(rb'"code":(\d+)')
 
 
-def send_frame(topic: str, queue: int, body: bytes, opaque: int = 0) -> bytes:
-    """One send; frames of queues 0 to 9 and bodies of one size have one size."""
-    fields = send_fields(topic, queue)
+def send_frame(topic: str, queue: int, body: bytes, opaque: int = 0, properties: str = "") -> bytes:
+    """One send; frames of queues 0 to 9, and bodies and properties of one size, have one size."""
+    fields = send_fields(topic, queue, properties)
     command = Command(RequestCode.SEND_MESSAGE_V2, OPAQUE_BASE + opaque, ext_fields=fields, body=body)
     return b"".join(encode(command))
 

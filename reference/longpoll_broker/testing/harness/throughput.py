@@ -20,6 +20,11 @@ from longpoll_runtime import Address
 
 QUEUE_COUNT: Final = 8
 SEND_DEPTH: Final = 64
+KEYS: Final = (
+    "UNIQ_KEY\x017F0000010001042F2B6A1B2C3D4E{0:04}\x02WAIT\x01true\x02TAGS\x01tag\x02"
+    "KEYS\x01order{0:04} user{0:04}\x02"
+)
+"""The properties of a message with a tag and two keys, by a number."""
 PULL_COUNT: Final = 32
 """Messages asked for in one pull."""
 
@@ -41,10 +46,15 @@ class _Sender:
     topic: str
     warm_s: float
     seconds: float
+    has_keys: bool = False
+    """Whether each message has the properties that a client gives one with a tag and two keys."""
 
     def __call__(self, begin: Callable[[], None]) -> Rate:
         """Send, and count the answers."""
-        frames = [send_frame(self.topic, number % QUEUE_COUNT, BODY, number) for number in range(SEND_DEPTH)]
+        frames = [
+            send_frame(self.topic, number % QUEUE_COUNT, BODY, number, KEYS.format(number) if self.has_keys else "")
+            for number in range(SEND_DEPTH)
+        ]
         size = len(frames[0])
         assert all(len(frame) == size for frame in frames)
         # Twice, so that any burst of up to SEND_DEPTH frames is one slice.
@@ -78,16 +88,32 @@ class _Sender:
         return Rate(counted / ((ended_ns - begun_ns) / 1e9), answered + SEND_DEPTH + 1)
 
 
-def send_rate(address: Address, topic: str, connection_count: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
+def send_rate(
+    address: Address,
+    topic: str,
+    connection_count: int,
+    *,
+    seconds: float,
+    warm_s: float = 1.0,
+    has_keys: bool = False,
+) -> Rate:
     """Sends of 128 bytes over `QUEUE_COUNT` queues, 64 under way on each connection; raises ClientError."""
-    rates = together([_Sender(address, topic, warm_s, seconds)] * connection_count)
+    rates = together([_Sender(address, topic, warm_s, seconds, has_keys)] * connection_count)
     return Rate(sum(rate.per_second for rate in rates), sum(rate.count for rate in rates))
 
 
-def sends(address: Address, topic: str, connection_count: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
+def sends(
+    address: Address,
+    topic: str,
+    connection_count: int,
+    *,
+    seconds: float,
+    warm_s: float = 1.0,
+    has_keys: bool = False,
+) -> Rate:
     """The same to a new topic of a broker that must then hold every message; raises ClientError."""
     make_topic(address, topic, QUEUE_COUNT)
-    rate = send_rate(address, topic, connection_count, seconds=seconds, warm_s=warm_s)
+    rate = send_rate(address, topic, connection_count, seconds=seconds, warm_s=warm_s, has_keys=has_keys)
     check_stored(address, topic, QUEUE_COUNT, rate.count)
     return rate
 
