@@ -12,6 +12,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
+from msgspec import structs
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -28,9 +29,9 @@ from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.testing.brokers import SMALL_STORE, StartBroker
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import StillRuntime
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.policy import preset
@@ -333,3 +334,39 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
         [PullProcessor, PullRunner, InlineExecutor, SendProcessor],
     ]
     assert [broker.handler.reads_fields for broker in (quick, plain)] == [True, False]
+
+
+def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(start_broker: StartBroker) -> None:
+    """Its filter, its topic and its group, whether it commits, and whether there is anything from its offset on."""
+    broker = start_broker()
+    with RawClient(broker.address) as client:
+        for tag in ("a", "b", "a"):
+            send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
+
+        def pull(offset: int = 0, **changes: str) -> tuple[int, list[bytes]]:
+            reply = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset) | changes)
+            return reply.code, [bytes(record.body) for record in records_of(reply)] if reply.code == 0 else []
+
+        for _ in range(2):
+            assert pull() == (0, [b"a", b"b", b"a"])
+        for _ in range(2):
+            assert pull(subscription="a") == (0, [b"a", b"a"])
+        for _ in range(2):
+            assert pull(1) == (0, [b"b", b"a"])
+            assert pull(3)[0] == ResponseCode.PULL_NOT_FOUND
+            assert [pull(offset)[0] for offset in (4, -1)] == [ResponseCode.PULL_OFFSET_MOVED] * 2
+            assert pull(queueId="9")[0] == ResponseCode.SYSTEM_ERROR
+        assert pull(0, sysFlag="5", commitOffset="2") == (0, [b"a", b"b", b"a"])
+        assert broker.shared.offsets.query("T", "G", 0) == 2
+        topics, groups = broker.shared.topics, broker.shared.groups
+        topic, group = topics.get("T"), groups.find("G")
+        assert topic is not None
+        assert group is not None
+        topics.put(structs.replace(topic, perm=2))
+        assert pull()[0] == ResponseCode.NO_PERMISSION
+        topics.put(topic)
+        assert pull()[0] == 0
+        groups.put(structs.replace(group, consume_enable=False))
+        assert pull()[0] == ResponseCode.NO_PERMISSION
+        groups.put(group)
+        assert pull()[0] == 0

@@ -278,11 +278,17 @@ SLOW, QUICK = RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET
 
 
 def served_in_passes(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, slow_count: int
+    start_broker: StartBroker,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_count: int,
+    *,
+    large: bytes | None = None,
 ) -> list[list[int]]:
     """The codes that each pass served: peers whose request takes a whole pass ask, and behind them one that is quick.
 
-    All have asked the same before, and now they ask while the loop stands still.
+    All have asked the same before, and now they ask while the loop stands still; with a `large` body they have all been
+    quick before, and that comes with what they ask now.
     """
     broker = start_broker()
     peers = [connect(broker.address) for _ in range(slow_count + 1)]
@@ -305,19 +311,21 @@ def served_in_passes(
             stood.set()
             goes_on.wait(60.0)
 
-    def ask() -> list[tuple[RawClient, int]]:
+    def ask(code: int = SLOW, body: bytes = b"") -> list[tuple[RawClient, int]]:
         place = {"topic": "T", "queueId": "0"}
-        return [(peer, peer.send(QUICK if peer is peers[-1] else SLOW, place)) for peer in peers]
+        return [
+            (peer, peer.send(QUICK, place) if peer is peers[-1] else peer.send(code, place, body)) for peer in peers
+        ]
 
     passes.append([])
     monkeypatch.setattr(broker.handler, "_serve", serve)
     monkeypatch.setattr(loop, "_pass_ended", end_pass)
     monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
-    assert all(peer.reply(opaque) is not None for peer, opaque in ask())
+    assert all(peer.reply(opaque) is not None for peer, opaque in ask(SLOW if large is None else QUICK))
     stands.set()
     loop.wake()
     assert stood.wait(60.0)
-    asked = ask()
+    asked = ask(body=large or b"")
     goes_on.set()
     assert all(peer.reply(opaque) is not None for peer, opaque in asked)
     served = [each for each in passes if each]
@@ -333,6 +341,24 @@ def test_who_is_quick_is_served_before_those_that_take_long(
     passes = served_in_passes(start_broker, connect, monkeypatch, 5)
     assert passes[0][0] == QUICK
     assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
+
+
+def test_who_is_quick_is_served_before_what_is_large(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though all were quick before: each of fifty batches or registrations at once takes long."""
+    passes = served_in_passes(start_broker, connect, monkeypatch, 5, large=bytes(transport.LARGE_SIZE))
+    assert passes[0][0] == QUICK
+    assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
+
+
+def test_planted_large_requests_that_are_served_as_they_come_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one pass."""
+    monkeypatch.setattr(transport, "LARGE_SIZE", 1 << 30)
+    passes = served_in_passes(start_broker, connect, monkeypatch, 5, large=bytes(64 * 1024))
+    assert max(each.count(SLOW) for each in passes) > 1
 
 
 def test_planted_slow_ones_that_are_not_put_behind_are_noticed(
@@ -361,7 +387,7 @@ def read_in_passes(
     def poll(poller: Poller, timeout_s: float | None) -> list[tuple[object, bool, bool]]:
         return polled(poller, timeout_s)[:: 1 if len(passes) % 2 else -1]
 
-    def receive(channel: Channel, now_ns: int) -> bool:
+    def receive(channel: Channel, now_ns: int) -> int:
         # As a TLS handshake takes its time.
         passes[-1].append(channel.number if channel.is_slow else 0)
         clock_ns[0] += PASS_NS + 1 if channel.is_slow else 1

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 """Bytes asked of one connection before the next has its turn."""
+LARGE_SIZE: Final = 64 * KIB
+"""Bytes not served yet with which a connection comes behind all that are quick, as if its last turn had been long."""
 QUEUED_SIZE_MAX: Final = 32 * KIB
 """Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on.
 
@@ -237,7 +239,11 @@ class IoLoop:
                     continue
                 if data.is_slow:
                     slow[data] = None
-                elif self._receive(data, now_ns):
+                elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
+                    # What is large takes long, mostly: fifty batches at once are not served before one send.
+                    data.is_slow = True
+                    unfinished[data] = None
+                elif size:
                     self._serve(data)
             elif type(data) is _Door:
                 with KeepGoing(log, "a connection could not be accepted"):
@@ -295,26 +301,26 @@ class IoLoop:
             with KeepGoing(log, "a connection could not be taken over"):
                 self._adopt(self._to_adopt.popleft())
 
-    def _receive(self, channel: Channel, now_ns: int) -> bool:
-        """Read what came; whether there is something to serve."""
+    def _receive(self, channel: Channel, now_ns: int) -> int:
+        """Read what came; how many bytes that are, 0 where there is nothing to serve."""
         try:
             size = channel.receive_into(self._buffer)
         except BlockingIOError:
-            return False
+            return 0
         except OSError as error:
             self._close_in_turn(channel, f"the connection failed: {error.strerror or error}")
-            return False
+            return 0
         if size == 0:
             self._close_in_turn(channel, "the peer closed it")
-            return False
+            return 0
         channel.received_ns = now_ns
         try:
             channel.connection.receive_data(bytes(self._view[:size]))
         except FAULTS:
             log.exception("what %s sent cannot be taken", channel)
             self._close(channel, CANNOT_BE_SERVED)
-            return False
-        return True
+            return 0
+        return size
 
     def _serve(self, channel: Channel) -> None:
         """Have what came served, up to where the channel gives way."""
