@@ -102,7 +102,7 @@ def test_each_lock_of_the_store_is_taken_away_by_one() -> None:
     missing = sum((whole - left for left in taken), Counter[str]())
 
     assert missing == whole
-    assert len(whole) == 9
+    assert len(whole) == 10
 
 
 def test_a_change_that_does_not_apply_is_seen() -> None:

@@ -19,6 +19,7 @@ from longpoll_broker.core.read import GetStatus
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
+from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, QueryResult
 from longpoll_broker.store.segment import SegmentList
@@ -450,6 +451,26 @@ def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: pathlib.Pat
     store.close()
     store = open_store(tmp_path, EXPIRING)
     assert store.ends("T", 0) == (start, 60)
+    store.close()
+
+
+def test_nobody_appends_beside_a_batch_that_was_prepared(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its place in the log, and its offsets in the queue, under the append lock."""
+    store = open_store(tmp_path)
+    batch = store.prepare("T", 0)
+    batch.add([message()])
+    free: list[bool] = []
+    honest = CommitLog.make_room
+
+    def watched(log: CommitLog, size: int) -> None:
+        free.append(store._append_lock.acquire(blocking=False))
+        honest(log, size)
+
+    monkeypatch.setattr(CommitLog, "make_room", watched)
+    store.put_prepared(batch)
+    assert free == [False]
     store.close()
 
 

@@ -235,6 +235,15 @@ LOCKS: Final = (
         units=("store/test_message_store.py", "store/test_store_door.py"),
     ),
     _lock(
+        "lock-put-prepared",
+        "A batch that was prepared takes its place in the log while another producer takes the same one: one of the "
+        "two overwrites the other, and both are acknowledged.",
+        MESSAGE_STORE,
+        "        with self._append_lock:\n            # Made first, as in `put_batch`.\n",
+        "        if True:\n            # Made first, as in `put_batch`.\n",
+        units=("store/test_store_door.py",),
+    ),
+    _lock(
         "lock-queues-listed",
         "Which queues there are is asked while a topic begins to leave, or stays after all: for a moment it is in "
         "neither table, its queues are not made durable, and the checkpoint says that they are.",
