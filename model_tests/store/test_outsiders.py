@@ -18,6 +18,7 @@ import pytest
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_checkpoint
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 
@@ -155,6 +156,7 @@ def test_a_start_after_it_is_right(tmp_path: pathlib.Path, fault: Fault, closed:
         store = open_store(tmp_path / "store")
         assert whole(store)
         store.close()
+        assert verify(RealFiles(), str(tmp_path / "store")).problems == []
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])

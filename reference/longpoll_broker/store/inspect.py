@@ -183,7 +183,7 @@ class StoreDirectory:
         return mapped
 
     def _load(self, folder: str) -> tuple[FoundFile, ...]:
-        names = [name for name in self._files.list(f"{self._directory}/{folder}") if is_segment_name(name)]
+        names = [name for name in self._listed(folder) if is_segment_name(name)]
         sizes = [self._files.size(f"{self._directory}/{folder}/{name}") for name in names]
         expected = _file_size([int(name) for name in names], sizes)
         return tuple(
@@ -191,10 +191,17 @@ class StoreDirectory:
             for name, size in zip(names, sizes, strict=True)
         )
 
+    def _listed(self, folder: str) -> list[str]:
+        """The names in a directory; none for a file, which somebody left there."""
+        try:
+            return self._files.list(f"{self._directory}/{folder}")
+        except NotADirectoryError:
+            return []
+
     def _load_queues(self) -> Iterator[FoundQueue]:
         root = "consumequeue"
         for topic in self._files.list(f"{self._directory}/{root}"):
-            names = self._files.list(f"{self._directory}/{root}/{topic}")
+            names = self._listed(f"{root}/{topic}")
             for queue_id in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
                 files = self._load(f"{root}/{topic}/{queue_id}")
                 yield FoundQueue(topic, queue_id, files, _written_end(files))
