@@ -165,7 +165,12 @@ KNOWN: Final = (
     Known(
         f"{STORE}/recovery.py",
         ("store/test_recovery.py",),
-        ("store/test_recovery_walks.py", "store/test_message_store.py", "store/test_unsynced.py"),
+        (
+            "store/test_outsiders.py",
+            "store/test_recovery_walks.py",
+            "store/test_message_store.py",
+            "store/test_unsynced.py",
+        ),
     ),
     Known(
         f"{STORE}/message_store.py",
@@ -188,7 +193,11 @@ KNOWN: Final = (
         (),
         ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
     ),
-    Known(f"{STORE}/segment.py", (), ("store/test_segment_list.py", "store/test_segment.py")),
+    Known(
+        f"{STORE}/segment.py",
+        (),
+        ("store/test_segment_list.py", "store/test_segment.py", "store/test_maps.py", "store/test_failed_sync.py"),
+    ),
     Known(f"{STORE}/queues/consume_queue.py", (), ("store/test_consume_queue.py",)),
     Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_delete_topic.py")),
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),

@@ -80,6 +80,40 @@ def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: pathlib.Path) 
     close(segments)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: pathlib.Path, is_whole: bool) -> None:
+    """Who looks at it again finds no other file's units, and who makes it durable is told; put back, all is well."""
+    (tmp_path / "0").write_bytes(bytes(SIZE))
+    segment = Segment(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(9), is_whole=is_whole)
+    write(segment, b"ours")
+    segment.sync(0, 4)
+    assert segment.give_back()
+    (tmp_path / "0").rename(tmp_path / "kept")
+    (tmp_path / "0").write_bytes(b"theirs".ljust(SIZE, b"x"))
+    with pytest.raises(FileNotFoundError, match="replaced by another file"):
+        assert segment.view is None
+    with pytest.raises(FileNotFoundError, match="replaced by another file"):
+        segment.sync(0, 4)
+    assert segment.failed is None
+    (tmp_path / "kept").rename(tmp_path / "0")
+    assert bytes(segment.view[:4]) == b"ours"
+    segment.sync(0, 4)
+    segment.close()
+
+
+def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: pathlib.Path) -> None:
+    """What is written goes where nobody finds it: no sync of it counts, and none is called a failure of the disk."""
+    (segment,) = made(tmp_path, 1, Maps(9))
+    write(segment, b"ours")
+    (tmp_path / "0").unlink()
+    (tmp_path / "0").write_bytes(bytes(SIZE))
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="replaced by another file"):
+            segment.sync(0, 4)
+        assert segment.is_dirty
+    close([segment])
+
+
 def test_what_is_not_durable_keeps_its_map(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A map goes before an older one whose file was written to, until that is synced; nothing is synced for it."""
     synced: list[str] = []
