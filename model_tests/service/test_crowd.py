@@ -178,7 +178,7 @@ def test_planted_a_loop_that_waits_for_whole_frames_is_noticed(broker: Broker, m
     original = IoLoop._receive
     was_asked = threading.Event()
 
-    def wait_for_the_rest(self: IoLoop, channel: Channel, now_ns: int) -> bool:
+    def wait_for_the_rest(self: IoLoop, channel: Channel, now_ns: int) -> int:
         has_more = original(self, channel, now_ns)
         was_asked.wait(PATIENCE_S)
         return has_more

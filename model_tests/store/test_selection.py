@@ -181,7 +181,10 @@ def test_units_that_a_damaged_queue_has_lead_nowhere_else(tmp_path: pathlib.Path
     units = queue.segments.segments[0].view
     end = damaged._log.end
     whole = [bytes(damaged._log.slice(0, sizes[0]) or b"")]
-    cases = (((end - 10, 1_000), (0, sizes[0]), []), ((0, sizes[0]), (sizes[0], 0), whole))
+    cases: tuple[tuple[tuple[int, int], tuple[int, int], list[bytes]], ...] = (
+        ((end - 10, 1_000), (0, sizes[0]), []),
+        ((0, sizes[0]), (sizes[0], 0), whole),
+    )
     for first, second, found in cases:
         UNIT.pack_into(units, 0, *first, 0)
         UNIT.pack_into(units, UNIT.size, *second, 0)
