@@ -232,7 +232,8 @@ def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
 
-    assert done.returncode == 1, done.stderr
+    # spark-submit writes what the program says, its errors too, to its own output.
+    assert done.returncode == 1, done.stdout + done.stderr
     assert said(msgspec.json.decode(done.stdout, type=Result)) == said(judge([faulted], engine="local"))
 
 
