@@ -35,4 +35,4 @@ def test_who_was_interrupted_a_thousand_times_goes_on(name_server: str, what: st
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout)
     assert said["after"] == (topic if what == "send" else "last")
-    assert said["interrupted"] > 200
+    assert said["interrupted"] > 30

@@ -102,6 +102,7 @@ class RemotingClient:
         self._is_full = False
         self._is_awake = True
         self._is_abandoned = False
+        self._is_running = self._is_given_up = False
         self._due_ns: int | None = None
         self._buffer = bytearray(RECEIVE_SIZE)
         self._whole = memoryview(self._buffer)
@@ -128,14 +129,22 @@ class RemotingClient:
             )
             self._thread = runtime.spawn(f"client-{self.address}", self._run)
         except (OSError, RuntimeError) as error:
-            self._socket.close()
-            self._poller.close()
+            self._give_up_start()
             raise self._unservable(error) from None
         except ANYTHING:
-            # Interrupted (Ctrl-C). Nobody will have this connection; its thread, which may be there, closes it.
-            self._exchange.failure = ConnectionLostError(f"connecting to {self.address} was interrupted")
-            self._poller.wake()
+            self._give_up_start()
             raise
+
+    def _give_up_start(self) -> None:
+        """No thread could be started, or that was interrupted (Ctrl-C), and there may be one: then it closes all."""
+        with self._lock:
+            self._is_given_up = True
+            if not self._is_running:
+                self._socket.close()
+                self._poller.close()
+                return
+            self._exchange.failure = ConnectionLostError(f"connecting to {self.address} was interrupted")
+        self._poller.wake()
 
     def _unservable(self, error: Exception) -> UnreachableError:
         """No descriptor is left, or no thread."""
@@ -170,11 +179,15 @@ class RemotingClient:
         if self._thread.is_current():
             raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
         waiting = _Waiting()
-        leader_opaque = self._begin(code, write, waiting.receive, timeout_s, may_lead=True)
-        if leader_opaque is not None:
-            answer = self._leading.lead(leader_opaque, wait_ns(timeout_s) / 1e9 + GRACE_S)
-            if answer is not None:
-                return answer
+        try:
+            leader_opaque = self._begin(code, write, waiting.receive, timeout_s, leader=waiting)
+            if leader_opaque is not None:
+                answer = self._leading.lead(leader_opaque, wait_ns(timeout_s) / 1e9 + GRACE_S)
+                if answer is not None:
+                    return answer
+        finally:
+            if self._leading.leader is waiting:
+                self._leading.interrupted()
         if waiting.answer is None:
             waiting.answered = self._runtime.event()
             if waiting.answer is None and not waiting.answered.wait(wait_ns(timeout_s) / 1e9 + GRACE_S):
@@ -202,33 +215,44 @@ class RemotingClient:
 
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> None:
         """The same with a request that the caller writes."""
-        self._begin(code, write, callback, timeout_s, may_lead=False)
+        self._begin(code, write, callback, timeout_s, leader=None)
 
-    def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float, *, may_lead: bool) -> int | None:
-        """Add a call and have it sent; its opaque where the caller is to lead."""
+    def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float, *, leader: object) -> int | None:
+        """Add a call and have it sent; its opaque where the caller, which may, is to lead."""
         if self._process_id != self._runtime.process_id():
             raise ConnectionLostError(
                 f"{self._exchange.name(code)}: the connection is that of the process before a fork"
             )
+        try:
+            with self._lock:
+                return self._begin_now(code, write, callback, timeout_s, leader)
+        except FAULTS:
+            raise
+        except ANYTHING:
+            # Interrupted (Ctrl-C) anywhere in it: who is to read or write next is not known any more.
+            self._leading.interrupted()
+            raise
+
+    def _begin_now(self, code: int, write: Write, callback: Callback, timeout_s: float, leader: object) -> int | None:
+        """The same with the lock."""
         calls = self._exchange.calls
-        with self._lock:
-            is_alone = not calls.pending
-            opaque = self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
-            if self._due_ns is None or calls.earliest_ns < self._due_ns:
-                self._due_ns = calls.earliest_ns
-                if not self._is_awake:
-                    self._poller.wake()
-            self._alone_count = self._alone_count + 1 if is_alone else 0
-            if may_lead and self._alone_count > ALONE_CALLS_MIN and self._leads():
-                return opaque
-            if self._leading.is_lent:
-                self._leading.take_back()
+        is_alone = not calls.pending
+        opaque = self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
+        if self._due_ns is None or calls.earliest_ns < self._due_ns:
+            self._due_ns = calls.earliest_ns
+            if not self._is_awake:
+                self._poller.wake()
+        self._alone_count = self._alone_count + 1 if is_alone else 0
+        if leader is not None and self._alone_count > ALONE_CALLS_MIN and self._leads(leader):
+            return opaque
+        if self._leading.is_lent:
+            self._leading.take_back()
         return None
 
-    def _leads(self) -> bool:
+    def _leads(self, leader: object) -> bool:
         """Whether the caller has the socket now."""
         is_free = not (self._is_awake or self._leading.is_led or self._output.parts)
-        if is_free and self._leading.begin():
+        if is_free and self._leading.begin(leader):
             return True
         if is_free:
             self._alone_count = 0
@@ -330,6 +354,10 @@ class RemotingClient:
     # ------------------------------------------------------------ on the reader thread
 
     def _run(self) -> None:
+        with self._lock:
+            if self._is_given_up:
+                return
+            self._is_running = True
         failure: ClientError | None = None
         while failure is None:
             ready = self._poller.poll(self._fall_asleep())

@@ -14,6 +14,7 @@ Leaves out who may lead, and what is done with what a leader leaves (`remoting`)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from attrs import define, field
@@ -63,6 +64,8 @@ class Leading:
     ) -> None:
         """`watching` is the reader thread's poller; `receive` receives once, on the leader's thread."""
         self.is_led = False
+        self.leader: object = None
+        """Who leads, or was to."""
         self.is_lent = False
         self.turn = runtime.lock()
         """Is held by who leads, for as long as it does, and by who closes the socket."""
@@ -86,8 +89,8 @@ class Leading:
 
     # ------------------------------------------------------------ with the lock
 
-    def begin(self) -> bool:
-        """Take the socket, which the reader thread does not read now; whether that could be done."""
+    def begin(self, leader: object) -> bool:
+        """Take the socket for this one, which the reader thread does not read now; whether that could be done."""
         if self._poller is None:
             try:
                 self._poller = self._new_poller()
@@ -97,10 +100,11 @@ class Leading:
         if not self.is_lent:
             self.is_lent = True
             self._seen_count, self._seen_ns = self._begun_count, self._now_ns()
-            self._watching.unregister(self._socket)
+            with suppress(FileNotFoundError):
+                self._watching.unregister(self._socket)
             # It is to look now and then whether the socket is still needed.
             self._watching.wake()
-        self.is_led = True
+        self.is_led, self.leader = True, leader
         self._begun_count += 1
         return True
 
@@ -108,7 +112,9 @@ class Leading:
         """Have the reader thread read from now on, unless somebody leads."""
         if self.is_lent and not self.is_led and self._exchange.failure is None:
             self.is_lent = self._is_slow = False
-            self._watching.register(self._socket, read=True, write=False, data=None)
+            # After an interrupt it may be watched already.
+            with suppress(FileExistsError):
+                self._watching.register(self._socket, read=True, write=False, data=None)
 
     def look(self) -> list[Left]:
         """What leaders have left, for the reader thread; takes the socket back if none began since the last time."""
@@ -187,7 +193,7 @@ class Leading:
                 left.commands.remove(answer)
             if left.commands or left.failure is not None:
                 self._left.append(left)
-            self.is_led = False
+            self.is_led, self.leader = False, None
             if self._left or self._output.parts:
                 self.take_back()
                 if self._exchange.failure is None:
@@ -195,6 +201,15 @@ class Leading:
             elif self._exchange.calls.pending or self._is_slow:
                 self.take_back()
         return answer
+
+    def interrupted(self) -> None:
+        """A caller was interrupted (Ctrl-C) where nobody knows what it has read or left undone: the connection ends."""
+        with self._lock:
+            self._left.append(Left(failure=self._interrupted))
+            self.is_led, self.leader = False, None
+            if self._exchange.failure is None:
+                self.take_back()
+                self._watching.wake()
 
     def _own(self, commands: Sequence[Command], opaque: int) -> Command | None:
         """The answer to a call, if it is among these and the call has not ended before."""

@@ -57,9 +57,15 @@ class SharedWaits:
                 if others is not None:
                     others.append(tell)
                     return
-                self._waiting[key] = [tell]
-                self._queued.append((key, work))
-                refused = self._add_thread(key)
+                try:
+                    self._waiting[key] = [tell]
+                    self._queued.append((key, work))
+                    refused = self._add_thread(key)
+                except ANYTHING:
+                    # Interrupted (Ctrl-C) before there was a thread, maybe: the next one begins it anew.
+                    self._waiting.pop(key, None)
+                    self._queued = deque(queued for queued in self._queued if queued[0] != key)
+                    raise
         if refused is not None:
             tell(refused)
 
@@ -115,7 +121,7 @@ class SharedWaits:
         with self._lock:
             if self._queued:
                 return self._queued.popleft()
-            del self._threads[number]
+            self._threads.pop(number, None)
             return None
 
 
