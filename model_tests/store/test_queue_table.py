@@ -66,6 +66,17 @@ def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: pathlib
     close(table)
 
 
+def test_files_that_are_nobodys_are_passed_over(tmp_path: pathlib.Path) -> None:
+    """Beside the topics, beside the queues, and where a queue's directory would be."""
+    write(tmp_path, "T", "0")
+    for name in ("stray", "T/note", "T/7"):
+        (tmp_path / "consumequeue" / name).write_text("x")
+    table = table_of(tmp_path)
+    table.load()
+    assert places(table) == [("T", 0)]
+    close(table)
+
+
 def test_a_queue_stands_once_and_makes_no_file(tmp_path: pathlib.Path) -> None:
     """Who makes it again gets the one that is there; its files come with its first unit, in its own directory."""
     table = table_of(tmp_path)
