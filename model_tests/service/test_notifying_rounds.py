@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -61,6 +61,7 @@ class Waiting:
     arrivals: list[Arrival] = field(factory=list)
     fails: set[str] = field(factory=set)
     """What raises OSError."""
+    troubles: Mapping[str, str] = field(factory=dict)
     dispatched_end: int = 0
     dispatchable_end: int = 10
     log_end: int = 10
@@ -176,22 +177,29 @@ def test_where_queues_begin_is_told_before_anything_is_served(notes: list[str]) 
 SHOWN = ["make_visible", "dispatch", "told 1 since 7", "notify 0 to 1", "flush"]
 
 
+FAILS = {"flush store"}
+
+
 @pytest.mark.parametrize(
-    ("settings", "dispatched_end", "fails", "expected"),
+    ("settings", "store", "expected"),
     [
-        ({}, 0, set(), SHOWN),
-        ({}, 10, set(), []),
-        ({"polls": True}, 0, set(), []),
-        ({"makes_durable": True}, 0, set(), ["flush store", *SHOWN]),
-        ({"makes_durable": True}, 0, {"flush store"}, ["flush store", *SHOWN]),
+        ({}, {}, SHOWN),
+        ({}, {"dispatched_end": 10}, []),
+        ({"polls": True}, {}, []),
+        ({"makes_durable": True}, {}, ["flush store", *SHOWN]),
+        ({"makes_durable": True}, {"fails": FAILS}, ["flush store", *SHOWN]),
+        ({"makes_durable": True}, {"fails": FAILS, "troubles": {"queues": "no room"}}, ["flush store", *SHOWN]),
+        ({"makes_durable": True}, {"fails": FAILS, "troubles": {"log": "no room"}}, SHOWN),
     ],
 )
 def test_what_waits_is_shown(
-    notes: list[str], settings: dict[str, bool], dispatched_end: int, fails: set[str], expected: list[str]
+    notes: list[str], settings: dict[str, bool], store: dict[str, Any], expected: list[str]
 ) -> None:
-    """Made durable first if need be; what cannot be made durable keeps nothing else from being shown."""
-    store = Waiting(notes, arrivals_of(0), fails, dispatched_end)
-    dispatcher, _ = dispatcher_of(store, **settings)
+    """Made durable first if need be; what cannot be made durable keeps nothing else from being shown.
+
+    A log whose sync has failed is the flush thread's to try.
+    """
+    dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0), **store), **settings)
     dispatcher.show_waiting()
     assert notes == expected
 
