@@ -71,8 +71,11 @@ def suspects(
 ) -> list[Suspects]:
     """The violated and the unknown ones of one property, each with its row."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
-    found = [(kind, np.flatnonzero(flags)) for kind, flags in kinds]
-    return [Suspects(name, kind, members, rows[members], explain, is_timeless) for kind, members in found]
+    found: list[Suspects] = []
+    for kind, flags in kinds:
+        members = np.flatnonzero(flags)
+        found.append(Suspects(name, kind, members, rows[members], explain, is_timeless))
+    return found
 
 
 @frozen(eq=False)
