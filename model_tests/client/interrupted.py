@@ -26,27 +26,32 @@ WITHIN_S: Final = 1.2e-3
 """A send takes less, mostly."""
 
 
-def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """As Ctrl-C does."""
-    raise KeyboardInterrupt
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C does, where the work is being done: anywhere else it would end the loop around it."""
+    while frame is not None:
+        if frame.f_code is repeated.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+
+def repeated(work: Callable[[], object]) -> None:
+    """Do the work some times."""
+    for _number in range(4):
+        work()
 
 
 def interrupted(work: Callable[[], object], chance: random.Random) -> int:
     """Do the work again and again, interrupted each time; how often it was."""
     count, end_s = 0, time.monotonic() + LASTS_S
-    while True:
+    while time.monotonic() < end_s:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, WITHIN_S))
         try:
-            while time.monotonic() < end_s:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, WITHIN_S))
-                for _number in range(4):
-                    work()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            repeated(work)
         except (KeyboardInterrupt, ClientError):
             # Python's own start of a thread makes an error of an interrupt now and then.
             count += 1
-        else:
-            return count
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return count
 
 
 def main(arguments: Sequence[str]) -> None:
