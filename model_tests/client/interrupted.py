@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
                 count = interrupted(work, chance)
                 producer.send(topic, b"last")
                 after = ""
-                while after != "last":
+                while after not in {"last", "nothing came"}:
                     after = next((message.body.decode() for message in consumer.poll(10.0)), "nothing came")
     sys.stdout.write(json.dumps({"interrupted": count, "after": after}) + "\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Final, cast
 
 import pytest
@@ -11,7 +12,6 @@ from attrs import define
 
 from longpoll_broker.service.io.channel import Limits
 from longpoll_broker.service.io.transport import IoLoop
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.threads import RealQueue
@@ -46,13 +46,26 @@ def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
     assert bell.rung == 1
 
 
+class Wakes(SimpleQueue[None]):
+    """Tells when a thread that has found nothing waits for one of these."""
+
+    def __init__(self) -> None:
+        self.is_waited_for = threading.Event()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
+        """See `SimpleQueue`."""
+        self.is_waited_for.set()
+        super().get(block, timeout)
+
+
 def test_who_waits_for_a_queue_without_an_end_is_woken() -> None:
     """Nobody else would wake it."""
     queue = RealQueue[int](1)
+    queue._wakes = wakes = Wakes()
     taken: list[int | None] = []
     taker = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
     taker.start()
-    wait_until(lambda: bool(cast("Any", queue)._waiting))
+    assert wakes.is_waited_for.wait(PATIENCE_S)
     queue.offer(7)
     taker.join(PATIENCE_S)
 

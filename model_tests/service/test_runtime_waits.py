@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
 from typing import Any
 
+import pytest
+
 from longpoll_broker.testing.brokers import wait_until
+from longpoll_runtime import threads
 from longpoll_runtime.threads import RealEvent, RealQueue
 
 PATIENCE_S = 10.0
@@ -79,26 +86,140 @@ def test_every_item_is_taken_once_by_many() -> None:
     assert len(queue) == 0
 
 
-def test_who_gives_up_waiting_leaves_the_item_to_another() -> None:
-    """Also one that was woken in the very moment in which its time was over, or that is interrupted."""
-    queue, got = RealQueue[int](1), list[int | None]()
-    other = beside(lambda: got.append(queue.take(3600.0)))
-    wait_until(lambda: len(queue._waiting) == 1)
-    # As `take` has it that was woken for an item, and leaves.
-    mine = threading.Lock()
-    mine.acquire()
-    queue._waiting.appendleft(mine)
-    assert queue.offer(1)
-    assert mine.acquire(timeout=PATIENCE_S)
-    assert got == []
-    queue._leave(mine)
-    wait_until(lambda: got == [1])
-    other.join(PATIENCE_S)
+class Interrupted(BaseException):
+    """As KeyboardInterrupt is raised."""
+
+
+SEES_SIGNALS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
+"""After these instructions the interpreter looks whether a signal came; nowhere else."""
+
+
+class Interrupting:
+    """Interrupts the thread that is traced at one of the queue's places where a signal may, counted from the first."""
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self._last: dict[FrameType, int] = {}
+
+    def __call__(self, frame: FrameType, what: str, _about: object) -> Interrupting | None:
+        """See `sys.settrace`."""
+        if frame.f_code.co_filename != threads.__file__:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if what == "opcode":
+            last, now = self._last.get(frame, 0), frame.f_lasti
+            self._last[frame] = now
+            is_place = dis.opname[frame.f_code.co_code[last]] in SEES_SIGNALS
+            # What is raised here stands for what the instruction before would raise, if both are in the same blocks.
+            if is_place and blocks_at(frame, last) == blocks_at(frame, now):
+                self._left -= 1
+                if self._left == 0:
+                    raise Interrupted
+        return self
+
+
+def blocks_at(frame: FrameType, place: int) -> list[int]:
+    """Where what an instruction raises is handled: in a `with`, or a `try`."""
+    entries = vars(dis.Bytecode(frame.f_code))["exception_entries"]
+    return [entry.target for entry in entries if entry.start <= place < entry.end]
+
+
+def interrupted_at(place: int, work: Callable[[], object]) -> bool:
+    """Do the work, interrupted at such a place; whether it was still at work by then."""
+    before = sys.gettrace()
+    sys.settrace(Interrupting(place))
+    try:
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+class Gated(SimpleQueue[None]):
+    """Wakes that the other threads which wait for one get once the gate is open: they sleep until then."""
+
+    def __init__(self, queue: RealQueue[int]) -> None:
+        self._queue = queue
+        self._owner = threading.current_thread()
+        self.gate = threading.Event()
+        self.waiting = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
+        """Counts the others; the owner is woken at once, by the first of two items that come meanwhile."""
+        if block and threading.current_thread() is not self._owner:
+            self.waiting += 1
+            self.gate.wait(PATIENCE_S)
+        elif block and timeout != 0.0:
+            offering = beside(lambda: self._queue.offer(1) and self._queue.offer(2))
+            offering.join(PATIENCE_S)
+        super().get(block, timeout)
+
+
+@pytest.mark.parametrize(
+    ("work", "place_min"),
+    [
+        (lambda queue: queue.take(0.0), 5),
+        (lambda queue: queue.take(PATIENCE_S), 8),
+        (lambda queue: queue.offer(1), 3),
+        (lambda queue: queue.offer(1) and queue.take(), 8),
+        (lambda queue: queue.offer(1) and queue.take_if(bool), 6),
+        (lambda queue: queue.offer(1) and queue.offer(2) and queue.take(), 10),
+    ],
+    ids=["in vain", "woken", "offered", "taken", "taken if wanted", "one of two"],
+)
+def test_an_interrupt_at_any_moment_leaves_nobody_asleep(
+    work: Callable[[RealQueue[int]], object], place_min: int
+) -> None:
+    """What is there afterwards is taken by others who wait all the time: no wake has gone to one that left."""
+    place, is_at_work = 0, True
+    while is_at_work:
+        place += 1
+        queue, got = RealQueue[int](8), list[int | None]()
+        queue._wakes = wakes = Gated(queue)
+        others = [beside(lambda: got.append(queue.take())) for _ in range(3)]  # noqa: B023 - they are ended below
+        wait_until(lambda: wakes.waiting == 3)  # noqa: B023
+        is_at_work = interrupted_at(place, lambda: work(queue))  # noqa: B023
+        wakes.gate.set()
+        wait_until(lambda: not len(queue))  # noqa: B023
+        for _ in others:
+            queue.offer(7)
+        for other in others:
+            other.join(PATIENCE_S)
+        assert len(got) == 3
+    assert place >= place_min
+
+
+def test_wakes_do_not_pile_up() -> None:
+    """Each goes with its item, whoever takes it."""
+    queue = RealQueue[int](2)
+    for item in range(100):
+        assert queue.offer(item)
+        assert (queue.take() if item % 2 else queue.take_if(lambda _item: True)) == item
+    assert queue._wakes.qsize() == 0
+
+
+def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_again() -> None:
+    """Nobody was taken out who was not woken."""
+    place, is_at_work = 0, True
+    while is_at_work:
+        place += 1
+        flag, woken = RealEvent(), list[bool]()
+        waiting = [beside(lambda: woken.append(flag.wait(PATIENCE_S))) for _ in range(2)]  # noqa: B023
+        wait_until(lambda: len(flag._waiting) == 2)  # noqa: B023
+        is_at_work = interrupted_at(place, flag.set)
+        flag.set()
+        for thread in waiting:
+            thread.join(PATIENCE_S)
+        assert woken == [True, True]
+    assert place > 3
 
 
 def test_nothing_comes_in_time() -> None:
-    """And nobody waits any more."""
+    """And whoever waits next has what comes next."""
     queue = RealQueue[int](1)
     assert queue.take(0.001) is None
     assert queue.take(-1.0) is None
-    assert len(queue._waiting) == 0
+    assert queue.offer(1)
+    assert queue.take() == 1

@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Generic, NoReturn, TypeVar
 
 from attrs import define, field
 
+from longpoll_runtime.faults import ANYTHING
 from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class RealEvent:
     It is made of the interpreter's own locks alone: Ctrl-C may interrupt who waits at any moment and leaves none of
     them taken, as it does within `threading.Event`, where the one that sets the flag would then wait for ever.
 
-    Invariant: `_waiting` has a lock, taken, for each thread that waits; one that is taken out is given back once.
+    Invariant: `_waiting` has a lock, taken, for each thread that waits; none is taken out that was not given back.
     """
 
     _is_set: bool = field(default=False, init=False)
@@ -53,7 +55,12 @@ class RealEvent:
         self._is_set = True
         while self._waiting:
             with suppress(IndexError):  # another thread that sets it may have taken the last one
-                self._waiting.popleft().release()
+                woken = self._waiting[0]
+                # Woken first and taken out then: an interrupt in between must not leave it asleep.
+                with suppress(RuntimeError):  # another one has woken it
+                    woken.release()
+                with suppress(ValueError):
+                    self._waiting.remove(woken)
 
     def clear(self) -> None:
         """Lower the flag."""
@@ -96,20 +103,22 @@ class RealCondition(threading.Condition):
 class RealQueue(Generic[T]):
     """A bounded queue between threads. As `RealEvent` it may be interrupted at any moment.
 
-    Invariant, under `_lock`: len(_items) <= _capacity. `_waiting` has a lock, taken, for each thread that waits and was
-    not woken; for each item that came while threads waited, one was.
+    Threads wait within the interpreter's own queue of wakes, so none that was interrupted is left among them.
+
+    Invariant, under `_lock`: len(_items) <= _capacity, and there is a wake for each item, in `_wakes` or in the hand of
+    a thread that is about to look. There may be more wakes: who finds nothing waits on.
     """
 
     _capacity: int
     _items: deque[T]
-    _waiting: deque[threading.Lock]
+    _wakes: SimpleQueue[None]
     _lock: threading.Lock
 
     def __init__(self, capacity: int) -> None:
         assert capacity > 0
         self._capacity = capacity
         self._items = deque()
-        self._waiting = deque()
+        self._wakes = SimpleQueue()
         self._lock = threading.Lock()
 
     def offer(self, item: T) -> bool:
@@ -117,42 +126,56 @@ class RealQueue(Generic[T]):
         with self._lock:
             if len(self._items) >= self._capacity:
                 return False
+            # First, for an interrupt in between must not leave an item that nobody is woken for.
+            self._wakes.put(None)
             self._items.append(item)
-            if self._waiting:
-                self._waiting.popleft().release()
             return True
 
     def take(self, timeout: float | None = None) -> T | None:
         """The first item, waited for up to `timeout` seconds; None when none came."""
-        end_s = None if timeout is None else time.monotonic() + timeout
-        while True:
-            with self._lock:
-                if self._items:
-                    return self._items.popleft()
-                woken = threading.Lock()
-                woken.acquire()
-                self._waiting.append(woken)
-            is_woken = False
-            try:
-                is_woken = woken.acquire(timeout=-1 if end_s is None else max(0.0, end_s - time.monotonic()))
-            finally:
-                if not is_woken:
-                    self._leave(woken)
-            if not is_woken:
-                return self.take_if(lambda _item: True)
-
-    def _leave(self, woken: threading.Lock) -> None:
-        """Wait no more; the item that this thread was woken for after all is another's."""
-        with self._lock:
-            if woken in self._waiting:
-                self._waiting.remove(woken)
-            elif self._waiting and self._items:
-                self._waiting.popleft().release()
+        try:
+            return self._take(timeout)
+        except ANYTHING:
+            self._pass_on()
+            raise
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
         """The first item if it is wanted; None, at once, when it is not or there is none."""
-        with self._lock:
-            return self._items.popleft() if self._items and wanted(self._items[0]) else None
+        try:
+            with self._lock:
+                if not self._items or not wanted(self._items[0]):
+                    return None
+                self._drop_wake()
+                return self._items.popleft()
+        except ANYTHING:
+            self._pass_on()
+            raise
+
+    def _take(self, timeout: float | None) -> T | None:
+        end_s = None if timeout is None else time.monotonic() + timeout
+        is_woken = is_late = False
+        while True:
+            with self._lock:
+                if self._items:
+                    if not is_woken:
+                        self._drop_wake()
+                    return self._items.popleft()
+            if is_late:
+                return None
+            try:
+                self._wakes.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
+                is_woken = True
+            except Empty:
+                is_woken, is_late = False, True
+
+    def _pass_on(self) -> None:
+        """Interrupted, perhaps with a wake in hand: somebody else is to look for its item."""
+        self._wakes.put(None)
+
+    def _drop_wake(self) -> None:
+        """Take the wake of an item that is taken; another thread may have it in hand. The caller holds the lock."""
+        with suppress(Empty):
+            self._wakes.get_nowait()
 
     def __len__(self) -> int:
         return len(self._items)
