@@ -21,7 +21,7 @@ from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_client.errors import ClientError
 from longpoll_runtime.real import RealRuntime
 
-LASTS_S: Final = 2.0
+LASTS_S: Final = 1.0
 WITHIN_S: Final = 1.2e-3
 """A send takes less, mostly."""
 

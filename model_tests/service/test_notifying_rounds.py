@@ -167,6 +167,23 @@ def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str]) 
     assert notes == ["make_visible", "dispatch"]
 
 
+def test_what_cannot_be_made_visible_is_told_once_and_again_after_it_could(
+    notes: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not with every send, which would fill the log, or the pipe that it is written to."""
+    store = Waiting(notes, arrivals_of(0), fails={"dispatch"})
+    dispatcher, _ = dispatcher_of(store)
+    for _ in range(3):
+        dispatcher.run(Outbox())
+    assert caplog.text.count("messages could not be made visible") == 1
+    store.fails.clear()
+    dispatcher.run(Outbox())
+    store.dispatched_end = 0
+    store.fails.add("dispatch")
+    dispatcher.run(Outbox())
+    assert caplog.text.count("messages could not be made visible") == 2
+
+
 def test_where_queues_begin_is_told_before_anything_is_served(notes: list[str]) -> None:
     """Every queue with its visible end."""
     dispatcher, _ = dispatcher_of(Waiting(notes))

@@ -23,11 +23,12 @@ from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.metrics import BrokerCollector, with_health
-from longpoll_broker.store.segment import Segment
+from longpoll_broker.store.segment import Segment, make_beside
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.testing.served.requests import topic_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_runtime.files import RealMappedFile
+from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
@@ -174,6 +175,58 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
         found = [record.body for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))]
     # The one that was answered 10 may be there: the producer was told that it might not.
     assert found == [*bodies, b"told", b"after"]
+
+
+def test_nothing_is_made_where_a_store_was(tmp_path: Path) -> None:
+    """Neither the index's directory nor the config's, which would be in the way of who puts the store back."""
+    (tmp_path / "store").mkdir()
+    make_beside(RealFiles(), f"{tmp_path}/store/index")
+    make_beside(RealFiles(), f"{tmp_path}/store/index")
+    moved(tmp_path / "store")
+    for name in ("index", "config"):
+        with pytest.raises(FileNotFoundError, match="the store is not there any more"):
+            make_beside(RealFiles(), f"{tmp_path}/store/{name}")
+    assert not (tmp_path / "store").exists()
+    assert (tmp_path / "moved" / "index").is_dir()
+
+
+def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
+    start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another topic is to be saved, and the first message to be indexed: both wait, and that is told."""
+    broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
+    moved(tmp_path / "store")
+    with RawClient(broker.address) as client:
+        told = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Another", 1))
+        assert told.code == ResponseCode.SYSTEM_ERROR
+        assert "the store is not there any more" in (told.remark or "")
+        wait_until(lambda: "could not be saved; trying again" in caplog.text)
+        # The log has no file yet: it is not begun anew either, where the message would seem to be kept.
+        assert code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert not (tmp_path / "store").exists()
+        (tmp_path / "moved").rename(tmp_path / "store")
+        wait_until(lambda: code_of_send(client, b"kept") == ResponseCode.SUCCESS)
+    broker.stop()
+    again = start(tmp_path / "store")
+    with RawClient(again.address) as client:
+        assert is_readable(client, 1)
+
+
+def test_a_first_message_is_not_kept_where_a_store_was(
+    start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is a queue begun there while the log is not durable at once."""
+    broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000))
+    with RawClient(broker.address) as client:
+        send_message(client, "T")
+        moved(tmp_path / "store")
+        sent = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("Another"), b"x")
+        assert sent.code == ResponseCode.SUCCESS
+        wait_until(lambda: "messages could not be made visible" in caplog.text)
+        assert not (tmp_path / "store").exists()
+        (tmp_path / "moved").rename(tmp_path / "store")
+        send_message(client, "T")
+        assert len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("Another", 0)))) == 1
 
 
 @pytest.mark.parametrize("way", ["file", "directory"])

@@ -95,7 +95,11 @@ class MessageStore:
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
         self._had_extended = runtime.files.exists(f"{directory}/consumequeue_ext")
         self._log = CommitLog(
-            runtime.files, f"{directory}/commitlog", config.commit_log_file_size, lengthen=self._crashed
+            runtime.files,
+            f"{directory}/commitlog",
+            config.commit_log_file_size,
+            lengthen=self._crashed,
+            store=directory,
         )
         self._checkpoint = load_checkpoint(runtime.files, f"{directory}/checkpoint")
         self._dispatched_ms = 0

@@ -239,6 +239,23 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
     )
 
 
+def make_beside(files: Files, directory: str) -> None:
+    """Make a directory of a store, beside its others; raises as `check_is_there`."""
+    if not files.exists(directory):
+        check_is_there(files, _parent(directory))
+        files.make_directory(directory)
+
+
+def check_is_there(files: Files, store: str) -> None:
+    """Raise FileNotFoundError where somebody has taken the store away.
+
+    What is new would make another one at its place: it would be in the way of who puts the first one back, and what is
+    written there would seem to be kept.
+    """
+    if not files.exists(store):
+        raise FileNotFoundError(errno.ENOENT, "the store is not there any more", store)
+
+
 def _parent(directory: str) -> str:
     """The directory that has this one's name; a path that is not absolute begins where the process stands."""
     return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
@@ -262,17 +279,26 @@ class SegmentList:
     replaced, never changed, so that readers on other threads need no lock. Writers and removers hold the owner's lock.
     """
 
-    __slots__ = ("_changed_directories", "_failed", "_files", "_maps", "directory", "segments", "size")
+    __slots__ = ("_changed_directories", "_failed", "_files", "_maps", "_store", "directory", "segments", "size")
 
     def __init__(
-        self, files: Files, directory: str, size: int, *, lengthen: bool = False, maps: Maps | None = None
+        self,
+        files: Files,
+        directory: str,
+        size: int,
+        *,
+        lengthen: bool = False,
+        maps: Maps | None = None,
+        store: str | None = None,
     ) -> None:
         """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing.
 
         With `lengthen`, after a crash, a newest file that is too short is filled up with zeros. With `maps` a file has
-        its map while it is looked at, and for how long after that others decide.
+        its map while it is looked at, and for how long after that others decide. The first file is made only while the
+        directory `store` is there.
         """
         self._files = files
+        self._store = store
         self._maps = maps
         self._changed_directories: tuple[str, ...] = ()
         self._failed: OSError | None = None
@@ -330,6 +356,8 @@ class SegmentList:
         assert not self.segments or self.segments[-1].stop == start
         assert start % self.size == 0
         if not self.segments:
+            if self._store is not None:
+                check_is_there(self._files, self._store)
             self._files.make_directory(self.directory)
             self._changed_directories = self._all_directories()
         elif not self.segments[-1].is_durable:

@@ -53,6 +53,8 @@ class DispatchService:
     """
     makes_durable: bool = False
     """Whether nobody may see a message before it is durable."""
+    _told: str = field(default="", init=False)
+    """Why messages could not be made visible the last time: it is not told again with every send."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -73,10 +75,13 @@ class DispatchService:
             self.runtime.step("make_visible")
             try:
                 arrivals = store.dispatch(BATCH)
-            except FAULTS:
+            except FAULTS as error:
                 # The records are in the log; the flush thread tries again, and so does the next append.
-                log.exception("messages could not be made visible")
+                told, self._told = self._told, str(error)
+                if self._told != told:
+                    log.exception("messages could not be made visible; trying again")
                 return
+            self._told = ""
             self.events.made_visible(arrivals, after_ns)
             if self.notifies and not self.before_visible and not (self.passes_idle and not len(self.hold_service)):
                 for arrival in self._announced(arrivals):

@@ -22,6 +22,7 @@ from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.names import name_problem
 from longpoll_runtime import Lock, Runtime
@@ -147,7 +148,7 @@ class ConfigFiles:
     def _write(self, name: str, content: dict[str, Any]) -> None:
         files = self.runtime.files
         path = f"{self.directory}/{name}"
-        files.make_directory(self.directory)
+        make_beside(files, self.directory)
         if name not in self._damaged and files.exists(path):
             files.write_atomic(f"{path}.bak", files.read(path))
         files.write_atomic(path, msgspec.json.format(msgspec.json.encode(content), indent=1))

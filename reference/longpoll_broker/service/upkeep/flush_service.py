@@ -43,6 +43,8 @@ class FlushService(ServiceThread):
     """More to do in a round, by what it is about; one that raises costs the others nothing."""
     _told: str = field(default="", init=False)
     """Why the log could not be made durable the last time."""
+    _told_of_files: str = field(default="", init=False)
+    """Why config files could not be saved the last time."""
 
     def stop(self) -> None:
         """End the thread and save once more."""
@@ -103,7 +105,10 @@ class FlushService(ServiceThread):
                 pass
 
     def _save(self) -> None:
+        told, self._told_of_files = self._told_of_files, ""
         try:
             self.config_files.save()
-        except FAULTS:
-            log.exception("config files could not be saved; trying again")
+        except FAULTS as error:
+            self._told_of_files = str(error)
+            if self._told_of_files != told:
+                log.exception("config files could not be saved; trying again")

@@ -21,6 +21,7 @@ from typing import Final
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index.index_file import IndexFile, index_file_size, key_hash
+from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.log_record import (
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
@@ -178,7 +179,7 @@ class Index:
             return last
         files = self._runtime.files
         if last is None:
-            files.make_directory(self._directory)
+            make_beside(files, self._directory)
         else:
             last.flush()
             self.flushed_ms = last.header.end_ms

@@ -98,9 +98,11 @@ class CommitLog:
 
     __slots__ = ("_segment", "end", "flushed_end", "segments")
 
-    def __init__(self, files: Files, directory: str, file_size: int, *, lengthen: bool = False) -> None:
+    def __init__(
+        self, files: Files, directory: str, file_size: int, *, lengthen: bool = False, store: str | None = None
+    ) -> None:
         """Map what is there; `end` is the last file's end until `recovery` has found the true one."""
-        self.segments = SegmentList(files, directory, file_size, lengthen=lengthen)
+        self.segments = SegmentList(files, directory, file_size, lengthen=lengthen, store=store)
         loaded = self.segments.segments
         self.end = loaded[-1].stop if loaded else 0
         self.flushed_end = self.end

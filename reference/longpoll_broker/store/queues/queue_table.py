@@ -52,6 +52,7 @@ class QueueTable:
         "_lengthen",
         "_maps",
         "_root",
+        "_store",
         "leaving",
         "topics",
     )
@@ -59,6 +60,7 @@ class QueueTable:
     def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
         """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
         self._files = files
+        self._store = directory
         self._root = f"{directory}/consumequeue"
         self._extended_root = f"{directory}/consumequeue_ext"
         self._config = config
@@ -116,7 +118,9 @@ class QueueTable:
         return queue
 
     def _segments(self, directory: str, file_size: int) -> SegmentList:
-        return SegmentList(self._files, directory, file_size, lengthen=self._lengthen, maps=self._maps)
+        return SegmentList(
+            self._files, directory, file_size, lengthen=self._lengthen, maps=self._maps, store=self._store
+        )
 
     def all(self) -> list[ConsumeQueue]:
         """Every queue, also of topics that are leaving."""
