@@ -247,8 +247,8 @@ ROCKETMQ: Final = (
         "The broker takes messages, and delivers none until it is started again.",
         Change(
             DISPATCH,
-            "            except FAULTS:\n                # The records are in the log;",
-            "            except KeyError:\n                # The records are in the log;",
+            "            except FAULTS as error:\n                # The records are in the log;",
+            "            except KeyError as error:\n                # The records are in the log;",
         ),
         units=("service/test_notifiers_go_on.py", "service/test_dispatch_again.py"),
     ),
