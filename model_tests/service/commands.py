@@ -30,11 +30,13 @@ def commands(name: str) -> Iterator[StartCommand]:
         started.append(process)
         return process
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
 
 @contextmanager
