@@ -19,12 +19,15 @@ from model_tests.conformance.java_broker import JavaUnavailableError, resolve, r
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.opening import ANY_PORT
 from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import ConsumerConfig, Producer, PushConsumer, StartAt
 from longpoll_client.consume.workers import ConsumeStatus
 from longpoll_client.messages import ReceivedMessage
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
@@ -51,6 +54,8 @@ COMMITTED: Final = re.compile(r'"consumerOffset":\d+,"lastTimestamp":\w+|trackTy
 """What a running group has stored meanwhile: it does so every few seconds."""
 Commands = tuple[tuple[str, ...], ...]
 CLUSTER: Final = ("-c", "DefaultCluster")
+ANY_TOPIC: Final = {"topic": "TBW102"}
+"""From which others are made; a broker that has told the name server of it can be sent to."""
 ID: Final = "the first message's id"
 MAKE: Final = (("updateTopic", *CLUSTER, "-t", "T", "-r", "2", "-w", "2"),)
 ASK: Final[Commands] = (
@@ -138,10 +143,10 @@ READ: Final[Commands] = (
 """Commands that print what no two brokers share: they must work, and say no exception."""
 
 
-def resolved(directory: Path) -> str:
+def resolved(directory: Path, version: str = "4.9.7") -> str:
     """The class path of Java's broker and tools; skips where they cannot be had."""
     try:
-        return resolve(directory, artifacts=("namesrv", "broker", "tools"))
+        return resolve(directory, version, ("namesrv", "broker", "tools"))
     except JavaUnavailableError as error:
         pytest.skip(f"MQADMIN NOT TRIED: {error}")
 
@@ -272,3 +277,44 @@ def test_a_planted_difference_is_seen() -> None:
     assert masked(line) == masked(line.replace("13:00", "14:01").replace("10911", "9"))
     for other in (line.replace(" 0 2", " 0 3"), line.replace("java-broker", "broker"), line.replace("T ", "U ")):
         assert masked(other) != masked(line)
+
+
+def copies(place: Place, slave: Broker) -> list[str]:
+    """What `haStatus` says of a master when its slave, which is ours, has all that it has, and of the slave."""
+    at_slave = "{}:{}".format(*slave.address)
+    wait_until(lambda: slave.store.visible_end("T", 0) + slave.store.visible_end("T", 1) == 4, PATIENCE_S)
+    said = place.mqadmin((("haStatus", "-b", place.broker), ("haStatus", *CLUSTER), ("haStatus", "-b", at_slave)))
+    lines = [line for text in said for line in masked(text) if "|-WARN" not in line]
+    return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
+
+
+def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> None:
+    """Of 5.5.0, which alone has it; a slave of ours follows either."""
+    class_path = resolved(tmp_path, "5.5.0")
+    runtime, said = RealRuntime(), dict[str, list[str]]()
+
+    def follow(place: Place, name: str, ha_master: str) -> None:
+        settings = BrokerConfig(broker_name=name, role="SLAVE", broker_id=1, master=place.broker, ha_master=ha_master)
+        with Producer(RealRuntime(), place.name_server) as producer:
+            for number in range(4):
+                producer.send("T", b"body", queue_id=number % 2)
+        with Broker.start(runtime, str(tmp_path / f"slave of {name}"), policy=ROCKETMQ_5, config=settings) as slave:
+            said[name] = copies(place, slave)
+
+    def at(address: tuple[str, int]) -> str:
+        return "{}:{}".format(*address)
+
+    with running(class_path, tmp_path / "java", settings="defaultTopicQueueNums=2\n") as java:
+        ha_master = (java.address[0], java.address[1] + 1)
+        with RawClient(java.name_server) as client:
+            wait_until(lambda: not client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ANY_TOPIC).code, PATIENCE_S)
+        follow(Place(class_path, tmp_path, at(java.name_server), at(java.address)), "java-broker", at(ha_master))
+    with Broker.start(
+        runtime, str(tmp_path / "ours"), policy=ROCKETMQ_5, config=BrokerConfig(broker_name="ours"), ha=ANY_PORT
+    ) as broker:
+        assert broker.replicating.replicator is not None
+        ha_master = broker.replicating.replicator.address
+        follow(Place(class_path, tmp_path, at(broker.name_server_address), at(broker.address)), "ours", at(ha_master))
+
+    assert {"#SlaveNum 1", "#InSyncSlaveNum 1", "#MasterFlushOffset NUMBER"} <= set(said["ours"])
+    assert said["ours"] == said["java-broker"]
