@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import cycle
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from longpoll_broker.store.log.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import messages
-from longpoll_client.messages import AlikeProperties, ReceivedMessage, decode_readable, read_plain
+from longpoll_client.messages import ReceivedMessage, decode_readable, read_plain
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.properties import decode_properties
 
@@ -94,7 +95,7 @@ def test_what_nearly_every_record_is_goes_the_quick_way() -> None:
 def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
     """The ids of the messages that are read the quick way, and where that ends."""
     found: list[ReceivedMessage] = []
-    end = read_plain(body, at, found, decode_properties)
+    end = read_plain(body, at, found)
     return [message.msg_id for message in found], end
 
 
@@ -112,23 +113,44 @@ def test_properties_that_are_like_the_last_ones_are_read_as_by_themselves(
     """In the same order, and each in a dict of its own."""
     encoded = [b"%sUNIQ_KEY\x01%s%s" % (before, key, after) for before, keys, after in groups for key in keys]
     with patch.object(messages, "MISSED_COUNT_MAX", most):
-        read = AlikeProperties().read
-        found = [read(each) for each in encoded]
+        found = [message.properties for message in read_with(encoded)]
     assert [list(each.items()) for each in found] == [list(decode_properties(each).items()) for each in encoded]
     assert len({id(each) for each in found}) == len(found)
 
 
+def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
+    """Messages with these properties, of these topics in turn, as they are read the quick way."""
+    written = [
+        encode_record(
+            MessageToStore(topic, 1, b"body", each, 0, 5, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2)),
+            bytes([len(topic)]) + topic.encode(),
+            number,
+            1000,
+            6,
+        )
+        for number, (each, topic) in enumerate(zip(encoded, cycle(topics), strict=False))
+    ]
+    body, found = b"".join(written), list[ReceivedMessage]()
+    assert read_plain(body, 0, found) == len(body)
+    return found
+
+
 def test_properties_like_the_last_ones_are_not_decoded() -> None:
     """And where they differ each time nobody looks for what is alike any more."""
+    alike = [b"TAGS\x01t\x02UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C")]
+    unlike = [b"KEYS\x01" + b"k" * size + b"\x02UNIQ_KEY\x01A" for size in range(1, 9)]
     with patch.object(messages, "decode_properties", wraps=decode_properties) as decode:
-        read = AlikeProperties().read
-        for key in (b"A", b"B", b"C"):
-            read(b"TAGS\x01t\x02UNIQ_KEY\x01" + key)
+        assert [message.msg_id for message in read_with(alike)] == ["A", "B", "C"]
         assert decode.call_count == 1
-        for size in range(1, 9):
-            read(b"KEYS\x01" + b"k" * size + b"\x02UNIQ_KEY\x01A")
-        read(b"KEYS\x01kkkkkkkk\x02UNIQ_KEY\x01B")
-        assert decode.call_count == 10
+        read_with([*alike, *unlike, b"KEYS\x01kkkkkkkk\x02UNIQ_KEY\x01B"])
+        assert decode.call_count == 11
+
+
+def test_messages_that_differ_in_their_topic_alone_keep_it() -> None:
+    """A tail is that of the last one only with its topic."""
+    encoded = [b"UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C", b"D")]
+    found = read_with(encoded, "TTUU")
+    assert [(message.topic, message.msg_id) for message in found] == [("T", "A"), ("T", "B"), ("U", "C"), ("U", "D")]
 
 
 def test_planted_a_body_that_nobody_checks_is_seen() -> None:

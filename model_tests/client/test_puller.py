@@ -193,6 +193,28 @@ def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
     for thread in threads:
         thread.join(30.0)
     assert (puller.cached_count, puller.cached_size, puller.offset_done) == (0, 0, 5 + count)
+    assert not puller._consumed
     assert len(statistics._given) < GIVEN_COUNT_MAX < count
     counts = statistics.snapshot()["T"]
     assert (counts.consumed_count, counts.later_count, counts.consume_ms) == (count // 2, count // 2, count)
+
+
+def test_messages_that_were_not_asked_for_are_not_delivered() -> None:
+    """One before the offset, one twice and one out of order: the answer is refused, and asked for again later."""
+    for offsets in ([4], [5, 5], [5, 7, 6]):
+        calls = Calls()
+        batches: list[Batch] = []
+        puller_of(calls, deliver=batches.append).pull()
+        came = found(5, 3)
+        calls.answers[-1](Command(0, 1, 1, came.ext_fields, memoryview(b"".join(map(record, offsets)))))
+        assert (batches, calls.asked, len(calls.rests)) == ([], [5], 1)
+
+
+def test_each_topic_is_counted_by_itself() -> None:
+    """Whatever order listeners have told of them in; of a topic that none told of nothing is said."""
+    statistics = Statistics(RealRuntime())
+    for topic, count, is_consumed in (("A", 1, True), ("B", 2, True), ("B", 3, False), ("A", 4, True), ("A", 5, False)):
+        statistics.given(topic, count, count * 1_000_000, is_consumed=is_consumed)
+    found = statistics.snapshot()
+    counts = {topic: (each.consumed_count, each.later_count, each.consume_ms) for topic, each in found.items()}
+    assert counts == {"A": (5, 5, 10.0), "B": (2, 3, 5.0)}

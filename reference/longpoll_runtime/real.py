@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from longpoll_runtime import tls
@@ -28,6 +29,10 @@ from longpoll_runtime.interface import (
 )
 from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up, own_address
 from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, spawn
+
+_process_id = cache(os.getpid)
+"""A client asks several times for each send, and the system takes a quarter of a microsecond for an answer."""
+os.register_at_fork(after_in_child=_process_id.cache_clear)
 
 
 class RealRuntime:
@@ -55,7 +60,7 @@ class RealRuntime:
         self._files = RealFiles()
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
 
-    process_id = staticmethod(os.getpid)
+    process_id = staticmethod(_process_id)
     """The number of this process."""
 
     @property

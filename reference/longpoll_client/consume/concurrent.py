@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from attrs import define
 
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
 """How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
+_SUCCESS: Final = ConsumeStatus.SUCCESS
+_Lots: TypeAlias = deque[tuple[ReceivedMessage, ...]]
 HANG_CHECKS: Final = 4
 """How often within `consume_timeout_s` is looked for listeners that hang."""
 
@@ -37,6 +39,9 @@ class _Giving:
     """A thread that calls the listener, time and again, with messages of one queue."""
 
     puller: Puller
+    topic: str
+    is_plain: bool
+    """Whether the topic is not the group's retry topic: its messages are shown as they are."""
     messages: Sequence[ReceivedMessage] = ()
     """What it was called with last, as they were pulled."""
     began_ns: int = 0
@@ -67,16 +72,22 @@ class ConcurrentListening(Listening):
     def deliver(self, batch: Batch) -> None:
         """Share a pull's messages out in small lots."""
         size, messages = self._config.consume_count_max, batch.messages
-        lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
+        lots: _Lots
+        if size == 1:
+            lots = deque(zip(messages))
+        else:
+            lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
         self._workers.submit(partial(self._share, batch.puller, lots))
 
-    def _share(self, puller: Puller, lots: deque[tuple[ReceivedMessage, ...]]) -> None:
+    def _share(self, puller: Puller, lots: _Lots) -> None:
         """Give the listener lots until none is left; before the first, have another thread do the same.
 
         Where the listener is quick that one comes too late, and one thread gives all: a task for each lot costs more
         than such a listener does. What is raised here ends this thread's part alone.
         """
         lot = _next_of(lots)
+        if lot is None:
+            return
         if lots:
             self._workers.submit(partial(self._share, puller, lots))
         with self._calling(puller) as giving:
@@ -94,7 +105,8 @@ class ConcurrentListening(Listening):
     @contextmanager
     def _calling(self, puller: Puller) -> Iterator[_Giving]:
         """This thread may call the listener."""
-        giving = _Giving(puller)
+        topic = puller.queue.topic
+        giving = _Giving(puller, topic, topic != self._member.retry_topic)
         with self._lock:
             self._giving.add(giving)
         try:
@@ -105,19 +117,20 @@ class ConcurrentListening(Listening):
 
     def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
-        puller, topic, member = giving.puller, giving.puller.queue.topic, self._member
+        puller, topic, now_ns = giving.puller, giving.topic, self._now_ns
         if not puller.is_open and (
             puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
         ):
             return
-        shown = all_as_shown(messages, topic, member.retry_topic, again_count)
+        is_plain = giving.is_plain and not again_count
+        shown = list(messages) if is_plain else all_as_shown(messages, topic, self._member.retry_topic, again_count)
         giving.messages = messages
-        giving.began_ns = began_ns = self._now_ns()
+        giving.began_ns = began_ns = now_ns()
         answer = ask_listener(self._listener, shown, self._config.group)
         giving.began_ns = 0
-        took_ns = self._now_ns() - began_ns
-        is_consumed = answer is ConsumeStatus.SUCCESS
-        member.statistics.given(topic, len(messages), took_ns, is_consumed=is_consumed)
+        took_ns = now_ns() - began_ns
+        is_consumed = answer is _SUCCESS
+        self._member.statistics.given(topic, len(messages), took_ns, is_consumed=is_consumed)
         if took_ns > self._hang_ns and self._was_told(giving):
             return
         if is_consumed:
@@ -176,7 +189,7 @@ class ConcurrentListening(Listening):
             self._put_off(puller, messages, 0, 0)
 
 
-def _next_of(lots: deque[tuple[ReceivedMessage, ...]]) -> tuple[ReceivedMessage, ...] | None:
+def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
     """Take the first lot, if another thread has not taken the last one."""
     try:
         return lots.popleft()

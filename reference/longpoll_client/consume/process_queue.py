@@ -81,9 +81,11 @@ class ProcessQueue:
 
     def done(self, messages: Iterable[ReceivedMessage]) -> None:
         """Take out messages that are consumed; those not here any more are of no account."""
+        waiting = self._open
         for message in messages:
-            if self._open.get(message.queue_offset) is message:
-                del self._open[message.queue_offset]
+            offset = message.queue_offset
+            if waiting.get(offset) is message:
+                del waiting[offset]
                 self.size -= len(message.body)
 
     def stop(self, limits: FlowLimits) -> Stop | None:

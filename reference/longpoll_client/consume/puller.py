@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import lt
 from typing import Final, Protocol
 
 from attrs import frozen
@@ -308,10 +310,12 @@ class Puller:
 
     def _settle(self) -> None:
         """Take out what was noted. With the lock, under which alone notes are taken."""
-        for _number in range(len(self._consumed)):
-            messages = self._consumed.popleft()
-            if not self._is_dropped:
-                self._waiting.done(messages)
+        # Taken out last: who is interrupted before (Ctrl-C) leaves them to be noted again, which changes nothing.
+        noted = list(self._consumed)
+        if not self._is_dropped:
+            self._waiting.done(chain.from_iterable(noted))
+        for _messages in noted:
+            self._consumed.popleft()
 
     def pull(self) -> None:
         """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""
@@ -436,15 +440,15 @@ class Puller:
 
     def _check_order(self, messages: list[ReceivedMessage]) -> None:
         """Raise RemoteProtocolError for messages that were not asked for, which would be consumed out of order."""
-        with self._lock:
-            expected = self._cached.offset_next
-        for message in messages:
-            if message.queue_offset < expected:
-                raise RemoteProtocolError(
-                    f"a pull of {self.queue.topic} queue {self.queue.queue_id} brought offset {message.queue_offset} "
-                    f"where {expected} or a later one was due"
-                )
-            expected = message.queue_offset + 1
+        offset_next = self._waiting.offset_next
+        offsets = [message.queue_offset for message in messages]
+        before = [offset_next - 1, *offsets]
+        if not all(map(lt, before, offsets)):
+            late, offset = next((late, offset) for late, offset in zip(before, offsets, strict=False) if late >= offset)
+            raise RemoteProtocolError(
+                f"a pull of {self.queue.topic} queue {self.queue.queue_id} brought offset {offset} "
+                f"where {late + 1} or a later one was due"
+            )
 
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, turn: int, *, is_moved: bool) -> None:
         """Deliver the messages and stand at the next offset."""

@@ -88,14 +88,28 @@ class Statistics:
 
     def _count_given(self) -> None:
         """Count what was noted. With the lock, under which alone notes are taken out."""
-        for _number in range(len(self._given)):
-            topic, count, took_ns, is_consumed = self._given.popleft()
+        given = self._given
+        topic, consumed_count, later_count, sum_ns = "", 0, 0, 0
+        for _number in range(len(given)):
+            of_topic, count, took_ns, is_consumed = given.popleft()
+            if of_topic != topic:
+                # Mostly all of them are one topic's, and are added to it once.
+                self._add_given(topic, consumed_count, later_count, sum_ns)
+                topic, consumed_count, later_count, sum_ns = of_topic, 0, 0, 0
+            sum_ns += took_ns
+            if is_consumed:
+                consumed_count += count
+            else:
+                later_count += count
+        self._add_given(topic, consumed_count, later_count, sum_ns)
+
+    def _add_given(self, topic: str, consumed_count: int, later_count: int, took_ns: int) -> None:
+        """Add notes of one topic, if there are any."""
+        if consumed_count or later_count:
             counts = self._of(topic)
             counts.consume_ms += took_ns / 1e6
-            if is_consumed:
-                counts.consumed_count += count
-            else:
-                counts.later_count += count
+            counts.consumed_count += consumed_count
+            counts.later_count += later_count
 
     def _of(self, topic: str) -> TopicStatistics:
         """The counts of a topic. With the lock."""
