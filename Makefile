@@ -9,6 +9,8 @@ STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
 # Many tests wait for something: twice as many workers as there are cores keep those busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
+# A Java broker takes a core of its own while it starts; the tests of a module share theirs.
+PEER_WORKERS ?= $(shell nproc)
 PART ?= all
 # What is told of the project, what is shipped, and whether its tests see faults: looked at by `make check`.
 CHECKED := model_tests/tidy model_tests/docs model_tests/mutants model_tests/door
@@ -41,7 +43,7 @@ test-long: setup  ## everything that takes over 30 s, under 90 minutes
 	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 3600 --durations 10 model_tests/machines
 
 test-peers: setup  ## real RocketMQ clients and brokers
-	@$(BIN)/python -m pytest -m "peers and not long" --timeout 600
+	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
 
 bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|schedules|oracle|attacks|java|client
 	@$(BIN)/python -m model_tests.bench "$(PART)"

@@ -20,7 +20,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_java.broker import LOGBACK, OPENED
-from longpoll_java.jars import POM
+from longpoll_java.jars import POM, one_maven
 
 VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
@@ -40,6 +40,10 @@ DEPENDENCY: Final = """
       <artifactId>rocketmq-{artifact}</artifactId>
       <version>{version}</version>
     </dependency>"""
+
+
+_RESOLVED: Final[dict[tuple[str, ...], str]] = {}
+"""Class paths by version and artifacts: each is asked for once a process."""
 
 
 class JavaUnavailableError(Exception):
@@ -66,6 +70,13 @@ def why_missing() -> str | None:
 
 def resolve(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str] = ("namesrv", "broker")) -> str:
     """The class path of name server and broker, or more, resolved by Maven; raises JavaUnavailableError."""
+    wanted = (version, *artifacts)
+    if wanted not in _RESOLVED:
+        _RESOLVED[wanted] = _resolve(directory, version, artifacts)
+    return _RESOLVED[wanted]
+
+
+def _resolve(directory: Path, version: str, artifacts: Sequence[str]) -> str:
     missing = why_missing()
     if missing is not None:
         raise JavaUnavailableError(missing)
@@ -74,9 +85,10 @@ def resolve(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str
     found = directory / "class-path.txt"
     command = ["mvn", "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
     try:
-        done = subprocess.run(
-            [*command, f"-Dmdep.outputFile={found}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
-        )
+        with one_maven():
+            done = subprocess.run(
+                [*command, f"-Dmdep.outputFile={found}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
+            )
     except subprocess.TimeoutExpired:
         raise JavaUnavailableError(f"Maven did not resolve the broker's jars within {RESOLVE_S:g} s") from None
     if done.returncode or not found.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -75,6 +76,20 @@ def test_maven_that_resolves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert_mistake(ran("replay", TOKEN, "--on", "java-5.5.0"), "Maven cannot resolve the jars of 5.5.0", "no network")
+
+
+def test_one_maven_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While it runs, no other process gets to run one: two that fill one repository spoil each other's files."""
+    lock = tmp_path / "cache" / "longpoll" / "maven.lock"
+    program(tmp_path, "java", "exit 0")
+    program(tmp_path, "mvn", f"flock -n {lock} true && echo not alone; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    told = ran("replay", TOKEN, "--on", "java-5.5.0")
+    assert_mistake(told, "Maven cannot resolve")
+    assert "not alone" not in told.stderr
+    with lock.open() as free:
+        fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -137,24 +136,26 @@ def interrupted_at(place: int, work: Callable[[], object]) -> bool:
     return False
 
 
-class Gated(SimpleQueue[None]):
-    """Wakes that the other threads which wait for one get once the gate is open: they sleep until then."""
+class Gated:
+    """A bell that the other threads which wait for it hear once the gate is open: they sleep until then."""
 
     def __init__(self, queue: RealQueue[int]) -> None:
         self._queue = queue
+        self._bell = queue._bell
         self._owner = threading.current_thread()
         self.gate = threading.Event()
         self.waiting = 0
+        self.locked, self.release = self._bell.locked, self._bell.release
 
-    def get(self, block: bool = True, timeout: float | None = None) -> None:
-        """Counts the others; the owner is woken at once, by the first of two items that come meanwhile."""
-        if block and threading.current_thread() is not self._owner:
+    def acquire(self, *, timeout: float) -> bool:
+        """Counts the others; the owner hears the first of two items that come meanwhile, at once."""
+        if threading.current_thread() is not self._owner:
             self.waiting += 1
             self.gate.wait(PATIENCE_S)
-        elif block and timeout != 0.0:
+        elif timeout != 0.0:
             offering = beside(lambda: self._queue.offer(1) and self._queue.offer(2))
             offering.join(PATIENCE_S)
-        super().get(block, timeout)
+        return self._bell.acquire(timeout=timeout)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +178,11 @@ def test_an_interrupt_at_any_moment_leaves_nobody_asleep(
     while is_at_work:
         place += 1
         queue, got = RealQueue[int](8), list[int | None]()
-        queue._wakes = wakes = Gated(queue)
+        queue._bell = bell = Gated(queue)  # type: ignore[assignment] # it has what the queue asks of it
         others = [beside(lambda: got.append(queue.take())) for _ in range(3)]  # noqa: B023 - they are ended below
-        wait_until(lambda: wakes.waiting == 3)  # noqa: B023
+        wait_until(lambda: bell.waiting == 3)  # noqa: B023
         is_at_work = interrupted_at(place, lambda: work(queue))  # noqa: B023
-        wakes.gate.set()
+        bell.gate.set()
         wait_until(lambda: not len(queue))  # noqa: B023
         for _ in others:
             queue.offer(7)
@@ -191,13 +192,15 @@ def test_an_interrupt_at_any_moment_leaves_nobody_asleep(
     assert place >= place_min
 
 
-def test_wakes_do_not_pile_up() -> None:
-    """Each goes with its item, whoever takes it."""
+def test_who_hears_the_bell_for_nothing_waits_on() -> None:
+    """What it was rung for was taken by one that did not wait."""
     queue = RealQueue[int](2)
     for item in range(100):
         assert queue.offer(item)
         assert (queue.take() if item % 2 else queue.take_if(lambda _item: True)) == item
-    assert queue._wakes.qsize() == 0
+    assert not queue._bell.locked()
+    assert queue.take(0.01) is None
+    assert queue._bell.locked()
 
 
 def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_again() -> None:

@@ -6,10 +6,13 @@ that do not fit would be passed over by the agent, and a schedule would say noth
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -84,7 +87,7 @@ def resolved(version: str) -> Jars:
     """The jars of a version from Maven, which are looked for once. Raises JavaUnavailableError."""
     _refuse_unknown(version)
     _need("java", "install a Java runtime (11 or later)")
-    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "longpoll" / f"java-{version}"
+    home = _cache() / f"java-{version}"
     found = home / "class-path.txt"
     paths = found.read_text().strip().split(os.pathsep) if found.exists() else []
     if not paths or not all(Path(path).exists() for path in paths):
@@ -94,15 +97,30 @@ def resolved(version: str) -> Jars:
     return Jars(version, os.pathsep.join(path for path in paths if path != byteman), byteman)
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "longpoll"
+
+
+@contextmanager
+def one_maven() -> Iterator[None]:
+    """Wait for other processes of ours that resolve: Maven 3 does not share its repository. Raises OSError."""
+    home = _cache()
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "maven.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _resolve(home: Path, found: Path, version: str) -> list[str]:
     fresh = home / f"class-path.{os.getpid()}.txt"
     try:
         home.mkdir(parents=True, exist_ok=True)
         (home / "pom.xml").write_text(pom_of(version))
         command = ["mvn", "-q", "-B", "-f", str(home / "pom.xml"), "dependency:build-classpath"]
-        done = subprocess.run(  # noqa: S603 - Maven, with a file that we have written
-            [*command, f"-Dmdep.outputFile={fresh}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
-        )
+        with one_maven():
+            done = subprocess.run(  # noqa: S603 - Maven, with a file that we have written
+                [*command, f"-Dmdep.outputFile={fresh}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
+            )
         if done.returncode or not fresh.exists():
             said = " ".join(done.stdout.split())[-300:]
             raise JavaUnavailableError(f"Maven cannot resolve the jars of {version}; see to its network: {said}")

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -103,22 +102,25 @@ class RealCondition(threading.Condition):
 class RealQueue(Generic[T]):
     """A bounded queue between threads. As `RealEvent` it may be interrupted at any moment.
 
-    Threads wait within the interpreter's own queue of wakes, so none that was interrupted is left among them.
+    Threads wait for a bell, a lock that is given back when it is rung, so that none which was interrupted is left in a
+    list. `SimpleQueue.get` of CPython up to 3.12 would not do: it waits for ever where another thread takes what it was
+    woken for and its time has passed by then.
 
-    Invariant, under `_lock`: len(_items) <= _capacity, and there is a wake for each item, in `_wakes` or in the hand of
-    a thread that is about to look. There may be more wakes: who finds nothing waits on.
+    Invariant, while `_lock` is free: where there are items, the bell is rung, or heard by a thread that is about to
+    look. It may be rung for nothing: who finds nothing waits on.
     """
 
     _capacity: int
     _items: deque[T]
-    _wakes: SimpleQueue[None]
+    _bell: threading.Lock
     _lock: threading.Lock
 
     def __init__(self, capacity: int) -> None:
         assert capacity > 0
         self._capacity = capacity
         self._items = deque()
-        self._wakes = SimpleQueue()
+        self._bell = threading.Lock()
+        self._bell.acquire()
         self._lock = threading.Lock()
 
     def offer(self, item: T) -> bool:
@@ -127,7 +129,7 @@ class RealQueue(Generic[T]):
             if len(self._items) >= self._capacity:
                 return False
             # First, for an interrupt in between must not leave an item that nobody is woken for.
-            self._wakes.put(None)
+            self._ring()
             self._items.append(item)
             return True
 
@@ -136,46 +138,34 @@ class RealQueue(Generic[T]):
         try:
             return self._take(timeout)
         except ANYTHING:
-            self._pass_on()
+            # Interrupted, perhaps after the bell was heard: somebody else is to look.
+            self._ring()
             raise
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
         """The first item if it is wanted; None, at once, when it is not or there is none."""
-        try:
-            with self._lock:
-                if not self._items or not wanted(self._items[0]):
-                    return None
-                self._drop_wake()
-                return self._items.popleft()
-        except ANYTHING:
-            self._pass_on()
-            raise
+        with self._lock:
+            return self._items.popleft() if self._items and wanted(self._items[0]) else None
 
     def _take(self, timeout: float | None) -> T | None:
         end_s = None if timeout is None else time.monotonic() + timeout
-        is_woken = is_late = False
+        has_heard = is_late = False
         while True:
             with self._lock:
                 if self._items:
-                    if not is_woken:
-                        self._drop_wake()
+                    if has_heard and len(self._items) > 1:
+                        self._ring()
                     return self._items.popleft()
             if is_late:
                 return None
-            try:
-                self._wakes.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
-                is_woken = True
-            except Empty:
-                is_woken, is_late = False, True
+            has_heard = self._bell.acquire(timeout=-1 if end_s is None else max(0.0, end_s - time.monotonic()))
+            is_late = not has_heard
 
-    def _pass_on(self) -> None:
-        """Interrupted, perhaps with a wake in hand: somebody else is to look for its item."""
-        self._wakes.put(None)
-
-    def _drop_wake(self) -> None:
-        """Take the wake of an item that is taken; another thread may have it in hand. The caller holds the lock."""
-        with suppress(Empty):
-            self._wakes.get_nowait()
+    def _ring(self) -> None:
+        """Wake one that waits, or the next that will; nothing where the bell is rung already."""
+        if self._bell.locked():
+            with suppress(RuntimeError):  # another thread has rung it since
+                self._bell.release()
 
     def __len__(self) -> int:
         return len(self._items)

@@ -391,7 +391,7 @@ LOCKS: Final = (
         "later.",
         Change(
             THREADS,
-            "            self._wakes.put(None)\n            self._items.append(item)\n",
+            "            self._ring()\n            self._items.append(item)\n",
             "            self._items.append(item)\n",
         ),
         units=("service/test_loop_is_woken.py", "service/test_runtime.py", "service/test_executors.py"),
