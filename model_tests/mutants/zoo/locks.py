@@ -397,6 +397,18 @@ LOCKS: Final = (
         units=("service/test_loop_is_woken.py", "service/test_runtime.py", "service/test_executors.py"),
     ),
     _moved(
+        "queue-has-no-time-left",
+        "A thread is woken for an item that another takes, and looks only when its time is over: the time that is left, "
+        "less than none, is taken for no limit, and it waits for ever (`SimpleQueue.get` of CPython up to 3.12).",
+        Change(
+            THREADS,
+            "timeout=-1 if end_s is None else max(0.0, end_s - time.monotonic())",
+            "timeout=-1 if end_s is None or end_s < time.monotonic() else max(0.0, end_s - time.monotonic())",
+        ),
+        units=("service/test_loop_is_woken.py", "service/test_runtime.py"),
+        source="a wait of CPython's",
+    ),
+    _moved(
         "committer-is-not-told",
         "A send that waits for the disk is put down, and the committer is not woken: it is answered by the watcher, as "
         "not durable, when its time is over.",
