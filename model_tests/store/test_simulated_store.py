@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -13,7 +14,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.recovery import Recovered
 from longpoll_broker.store.segment import Segment
-from longpoll_broker.testing.simulated.store import SimulatedStore
+from longpoll_broker.testing.simulated.store import SimulatedStore, draw_swarm
 from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
 
 QUICK_COUNT = 200
@@ -124,9 +125,18 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
 ]  # fmt: skip
 
 
-def first_found(count: int) -> str | None:
+def may_show(planted: Callable[[pytest.MonkeyPatch], None], seed: int) -> bool:
+    """Whether the fault can come up at all in a seed's run: most cannot show the last one, and are not waited for."""
+    swarm = draw_swarm(random.Random(seed))
+    has_many_files = swarm.config.commit_log_file_size == 2048
+    return planted is not unordered or (swarm.order == "none" and "cut" in swarm.operations and has_many_files)
+
+
+def first_found(planted: Callable[[pytest.MonkeyPatch], None], count: int) -> str | None:
     """What the first seed that turns red says."""
     for seed in range(count):
+        if not may_show(planted, seed):
+            continue
         try:
             SimulatedStore(seed).run()
         except AssertionError as error:
@@ -140,6 +150,6 @@ def test_planted_faults_are_found(
 ) -> None:
     """Each is found in fewer than two thousand seeds."""
     planted(monkeypatch)
-    found = first_found(FOUND_WITHIN)
+    found = first_found(planted, FOUND_WITHIN)
     assert found is not None, planted.__doc__
     assert found.startswith(("AssertionError", "StoreUserError", "StoreDamageError")), found
