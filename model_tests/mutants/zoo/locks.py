@@ -398,7 +398,7 @@ LOCKS: Final = (
     ),
     _moved(
         "queue-has-no-time-left",
-        "A thread is woken for an item that another takes, and looks only when its time is over: the time that is left, "
+        "A thread is woken for an item that another takes, and looks only when its time is over: what time is left, "
         "less than none, is taken for no limit, and it waits for ever (`SimpleQueue.get` of CPython up to 3.12).",
         Change(
             THREADS,
