@@ -4,7 +4,8 @@
 
 Each client is a process of its own that does its measures one after the other, warmed by doing each before without
 counting (Java thrice, for its compiler); the clients have their turns, round by round. The best round of each measure
-counts.
+counts. Before the first round the event loop's turn is done once without counting, for the broker is to be warm too:
+else whoever comes first measures its compiler.
 
 - `async`: sends of 128 bytes with 64 on their way, whose results callbacks get; `awaited`: with 64 tasks, each of which
   awaits one. `sync`: each send after the one before. Printed are messages a second, and messages a second of the client
@@ -137,11 +138,16 @@ def measure(name_server: str, shape: Shape, java: Sequence[str]) -> Found:
     commands = {name: [sys.executable, "-m", "model_tests.bench.client_sides", side] for name, side in SIDES.items()}
     if java:
         commands[JAVA] = list(java)
+
+    def turn(name: str, mark: str) -> dict[str, Row]:
+        return rows_of([*commands[name], name_server, TO_SEND, TO_TIME, STORED, *counts, mark])
+
+    turn(next(iter(SIDES)), "warming")
     found: Found = {name: {} for name in commands}
     for number in range(shape.rounds):
-        for name, command in commands.items():
+        for name in commands:
             mark = f"{name.replace(' ', '-')}-{number}".replace("'", "").replace(".", "-")
-            for measured, row in rows_of([*command, name_server, TO_SEND, TO_TIME, STORED, *counts, mark]).items():
+            for measured, row in turn(name, mark).items():
                 found[name][measured] = better(measured, found[name].get(measured), row)
     return found
 

@@ -22,11 +22,13 @@ from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsume
 from longpoll_client.errors import ClientError
 from longpoll_runtime.closeable import Closeable
 
-Fault = Literal["reset", "slow", "black hole", "half-open", "unreachable"]
+Fault = Literal["reset", "slow", "black hole", "half-open", "unreachable", "trickle"]
 FAULTS: Final[tuple[Fault, ...]] = ("reset", "slow", "black hole", "half-open")
 """Those of which a producer and a group of one broker are told; with two there is also `unreachable`."""
 SLOW_S: Final = 0.05
 """How long each chunk of bytes takes while it is slow."""
+TRICKLE_S: Final = 0.05
+"""How long each byte from the server takes of a link that trickles."""
 FAULT_S: Final = 2.0
 BACK_S: Final = 10.0
 """Sends must be back this long after what makes them possible."""
@@ -41,14 +43,15 @@ class _Link:
 
     ends: tuple[socket.socket, socket.socket]
     is_dead: bool = False
+    is_trickling: bool = False
 
 
 class Relay(Closeable):
     """Passes bytes between clients and one server. Invariant: `_links` changes under `_lock`."""
 
     # How each fault shows: new connections are closed at once (reset), or accepted and silent (black hole), or not even
-    # accepted (unreachable), or good (half-open, slow); those that there are end (reset), stay and bring nothing more
-    # (black hole, half-open, unreachable), or bring everything late (slow).
+    # accepted (unreachable), or good (half-open, slow, trickle); those that there are end (reset), stay and bring
+    # nothing more (black hole, half-open, unreachable), or bring everything late (slow), answers for ever (trickle).
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -66,13 +69,15 @@ class Relay(Closeable):
         self._threads[0].start()
 
     def begin(self, fault: Fault) -> None:
-        """Fail: links that there are end, or go on and bring nothing; new ones fare alike, unless it is half-open."""
+        """Fail: links that there are end, or go on and bring nothing, or little; new ones fare alike, or are good."""
         with self._lock:
             links = list(self._links)
         if fault in {"half-open", "unreachable"}:
             for link in links:
                 link.is_dead = True
-        if fault == "half-open":
+        for link in links:
+            link.is_trickling = link.is_trickling or fault == "trickle"
+        if fault in {"half-open", "trickle"}:
             return
         self.fault = fault
         if fault == "unreachable":
@@ -159,9 +164,17 @@ class Relay(Closeable):
                     self._pause.wait(SLOW_S)
                 for before, after in self.rewrites.items():
                     data = data.replace(before, after)
-                sink.sendall(data)
+                if link.is_trickling and sink is link.ends[0]:
+                    self._trickle(sink, data)
+                else:
+                    sink.sendall(data)
         if not link.is_dead:
             _reset(link)
+
+    def _trickle(self, sink: socket.socket, data: bytes) -> None:
+        for at in range(len(data)):
+            self._pause.wait(TRICKLE_S)
+            sink.sendall(data[at : at + 1])
 
 
 def _reset(link: _Link) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from attrs import define, field
+from model_tests.client.relay import Relay
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import AsyncProducer, Producer, SendResult, instance
@@ -15,6 +17,8 @@ from longpoll_client.aio import instance as aio_instance
 from longpoll_client.errors import AnswerTimeoutError, ClientError, NoRouteError, UnreachableError
 from longpoll_client.link import exchange, routes
 from longpoll_client.link.exchange import Exchange
+from longpoll_client.link.routes import split_address
+from longpoll_client.produce import tries
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -135,6 +139,54 @@ def test_a_connection_is_replaced_whose_calls_are_all_cancelled(
     else:
         assert outcomes[-1] is not None
         assert len(cluster.peers) > 1
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_a_connection_whose_answer_trickles_is_replaced(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool, is_planted: bool
+) -> None:
+    """A byte of it now and then is no silence, and the frame does not end. Planted: its end is waited for."""
+    monkeypatch.setattr(exchange, "SILENCE_S", PATIENCE_S)
+    monkeypatch.setattr(exchange, "FRAME_S", PATIENCE_S if is_planted else 0.3)
+    monkeypatch.setattr(tries, "ATTEMPT_COUNT", 1)
+    with ExitStack() as stack:
+        names = stack.enter_context(ScriptedServer(cluster.name_server))
+        relay = stack.enter_context(Relay(split_address(cluster.broker_address)))
+        cluster.broker_address = "{}:{}".format(*relay.address)
+        send = stack.enter_context(looped(names.address) if is_loop else threaded(names.address))
+        assert isinstance(told(send), SendResult)
+        relay.begin("trickle")
+        outcomes = [told(send) for _number in range(3)]
+    assert isinstance(outcomes[0], AnswerTimeoutError)
+    assert isinstance(outcomes[-1], AnswerTimeoutError if is_planted else SendResult)
+    assert len(cluster.peers) == (1 if is_planted else 2)
+
+
+@contextmanager
+def threaded(name_server: str) -> Iterator[Callable[[], SendResult]]:
+    """What sends and waits a while."""
+    with Producer(RUNTIME, name_server) as producer:
+        yield lambda: producer.send("T", b"x", timeout_s=0.4)
+
+
+@contextmanager
+def looped(name_server: str) -> Iterator[Callable[[], SendResult]]:
+    """The same on an event loop."""
+    with asyncio.Runner() as runner:
+        producer = AsyncProducer(RUNTIME, name_server)
+        try:
+            yield lambda: runner.run(producer.send("T", b"x", timeout_s=0.4))
+        finally:
+            runner.run(producer.close())
+
+
+def told(send: Callable[[], SendResult]) -> SendResult | ClientError:
+    """What comes of it."""
+    try:
+        return send()
+    except ClientError as error:
+        return error
 
 
 @pytest.mark.parametrize("keeps", [True, False])

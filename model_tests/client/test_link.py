@@ -6,7 +6,7 @@ import pytest
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, NoRouteError, RefusedError
 from longpoll_client.link.calls import Answer
-from longpoll_client.link.exchange import OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
+from longpoll_client.link.exchange import FRAME_S, OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Routes
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -77,6 +77,36 @@ def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> No
     assert "silent" in str(exchange.failure)
     with pytest.raises(ConnectionLostError, match="PULL_MESSAGE to b:1: b:1 is silent"):
         begun(exchange, told)
+
+
+def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
+    """With the first call that ends once the frame has come for so long; one that has ended is of no account."""
+    exchange, told, frame = Exchange("b:1"), list[Answer](), wire(Command(40, opaque=7))
+
+    def feed(data: bytes, now_ns: int) -> None:
+        exchange.receive(data, now_ns)
+        while exchange.next_command() is not None:
+            pass
+
+    def failure_by(now_ns: int) -> ClientError | None:
+        feed(b"", now_ns)
+        begun(exchange, told, now_ns=now_ns, timeout_s=0.0)
+        assert len(exchange.expire(now_ns)) == 1
+        return exchange.failure
+
+    for number in range(len(frame) - 1):
+        feed(frame[number : number + 1], number * S)
+    end_ns, most_ns = len(frame) * S, int(FRAME_S * S)
+    assert end_ns > most_ns
+    feed(frame[-1:] + frame[:2], end_ns)
+    assert failure_by(end_ns + 1) is None
+    feed(frame[2:], end_ns + 2)
+    assert failure_by(end_ns + most_ns) is None
+    feed(frame + frame[:2], 2 * end_ns)
+    for number in range(2, 9):
+        feed(frame[number : number + 1], 2 * end_ns + number * S)
+    assert failure_by(2 * end_ns + most_ns - 1) is None
+    assert "b:1 has begun a frame 30 s ago and not ended it" in str(failure_by(2 * end_ns + most_ns))
 
 
 def test_calls_that_are_abandoned_tell_of_silence_too() -> None:

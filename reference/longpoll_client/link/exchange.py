@@ -38,6 +38,11 @@ CALL_TIMEOUT_S: Final = 3.0
 """`sendMsgTimeout` and most other time-outs of Java clients."""
 SILENCE_S: Final = 1.0
 """A connection on which a call ends without an answer is given up if nothing was received for so long."""
+FRAME_S: Final = 30.0
+"""A frame takes so long at most, however often a byte of it comes: as long as the longest call waits by default.
+
+Who asked for such an answer has gone by then, and every other call of the connection waits behind it in vain.
+"""
 PENDING_COUNT_MAX: Final = 65_535
 """Most calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
 OUTPUT_BYTES_MAX: Final = 64 * MIB
@@ -57,10 +62,13 @@ class Exchange:
 
     Invariant: once `failure` is set no call is added. `_heard_ns` is when something was received last,
     `_silent_since_ns` since when a call that ended without an answer had waited in vain, unless something was received
-    after it.
+    after it; `_frame_since_ns` is when the frame began to come that has not ended, None between two frames.
     """
 
-    __slots__ = ("_connection", "_credentials", "_heard_ns", "_silent_since_ns", "address", "calls", "failure")
+    __slots__ = (
+        "_connection", "_credentials", "_frame_since_ns", "_heard_ns", "_heard_size", "_silent_since_ns", "address",
+        "calls", "failure",
+    )  # fmt: skip
 
     def __init__(
         self, address: str, credentials: Credentials | None = None, connection: Connection | None = None
@@ -72,8 +80,9 @@ class Exchange:
         """Why the connection is of no use any more."""
         self._credentials = credentials
         self._connection = Connection() if connection is None else connection
-        self._heard_ns = 0
+        self._heard_ns = self._heard_size = 0
         self._silent_since_ns: int | None = None
+        self._frame_since_ns: int | None = None
 
     # ------------------------------------------------------------ what is said
 
@@ -150,7 +159,7 @@ class Exchange:
     def receive(self, data: Buffer, now_ns: int) -> None:
         """Take received bytes; `next_command` has what is in them."""
         self._silent_since_ns = None
-        self._heard_ns = now_ns
+        self._heard_ns, self._heard_size = now_ns, len(data)
         self._connection.receive_data(data)
 
     def next_command(self) -> Command | None:
@@ -162,7 +171,15 @@ class Exchange:
             event = self._connection.next_event()
         except ProtocolError as error:
             raise ConnectionLostError(f"{self.address} does not keep to the protocol: {error}") from None
-        return event if isinstance(event, Command) else None
+        if isinstance(event, Command):
+            return event
+        unread_size = self._connection.unread_size
+        if not unread_size:
+            self._frame_since_ns = None
+        elif unread_size <= self._heard_size:
+            # It begins with what was received last.
+            self._frame_since_ns = self._heard_ns
+        return None
 
     def answered(self, answer: Command) -> PendingCall | None:
         """The call that an answer ends; None when it has ended before."""
@@ -175,11 +192,12 @@ class Exchange:
         return self.calls.first_deadline_ns()
 
     def expire(self, now_ns: int) -> list[Lost]:
-        """End the calls whose deadline has come, and set `failure` if the connection is silent.
+        """End the calls whose deadline has come, and set `failure` if the connection is silent, or stuck in a frame.
 
-        It is where nothing was received for `SILENCE_S` while one of these calls waited: the peer, or what lies
+        It is silent where nothing was received for `SILENCE_S` while one of these calls waited: the peer, or what lies
         between, may have forgotten it, and a new connection may work (`clientCloseSocketIfTimeout`). A connection on
-        which anything was received meanwhile is kept, for then a single answer is slow.
+        which anything was received meanwhile is kept, for then a single answer is slow, unless it brings bytes of one
+        frame alone for `FRAME_S`: what lies between may let them trickle for ever.
 
         `failure` is set before anybody is told: who tries again at once is to get another connection.
         """
@@ -188,7 +206,7 @@ class Exchange:
         return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
 
     def _ended_unanswered(self, ended: list[PendingCall], now_ns: int) -> None:
-        """Note that these have waited in vain, and set `failure` if that was for long."""
+        """Note that these have waited in vain, and set `failure` if that was for long, or one frame comes still."""
         since_ns = [max(call.begun_ns, self._heard_ns) for call in ended]
         if self._silent_since_ns is not None:
             since_ns.append(self._silent_since_ns)
@@ -196,6 +214,10 @@ class Exchange:
         is_silent = self._silent_since_ns is not None and now_ns - self._silent_since_ns >= SILENCE_S * 1e9
         if ended and is_silent and self.failure is None:
             self.failure = ConnectionLostError(f"{self.address} is silent, and the connection is given up")
+        frame_ns = 0 if self._frame_since_ns is None else now_ns - self._frame_since_ns
+        if ended and frame_ns >= FRAME_S * 1e9 and self.failure is None:
+            took = f"has begun a frame {frame_ns / 1e9:.0f} s ago and not ended it"
+            self.failure = ConnectionLostError(f"{self.address} {took}, and the connection is given up")
 
     def lose(self, failure: ClientError) -> list[Lost]:
         """The connection is gone: end every call; no other is taken."""
