@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.consume.membership import back_header, heartbeat_body
+from longpoll_client.consume.membership import back_header, heartbeat_body, others_request
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.link.calls import Callback
 from longpoll_client.link.routes import Route
@@ -191,6 +191,15 @@ class GroupCalls:
             raise failures[0]
         for error in failures:
             log.warning("heartbeat of group %s: %s; other brokers were told", self._config.group, error)
+
+    async def others(self) -> Command | None:
+        """What other members want, by the first broker that answers; None where none does."""
+        for address in self._told:
+            try:
+                return await (await self._instance.connection(address)).call(*others_request(self._config))
+            except ClientError as error:
+                log.debug("the members of group %s are not known: %s", self._config.group, error)
+        return None
 
     async def members(self, route: Route) -> list[str]:
         """The client ids of the group by the first of the topic's brokers that answers; none if it knows no group."""

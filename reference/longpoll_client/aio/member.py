@@ -18,7 +18,7 @@ from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
 from longpoll_client.consume.asked import Asked, Direct, MemberState
-from longpoll_client.consume.membership import LOCK_RENEWAL_S, Wanted
+from longpoll_client.consume.membership import LOCK_RENEWAL_S, Others, Wanted
 from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import SHARING_S
@@ -98,6 +98,7 @@ class AsyncMember:
             runtime, self.lifecycle, doubt=self.places.doubt, make=self._make_puller, on_share=self._shared
         )
         self._unreadable = Burials(self.reach, self.calls, config, self.statistics)
+        self._others = Others(config, self.statistics)
         self._sharing = asyncio.Lock()
         self._tries_soon = False
 
@@ -237,7 +238,15 @@ class AsyncMember:
         self.reach.after(period_s, act)
 
     def _heartbeat(self) -> None:
-        self.reach.begin(self._heartbeat_all())
+        self.reach.begin(self._heartbeat_again())
+
+    async def _heartbeat_again(self) -> None:
+        """The same as the last time, but for what others want."""
+        if self.wanted.assigned is None and self._others.is_due(self.wanted.subscriptions):
+            answer = await self.calls.others()
+            if answer is not None:
+                self._others.look(answer)
+        await self._heartbeat_all()
 
     async def _heartbeat_all(self) -> None:
         try:

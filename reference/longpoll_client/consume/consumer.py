@@ -91,7 +91,7 @@ class GroupMember:
         else:
             self._offsets = RemoteOffsets(self._instance, config.group)
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
-        self._membership = Membership(self._instance, config, self._consume_type)
+        self._membership = Membership(self._instance, config, self._consume_type, self.statistics)
         self._timer = Timer(runtime, f"consumer-{config.group}")
         self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
         self._queues = OwnQueues(

@@ -1,4 +1,4 @@
-"""What a consumer wants, tells brokers of itself, and is told by them of its group: 34, 35, 38, 41, 42 and 46.
+"""What a consumer wants, tells brokers of itself, and is told by them of its group: 34, 35, 38, 41, 42, 46 and 203.
 
 Leaves out when (`consumer`, `sharing`) and what follows from it.
 
@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from longpoll_client.checks import check_wanted
+from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.routes import Route
+from longpoll_client.messages import wanted_tags
 from longpoll_client.offsets import ask
 from longpoll_client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
 from longpoll_protocol.bodies import (
     CheckClientData,
     ConsumeFromWhere,
+    ConsumerConnection,
     ConsumerData,
     ConsumerList,
     ConsumeType,
@@ -31,10 +34,13 @@ from longpoll_protocol.bodies import (
     SubscriptionData,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
+    GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    Header,
     UnregisterClientRequestHeader,
 )
 from longpoll_protocol.tags import java_hash
@@ -48,6 +54,63 @@ LOCK_LIVE_S: Final = 30.0
 """`REBALANCE_LOCK_MAX_LIVE_TIME`: half of what the broker grants, so that a client gives up before the broker does."""
 LOCK_RENEWAL_S: Final = 20.0
 """`REBALANCE_LOCK_INTERVAL`."""
+
+
+class Others:
+    """What other members of a group want, as its broker has it: that of whoever told the broker last.
+
+    Members that want different things lose messages and nobody is told, as with Java's client: the broker keeps what
+    one of them wants, and all share the queues of a topic, those too that never pull it. Each member looks before it
+    tells its own again, so sooner or later one of them finds what another has told.
+    """
+
+    def __init__(self, config: ConsumerConfig, statistics: Statistics) -> None:
+        self._config = config
+        self._statistics = statistics
+        self._own: Mapping[str, SubscriptionData] = {}
+        self._said = ""
+
+    def is_due(self, own: Mapping[str, SubscriptionData]) -> bool:
+        """Whether brokers have been told since what is wanted here changed: before, they have what was wanted."""
+        is_same, self._own = own is self._own, own
+        return is_same
+
+    def look(self, answer: Command) -> None:
+        """Count the topics of which another one wants something else, and log what it is when that changes.
+
+        Of an answer that is no success, or that cannot be read, nothing is known.
+        """
+        if answer.code != ResponseCode.SUCCESS:
+            return
+        try:
+            others = ConsumerConnection.decode(answer.body).subscription_table
+        except HeaderError as error:
+            log.debug("the members of group %s cannot be read: %s", self._config.group, error)
+            return
+        found = {topic: (_asked(self._own.get(topic)), _asked(others.get(topic))) for topic in {**self._own, **others}}
+        differing = {topic: texts for topic, texts in found.items() if len(set(texts)) > 1}
+        for topic in differing.keys() & self._own.keys():
+            self._statistics.add(topic, differing_count=1)
+        said = "; ".join(f"{topic}: {own} here, {other} there" for topic, (own, other) in sorted(differing.items()))
+        if said and said != self._said:
+            log.warning("members of group %s want different messages, and lose some: %s", self._config.group, said)
+        self._said = said
+
+
+def _asked(subscription: SubscriptionData | None) -> str:
+    """What is wanted of a topic, alike for alike expressions."""
+    if subscription is None:
+        return "nothing"
+    tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else frozenset[str]()
+    if tags:
+        return " || ".join(sorted(tags))
+    return "everything" if tags is None else f"{subscription.expression_type} {subscription.sub_string[:140]}"
+
+
+def others_request(config: ConsumerConfig) -> tuple[RequestCode, Header]:
+    """What asks a broker for a group's members and what they want (203)."""
+    header = GetConsumerConnectionListRequestHeader(consumer_group=config.group)
+    return RequestCode.GET_CONSUMER_CONNECTION_LIST, header
 
 
 class Wanted:
@@ -109,10 +172,13 @@ class Wanted:
 class Membership(Wanted):
     """One client's membership of one group; what names a route may wait for brokers."""
 
-    def __init__(self, instance: ClientInstance, config: ConsumerConfig, consume_type: ConsumeType) -> None:
+    def __init__(
+        self, instance: ClientInstance, config: ConsumerConfig, consume_type: ConsumeType, statistics: Statistics
+    ) -> None:
         super().__init__(instance.runtime, config)
         self._instance = instance
         self._consume_type = consume_type
+        self._others = Others(config, statistics)
         self._told: list[str] = []
 
     def check_filter(self, subscription: SubscriptionData, route: Route) -> None:
@@ -148,6 +214,20 @@ class Membership(Wanted):
             raise failures[0]
         for failure in failures:
             log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, failure)
+
+    def look_at_others(self) -> None:
+        """See what other members want, by the first broker that answers; before it is told again what we want."""
+        if self.assigned is not None or not self._others.is_due(self.subscriptions):
+            return
+        code, header = others_request(self.config)
+        for address in self._told:
+            try:
+                answer = self._instance.client(address).call(code, header)
+            except ClientError as error:
+                log.debug("the members of group %s are not known: %s", self.config.group, error)
+            else:
+                self._others.look(answer)
+                return
 
     def members(self, route: Route) -> list[str]:
         """The client ids of the group by the first of the topic's brokers that answers; none if it knows no group."""

@@ -64,7 +64,7 @@ class Sharing:
     def start(self) -> None:
         """Have the first share, on the caller's thread, and look again from time to time."""
         self.rebalance()
-        self._timer.every(self._config.heartbeat_s, self.heartbeat)
+        self._timer.every(self._config.heartbeat_s, self._heartbeat_again)
         self._timer.every(self._config.rebalance_s, self.rebalance_later)
         if self._locks is not None:
             self._timer.every(LOCK_RENEWAL_S, self._renew_locks)
@@ -82,6 +82,11 @@ class Sharing:
         """Something else is wanted: tell the brokers, and have the queues that go with it; on the timer's thread."""
         self.heartbeat()
         self.rebalance_later()
+
+    def _heartbeat_again(self) -> None:
+        """The same as the last time, but for what others want."""
+        self._membership.look_at_others()
+        self.heartbeat()
 
     def heartbeat(self) -> None:
         """Tell the brokers that this client is there, and what it wants."""
