@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import pathlib
 import shutil
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -206,19 +208,20 @@ def test_a_message_of_many_keys_is_indexed_in_turns(tmp_path: pathlib.Path, monk
     written: list[int] = []
     put = index_file.IndexFile.put
 
-    def counted(self: index_file.IndexFile, *arguments: int) -> None:
-        written.append(1)
-        put(self, *arguments)
+    def counted(self: index_file.IndexFile, entries: Sequence[index_file.Entry]) -> int:
+        count = put(self, entries)
+        written.append(count)
+        return count
 
     monkeypatch.setattr(index_file.IndexFile, "put", counted)
     store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
     put_and_dispatch(store, [message(properties={"KEYS": keys}) for _ in range(2)])
     turns: list[int] = []
     while not store.index(20):
-        turns.append(len(written))
+        turns.append(sum(written))
         written.clear()
     assert max(turns) == 20
-    assert sum(turns) + len(written) == 202
+    assert sum(turns) + sum(written) == 202
     assert len(turns) >= 10
     assert len(offsets(store, "T", "k", 64)) == 64
     store.close()
@@ -268,16 +271,94 @@ def test_a_full_disk_costs_no_entry(tmp_path: pathlib.Path, monkeypatch: pytest.
         while True:
             left[0] = min(left[0], 0) + 3
             try:
-                done = store.index(3)
+                if store.index(3):
+                    break
             except OSError:
                 continue
-            assert done
-            break
         put_and_dispatch(store, [message(properties={"KEYS": "d"})])
         left[0] = 0
         assert offsets(store, "T", "a") == [put[0].physical_offset]
     for key in "abc":
         assert offsets(store, "T", key) == [put[0].physical_offset]
+    store.close()
+
+
+@given(gaps=st.lists(st.integers(0, 3), max_size=40), count_max=st.integers(1, 80))
+def test_entries_added_together_are_those_added_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[int], count_max: int
+) -> None:
+    """Whatever a disk that is full now and then, the size of a turn, and a file's end cut apart."""
+    root = tmp_path_factory.mktemp("index")
+    times = iter(range(1_800_000_000_000, 1_800_000_200_000, 700))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times))
+        store = open_store(root / "0", evolve(SMALL, index=False))
+        put_and_dispatch(
+            store,
+            [
+                message("AB"[number % 2], properties={"UNIQ_KEY": f"u{number}", "KEYS": "k " * (number % 4) + "Aa"})
+                for number in range(30)
+            ],
+        )
+        store.close()
+        shutil.copytree(root / "0", root / "1")
+        patch.setattr(index.Index, "_next_name", next_number)
+        store = open_store(root / "0")
+        while not store.index(1):
+            pass
+        store.close()
+        patch.setattr(RealMappedFile, "reserve", reserve_sometimes(gaps))
+        patch.setattr(index_file, "_PIECE_BITS", 3)
+        store = open_store(root / "1")
+        for _turn in range(1_000):
+            with contextlib.suppress(OSError):
+                if store.index(count_max):
+                    break
+        patch.undo()
+        store.close()
+    are_equal = index_files(root / "1") == index_files(root / "0")
+    assert are_equal
+
+
+def next_number(_self: index.Index, last: index_file.IndexFile | None) -> str:
+    """Names that do not tell the time."""
+    return f"{0 if last is None else int(last.path.rpartition('/')[2]) + 1:017d}"
+
+
+def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], None]:
+    """Disk blocks that come as often as each of `gaps` says until they are refused once, and then always."""
+    reserve, left = RealMappedFile.reserve, list(gaps)
+
+    def sometimes(self: RealMappedFile, start: int, stop: int) -> None:
+        if left:
+            left[0] -= 1
+            if left[0] < 0:
+                del left[0]
+                raise OSError(errno.ENOSPC, "no space")
+        reserve(self, start, stop)
+
+    return sometimes
+
+
+def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each moment while entries are added together, all that slots name, older ones in the same slot among them."""
+    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
+    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b"}) for _ in range(20)])
+    pack, seen = index_file._pack_slot, []
+
+    def looked_at(view: memoryview, position: int, number: int) -> None:
+        pack(view, position, number)
+        (file,) = store._indexer._index._files if store._indexer is not None else ()
+        hashed = index_file.key_hashes(["T#a"])[0]
+        found = [each for each in file.find(hashed, 0, FOR_EVER) if each is not None]
+        seen.append((number, found))
+
+    monkeypatch.setattr(index_file, "_pack_slot", looked_at)
+    index_all(store)
+    newest_first = [each.physical_offset for each in put][::-1]
+    assert [number for number, _found in seen] == list(range(1, 41))
+    for number, found in seen:
+        assert found == newest_first[len(newest_first) - (number + 1) // 2 :], number
     store.close()
 
 
@@ -336,9 +417,10 @@ def test_planted_faults_are_seen(
 ) -> None:
     """A wrong hash, a lost chain, keys in another order: the comparison with Java's bytes sees each."""
     if planted == "hash":
-        monkeypatch.setattr(index, "key_hash", lambda topic, key: index_file.key_hash(key, topic))
+        monkeypatch.setattr(index, "key_hashes", lambda keys: index_file.key_hashes([key[::-1] for key in keys]))
     elif planted == "previous":
-        monkeypatch.setattr(index_file.IndexFile, "_newest", lambda *_: 0)
+        pack = index_file._pack_entry
+        monkeypatch.setattr(index_file, "_pack_entry", lambda *entry: pack(*entry[:-1], 0))
     else:
         monkeypatch.setattr(indexer, "keys_of", lambda *record: keys_of(*record)[::-1])
     with pytest.raises(AssertionError):

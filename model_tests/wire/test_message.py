@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from longpoll_broker.testing.plain import plain_store
 from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
 from longpoll_protocol import tags as tags_module
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
@@ -21,7 +22,7 @@ from longpoll_protocol.message import (
     message_id_position,
 )
 from longpoll_protocol.properties import encode_properties, read_properties
-from longpoll_protocol.tags import java_hash, tags_code
+from longpoll_protocol.tags import java_hash, java_hashes, tags_code
 
 plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", "")).filter(bool)
 
@@ -74,6 +75,14 @@ def test_java_hash_is_an_int32_and_goes_unit_by_unit(text: str) -> None:
     """One more unit is 31 times the hash before, plus the unit, wrapped."""
     assert -(2**31) <= java_hash(text) < 2**31
     assert java_hash(text + "x") == ((31 * java_hash(text) + ord("x") + 2**31) & 0xFFFFFFFF) - 2**31
+
+
+@given(st.lists(texts | st.text("\0 ~\x7f", min_size=60, max_size=70), max_size=70))
+@example(["longer than the others"] * 65)
+def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
+    """Of few or many, short or long, whatever characters they have, or a single one of them."""
+    assert list(java_hashes(many)) == [plain_store.java_hash(text) for text in many]
+    assert [java_hash(text) for text in many] == [plain_store.java_hash(text) for text in many]
 
 
 @given(st.ip_addresses(), st.integers(0, 65_535), st.integers(0, 2**63 - 1))

@@ -17,10 +17,10 @@ import datetime as dt
 import itertools
 import logging
 from collections.abc import Generator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.index.index_file import IndexFile, index_file_size, key_hash
+from longpoll_broker.store.index.index_file import IndexFile, index_file_size, key_hashes
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.log_record import (
     SYS_FLAG_TRANSACTION_MASK,
@@ -40,15 +40,27 @@ WALKED_MAX: Final = 2048
 """Entries that a search looks at in one turn: a millisecond or two."""
 
 
+class Keyed(NamedTuple):
+    """A record and the keys that it is found by."""
+
+    physical_offset: int
+    topic: str
+    keys: Sequence[str]
+    store_ms: int
+    stop: int
+    """Where it ends in the log."""
+
+
 def keys_of(sys_flag: int, properties: bytes) -> list[str]:
     """The keys that a record is found by, the unique one first; a rolled-back message has none (`buildIndex`)."""
     if sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         return []
     unique = property_of(properties, UNIQUE_KEY)
     own = property_of(properties, KEYS)
-    if own is None:
-        return [unique] if unique else []
-    return [key for key in (unique, *own.split(" ")) if key]
+    keys = own.split(" ") if own else []
+    if unique:
+        keys.insert(0, unique)
+    return keys if "" not in keys else list(filter(None, keys))
 
 
 class Index:
@@ -154,24 +166,50 @@ class Index:
         # A file without entries may be one that a crash left, or say nothing yet.
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
-    def put(
-        self, physical_offset: int, topic: str, keys: Sequence[str], store_ms: int, work_max: int
-    ) -> tuple[int, bool]:
-        """Index a record by its keys for about `work_max`; the work that it was, and whether all keys are in.
+    def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
+        """Index records by their keys for about `work_max`; the work that it was, and how many are in with all keys.
 
-        Raises OSError. Called again, it goes on where it stopped. A key counts for one, and for one more every
-        `KEY_WORTH` characters.
+        Called again with the first that is not, it goes on where it stopped. A key counts for one, and for one more
+        every `KEY_WORTH` characters, a record without any for one. When the disk becomes full the entries before stay,
+        and the next call meets the same; raises OSError when there are none.
         """
-        work, done = 0, self._begun[1] if self._begun[0] == physical_offset else 0
-        self._begun = (physical_offset, done)
-        for key in itertools.islice(keys, done, None):
-            if work >= work_max:
-                return work, False
-            self._writable().put(key_hash(topic, key), physical_offset, store_ms)
-            done += 1
-            self._begun = (physical_offset, done)
-            work += 1 + len(key) // KEY_WORTH
-        return work, True
+        keys: list[str] = []
+        offsets: list[int] = []
+        times: list[int] = []
+        stops: list[int] = []
+        work = 0
+        for physical_offset, topic, own, store_ms, _stop in records:
+            done = self._done(physical_offset)
+            for key in itertools.islice(own, done, None) if done else own:
+                if work >= work_max:
+                    break
+                keys.append(f"{topic}#{key}")
+                offsets.append(physical_offset)
+                times.append(store_ms)
+                work += 1 + len(key) // KEY_WORTH
+            work += not own
+            stops.append(len(keys))
+        entries = list(zip(key_hashes(keys), offsets, times, strict=True))
+        put = 0
+        try:
+            while put < len(entries):
+                put += self._writable().put(entries[put:] if put else entries)
+        except OSError:
+            if not put:
+                raise
+        start = whole = 0
+        for record, stop in zip(records, stops, strict=True):
+            done = self._done(record.physical_offset) + min(put, stop) - start
+            if done < len(record.keys):
+                self._begun = (record.physical_offset, done)
+                break
+            start = stop
+            whole += 1
+        return work, whole
+
+    def _done(self, physical_offset: int) -> int:
+        """How many keys of a record are in that is not before the last one."""
+        return self._begun[1] if self._begun[0] == physical_offset else 0
 
     def _writable(self) -> IndexFile:
         last = self._files[-1] if self._files else None
@@ -205,7 +243,7 @@ class Index:
 
         It yields every `WALKED_MAX` entries, so that others can have their turn.
         """
-        hashed = key_hash(topic, key)
+        (hashed,) = key_hashes([f"{topic}#{key}"])
         found: list[int] = []
         walked = 0
         for file in reversed(self._files):

@@ -21,13 +21,13 @@ of equal hash are not told apart: who asks compares what was found. Leaves out w
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
 from longpoll_broker.store.segment import sync_failed
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.tags import java_hashes
 from longpoll_runtime import Files
 from longpoll_spec.tables import with_table
 
@@ -39,6 +39,13 @@ ENTRY_SIZE: Final = 20
 _PIECE_BITS: Final = 16
 """Disk blocks are taken in pieces of 64 KiB: slots are written all over their part of the file."""
 _INT_MAX: Final = 2**31 - 1
+_pack_entry: Final = ENTRY.pack_into
+_pack_slot: Final = SLOT.pack_into
+_unpack_slot: Final = SLOT.unpack_from
+
+
+Entry: TypeAlias = tuple[int, int, int]
+"""What is added: the hash of a key, the physical offset of its message, and the message's store timestamp, ms."""
 
 
 @with_table
@@ -53,10 +60,10 @@ class IndexHeader(msgspec.Struct, frozen=True, gc=False):
     entry_next: int = 1
 
 
-def key_hash(topic: str, key: str) -> int:
-    """What the index keeps of a key (`IndexService.buildKey`, `indexKeyHashMethod`)."""
+def key_hashes(keys: Sequence[str]) -> list[int]:
+    """What the index keeps of each key, which is written TOPIC#KEY (`IndexService.buildKey`, `indexKeyHashMethod`)."""
     # The smallest number has no positive counterpart in Java and becomes 0.
-    return abs(java_hash(f"{topic}#{key}")) & _INT_MAX
+    return [abs(hashed) & _INT_MAX for hashed in java_hashes(keys)]
 
 
 def index_file_size(slot_count: int, entry_count: int) -> int:
@@ -75,7 +82,8 @@ def read_header(view: memoryview) -> IndexHeader:
 class IndexFile:
     """One mapped file. Invariant: the entries below `header.entry_next` are whole and reached from their slots.
 
-    One thread writes. Others may read meanwhile: an entry is whole before a slot names it, the header follows last.
+    One thread writes. Others may read meanwhile: an entry is whole before a slot names it, the header follows last,
+    once for all that are added together. A reader looks at a slot first, and then how many entries there are.
     """
 
     def __init__(self, files: Files, path: str, slot_count: int, entry_count: int) -> None:
@@ -89,8 +97,13 @@ class IndexFile:
         self._view = self._mapped.view
         self._size = size
         self._reserved: set[int] = set()
+        """The pieces that have disk blocks."""
+        self._entries_reserved = 0
+        """Up to where the entries have them."""
         self._failed: OSError | None = None
         self.header = read_header(self._view)
+        self._entry_next = self.header.entry_next
+        """As the header says, and ahead of it while several are added."""
 
     @property
     def is_full(self) -> bool:
@@ -108,31 +121,49 @@ class IndexFile:
         last = before.header
         self._write_header(IndexHeader(last.end_ms, last.end_ms, last.end_offset, last.end_offset))
 
-    def put(self, hashed: int, physical_offset: int, store_ms: int) -> None:
-        """Add an entry; raises OSError when the disk is full, and nothing is added then."""
+    def put(self, entries: Sequence[Entry]) -> int:
+        """Add entries in the order of the log, as many as fit; how many.
+
+        When the disk becomes full those before stay, and the next call meets the same; raises OSError when there are
+        none, and nothing is added then.
+        """
         header, view = self.header, self._view
-        number = header.entry_next
+        number = first = header.entry_next
         assert number < self._entry_count
-        slot_position = HEADER_SIZE + SLOT.size * (hashed % self._slot_count)
-        entry_position = self._entries_start + ENTRY_SIZE * number
-        self._reserve(entry_position, ENTRY_SIZE)
-        self._reserve(slot_position, SLOT.size)
-        self._reserve(0, HEADER_SIZE)
-        before = self._newest(slot_position, number)
-        seconds = (store_ms - header.begin_ms) // 1000 if header.begin_ms > 0 else 0
-        ENTRY.pack_into(view, entry_position, hashed, physical_offset, min(max(seconds, 0), _INT_MAX), before)
-        SLOT.pack_into(view, slot_position, number)
-        first = number <= 1
-        self._write_header(
-            IndexHeader(
-                store_ms if first else header.begin_ms,
-                store_ms,
-                physical_offset if first else header.begin_offset,
-                physical_offset,
-                header.slot_count + (before == 0),
-                number + 1,
-            )
-        )
+        slots_used, slot_count, reserved = header.slot_count, self._slot_count, self._reserved
+        begin_ms, begin_offset = header.begin_ms, header.begin_offset
+        physical_offset, store_ms = header.end_offset, header.end_ms
+        position = self._entries_start + ENTRY_SIZE * number
+        try:
+            self._reserve(0, HEADER_SIZE)
+            for hashed, physical_offset_now, store_ms_now in entries[: self._entry_count - number]:
+                slot_position = HEADER_SIZE + SLOT.size * (hashed % slot_count)
+                if position + ENTRY_SIZE > self._entries_reserved:
+                    self._entries_reserved = self._reserve(position, ENTRY_SIZE)
+                if slot_position >> _PIECE_BITS not in reserved:
+                    self._reserve(slot_position, SLOT.size)
+                physical_offset, store_ms = physical_offset_now, store_ms_now
+                seconds = (store_ms - begin_ms) // 1000 if begin_ms > 0 else 0
+                if not 0 <= seconds <= _INT_MAX:
+                    seconds = min(max(seconds, 0), _INT_MAX)
+                (before,) = _unpack_slot(view, slot_position)
+                if not 0 < before <= number:
+                    before = 0
+                    slots_used += 1
+                _pack_entry(view, position, hashed, physical_offset, seconds, before)
+                if number <= 1:
+                    # From here on: the first entry itself counts from where the file before ended.
+                    begin_ms, begin_offset = store_ms, physical_offset
+                # Before a slot names it, so that a reader who meets it there knows that it may follow.
+                self._entry_next = number + 1
+                _pack_slot(view, slot_position, number)
+                number += 1
+                position += ENTRY_SIZE
+        except OSError:
+            if number == first:
+                raise
+        self._write_header(IndexHeader(begin_ms, store_ms, begin_offset, physical_offset, slots_used, number))
+        return number - first
 
     def _write_header(self, header: IndexHeader) -> None:
         HEADER.pack_into(
@@ -140,21 +171,17 @@ class IndexFile:
             header.slot_count, header.entry_next,
         )  # fmt: skip
         self.header = header
+        self._entry_next = header.entry_next
 
-    def _newest(self, slot_position: int, entry_next: int) -> int:
-        """The newest entry of a slot; 0 for none, and for a number that no entry can have."""
-        (number,) = SLOT.unpack_from(self._view, slot_position)
-        return number if 0 < number <= entry_next else 0
-
-    def _reserve(self, position: int, size: int) -> None:
-        """Take disk blocks for a piece of the file before its first write."""
+    def _reserve(self, position: int, size: int) -> int:
+        """Take disk blocks for a piece of the file before its first write; up to where it has them."""
         first, last = position >> _PIECE_BITS, position + size - 1 >> _PIECE_BITS
-        if first in self._reserved and last in self._reserved:
-            return
-        for piece in {first, last} - self._reserved:
-            start = piece << _PIECE_BITS
-            self._mapped.reserve(start, min(start + (1 << _PIECE_BITS), self._size))
-            self._reserved.add(piece)
+        for piece in range(first, last + 1):
+            if piece not in self._reserved:
+                start = piece << _PIECE_BITS
+                self._mapped.reserve(start, min(start + (1 << _PIECE_BITS), self._size))
+                self._reserved.add(piece)
+        return last + 1 << _PIECE_BITS
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Whether messages of that time may be here (`isTimeMatched`)."""
@@ -170,11 +197,11 @@ class IndexFile:
 
         None for each entry looked at in vain, of another key or another time: the caller counts the work.
         """
-        entry_next, file_begin_ms = self.header.entry_next, self.header.begin_ms
-        if entry_next <= 1:
+        file_begin_ms = self.header.begin_ms
+        (number,) = _unpack_slot(self._view, HEADER_SIZE + SLOT.size * (hashed % self._slot_count))
+        if not 0 < number < self._entry_next:
             return
-        number = self._newest(HEADER_SIZE + SLOT.size * (hashed % self._slot_count), entry_next)
-        while number:
+        while True:
             found, physical_offset, seconds, before = ENTRY.unpack_from(
                 self._view, self._entries_start + ENTRY_SIZE * number
             )

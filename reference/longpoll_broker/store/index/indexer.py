@@ -6,12 +6,13 @@ Leaves out when the cursor moves: the flush thread calls `build`, and every quer
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Generator
+from typing import Final
 
-from longpoll_broker.store.index.index import Index, keys_of
+from longpoll_broker.store.index.index import Index, Keyed, keys_of
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import QueryResult
+from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record, keyed_part
 from longpoll_runtime import Lock
 
@@ -27,17 +28,10 @@ PASS_SIZE: Final = 64 * 1024 * 1024
 """Most bytes passed over, or not, before the caller hears of it: some milliseconds."""
 RECORD_WORTH: Final = 4 * 1024
 """Bytes that are looked at in the time of one record."""
+HASHED_COUNT: Final = 64
+"""Keys that are hashed together, when there are as many."""
 _KEY: Final = b"KEY"
 """In the name of both properties that hold keys, so a record without it need not be decoded."""
-
-
-class _Keyed(NamedTuple):
-    """A record and the keys that it is found by."""
-
-    physical_offset: int
-    topic: str
-    keys: Sequence[str]
-    store_ms: int
 
 
 class Indexer:
@@ -49,7 +43,7 @@ class Indexer:
         self._log = log
         self._index = index
         self._lock = lock
-        self._begun: _Keyed | None = None
+        self._begun: Keyed | None = None
         """The record whose keys are not all in yet: what was split once need not be again in the next turn."""
         self.cursor = 0
 
@@ -74,70 +68,84 @@ class Indexer:
             count = 0
             while count < count_max and self.cursor < end:
                 self.cursor = max(self.cursor, self._log.start)
-                count += self._pass_keyless(end) or self._pass_one(count_max - count)
+                count += self._pass_some(end, count_max - count)
             return self.cursor >= end
 
-    def _pass_keyless(self, end: int) -> int:
-        """Pass over records in which nothing looks like a key, with a few looks at all their bytes.
-
-        Returns how many records that counts for; 0, and nothing is passed, when the first record has to be looked at.
-        """
-        segment = self._log.segments.find(self.cursor)
-        if segment is None:
-            return 0
-        position = self.cursor - segment.start
-        size: int
-        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
-        if magic == MAGIC_BLANK or _KEY in bytes(segment.view[position : position + size]):
-            return 0
-        border = min(end - segment.start, segment.size)
-        stop = min(border, position + PASS_SIZE)
-        key_at = _find_key(segment.view, position + size, stop)
-        if key_at < 0 and stop == border:
-            # A record or a file ends here, so nobody needs to know where the others did.
-            self.cursor = segment.start + border
-            return 1 + (border - position) // RECORD_WORTH
-        passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
-        self.cursor = segment.start + passed
-        return count
-
-    def _pass_one(self, work_max: int) -> int:
-        """Index the record at the cursor for about `work_max`, and pass it once all its keys are in; the work."""
+    def _pass_some(self, end: int, work_max: int) -> int:
+        """Pass some records from the cursor on, as far as their keys can be indexed for `work_max`; the work."""
         cursor = self.cursor
         segment = self._log.segments.find(cursor)
         if segment is None:
             # Removed since we looked where the log starts.
             self.cursor = self._log.start
             return 1
+        position = cursor - segment.start
         size: int
-        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, cursor - segment.start)
+        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
         if magic == MAGIC_BLANK:
             self.cursor = segment.stop
             return 1
-        assert size > 0
-        position = cursor - segment.start
-        keyed = self._begun
-        if keyed is None or keyed.physical_offset != cursor:
-            keyed = self._keyed(cursor, bytes(segment.view[position : position + size]))
-        self._begun = keyed
-        work, is_whole = 0, True
-        if keyed is not None:
-            work, is_whole = self._index.put(cursor, keyed.topic, keyed.keys, keyed.store_ms, work_max)
-        if is_whole:
-            self._begun = None
+        records = self._keyed_records(segment, position, min(end - segment.start, segment.size), work_max)
+        if not records:
             self.cursor = cursor + size
-        return max(work, 1)
+            return 1 + self._pass_keyless(segment, end)
+        work, whole = self._index.put(records, work_max)
+        if whole:
+            self.cursor = records[whole - 1].stop
+        self._begun = records[whole] if whole < len(records) else None
+        return work
 
-    def _keyed(self, physical_offset: int, record: bytes) -> _Keyed | None:
-        """A record's keys; None for what has none because it is no whole record."""
+    def _keyed_records(self, segment: Segment, position: int, border: int, work_max: int) -> list[Keyed]:
+        """The records from `position` on that may have keys, up to one that has none or may be left to the next time.
+
+        Together, for many keys are hashed at the cost of a few.
+        """
+        view, start = segment.view, segment.start
+        records: list[Keyed] = []
+        count, count_max = 0, min(work_max, HASHED_COUNT)
+        while count < count_max and position + BLANK_SIZE_MIN <= border:
+            keyed = self._begun
+            if keyed is None or keyed.physical_offset != start + position:
+                size: int
+                size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+                record = bytes(view[position : position + size])
+                if magic == MAGIC_BLANK or _KEY not in record:
+                    break
+                assert size > 0
+                keyed = self._keyed(start + position, record)
+            records.append(keyed)
+            count += len(keyed.keys) or 1
+            position = keyed.stop - start
+        return records
+
+    def _pass_keyless(self, segment: Segment, end: int) -> int:
+        """Pass over records in which nothing looks like a key, with a few looks at all their bytes.
+
+        Returns how many records that counts for.
+        """
+        position = self.cursor - segment.start
+        border = min(end - segment.start, segment.size)
+        stop = min(border, position + PASS_SIZE)
+        key_at = _find_key(segment.view, position, stop)
+        if key_at < 0 and stop == border:
+            # A record or a file ends here, so nobody needs to know where the others did.
+            self.cursor = segment.start + border
+            return (border - position) // RECORD_WORTH
+        passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
+        self.cursor = segment.start + passed
+        return count
+
+    def _keyed(self, physical_offset: int, record: bytes) -> Keyed:
+        """A record with its keys; without any where it is no whole record."""
+        stop = physical_offset + len(record)
         part = keyed_part(record)
         if part is None:
             found = self._log.read(physical_offset)
             if not isinstance(found, Record):
-                return None
+                return Keyed(physical_offset, "", (), 0, stop)
             part = found.sys_flag, found.store_ms, found.topic, found.properties
         sys_flag, store_ms, topic, properties = part
-        return _Keyed(physical_offset, topic, keys_of(sys_flag, properties), store_ms)
+        return Keyed(physical_offset, topic, keys_of(sys_flag, properties), store_ms, stop)
 
     def query(
         self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int
