@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
+from model_tests.judge.case_of_parts import CaseOfParts
 
 from longpoll_judge.columns.expression import parse
 from longpoll_judge.columns.lookup import Ascending
@@ -62,7 +63,7 @@ def case_of(expressions: Any = (None,), tags: tuple[str, ...] = (), answer_row: 
         expressions=known,
     )
     offsets = np.arange(len(tags))
-    return SimpleNamespace(
+    return CaseOfParts(
         pulls=pulls,
         events=SimpleNamespace(integers=lambda name, at: np.array(ROWS[name])[at], bodies=bodies),
         is_sound=rows != 3,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.judge.drawn_fields import drawn_fields
 
@@ -36,6 +36,19 @@ EVENTS = st.fixed_dictionaries(
 )
 HISTORIES = st.lists(EVENTS, max_size=30)
 Events = list[dict[str, Any]]
+TWICE: dict[str, Any] = {
+    "event": "answer_sent",
+    "after_ns": 0,
+    "before_ns": 5,
+    "source": "one",
+    "sequence": 0,
+    "request": "a",
+    "broker": "",
+    "topic": "",
+    "queue": 0,
+    "code": 0,
+}
+"""An event whose request may come again."""
 
 
 def table_of(events: Events) -> pa.Table:
@@ -115,3 +128,29 @@ def test_events_are_told_alike_one_by_one_and_by_column(events: Events, border: 
     table = pa.concat_tables([table_of(events[:border]), table_of(events[border:])])
     one_by_one = [list(event_dict(row).items()) for row in table.to_pylist()]
     assert [list(event.items()) for event in event_dicts(table)] == one_by_one
+
+
+@given(events=HISTORIES.filter(len))
+@example(events=[TWICE, TWICE | {"source": "other"}])
+@example(events=[TWICE, TWICE])
+def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(events: Events) -> None:
+    """As plain Python counts them; where a name is told, a request by its source and its identifier."""
+    batch = make_batch(table_of(events))
+    for event in ("request_received", "answer_sent", "hold"):
+        mine = [each for each in events if each["event"] == event]
+        requests = [(each["source"], each["request"]) for each in mine if each["request"]]
+        assert batch.has_repeated(event) == (len(set(requests)) < len(requests))
+        assert batch.has_negative(event, "code") == any(each["code"] < 0 for each in mine)
+
+
+@pytest.mark.parametrize("every", [1, 20])
+def test_what_one_of_many_rows_tells_is_taken(every: int) -> None:
+    """Though it is told by the last of them alone, be they most of the table's or few."""
+    count = 1_100 * every
+    table = table_of([TWICE] * count)
+    values = {"lost_count": 7, "tag": "x", "may_hold": True, "offsets": [5]}
+    last = table_of([TWICE | values])
+    rows = np.append(np.arange(0, count, every), count)
+    found = taken(joined([table, last]), rows)
+    assert {name: found[name].to_pylist()[-1] for name in values} == values
+    assert values.keys().isdisjoint(taken(joined([table, last]), rows[:-1]).column_names)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from attrs import frozen
+from model_tests.judge.case_of_parts import CaseOfParts
 
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
@@ -39,7 +40,7 @@ def found(*ones: One, base: int = 0) -> list[tuple[str, str, list[int]]]:
     rows = ROW_STEP * np.arange(len(ones))
     codes = np.array([-7 if code is None else code for one in ones for code in (-7, one.code)], dtype=np.int64)
     is_answered = np.array([one.code is not None for one in ones], dtype=np.bool_)
-    case: Any = SimpleNamespace(
+    case: Any = CaseOfParts(
         pulls=SimpleNamespace(
             row=rows,
             answer_row=rows + 1,

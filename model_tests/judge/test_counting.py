@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
+from model_tests.judge.case_of_parts import CaseOfParts
 
 from longpoll_judge.rules.counting import judged_counts
 
@@ -40,7 +41,7 @@ def counts(*ones: One, answers_on_stop: bool = True) -> dict[str, int]:
 
     codes = np.array([21 if one.code is None else one.code for one in ones], dtype=np.int64)
     is_answered = np.array([one.code is not None for one in ones], dtype=np.bool_)
-    case: Any = SimpleNamespace(
+    case: Any = CaseOfParts(
         pulls=Pulls(
             is_answered=is_answered,
             # Of a pull without an answer -1, which is the last event: its code must not be looked at.

@@ -141,6 +141,18 @@ def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: 
     assert "answer.after_request" in {clause for clause, _why in violated(result)}
 
 
+def test_what_lacks_its_offset_is_damaged_whatever_else_it_tells(clean: Path, tmp_path: Path) -> None:
+    """An answer to a question for an offset that tells none is no answer, though it tells the ends of a queue."""
+    recording = load(clean)
+    early_about_offsets(recording, QUERY)
+    place = next(n for n, one in enumerate(recording.events) if one.request == "about-offsets")
+    ends = dict.fromkeys(("offset_next", "offset_min", "offset_max"), 0)
+    recording.events[place] = change(recording.events[place], offset=-1, **ends)
+    result = judged(tmp_path / "history", recording)
+
+    assert "answer.after_request" not in {clause for clause, _why in violated(result)}
+
+
 @pytest.mark.parametrize("fields", [{"queue": 77}, {"topic": "another"}, {"broker": "another"}])
 @pytest.mark.parametrize("event", ["request_received", "answer_sent"])
 def test_an_answer_that_names_another_queue_is_an_answer(

@@ -12,13 +12,15 @@ from attrs import evolve
 from click.testing import CliRunner
 
 from longpoll.cli import main
+from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
-from longpoll_judge.read.schema import event_dict
-from longpoll_judge.read.source import find, read_slice
+from longpoll_judge.read.parquet import read_row_groups
+from longpoll_judge.read.schema import event_dict, fill
+from longpoll_judge.read.source import Slice, find, read_slice
 from longpoll_judge.run.job import judge, judge_on
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.overview import overview_of, overview_of_table
+from longpoll_judge.run.overview import overview_of, overview_of_table, read_again
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.testing.generate import simulated_meta, write
 from longpoll_judge.testing.plant import FAULTS, plant
@@ -120,6 +122,41 @@ def test_a_third_of_the_columns_shows_as_much(in_parquet: Path) -> None:
     """An overview of a slice is that of all its columns; nothing that it needs is left unread."""
     for part in find([in_parquet]).slices:
         assert overview_of(part) == overview_of_table(*read_slice(part))
+
+
+def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
+    """Columns that are at their default in every row may be left out; nothing of any event is."""
+    for part in find([in_parquet]).slices:
+        (whole, _damages), (sparse, _none) = read_slice(part), read_slice(part, sparse=True)
+        left_out = set(whole.column_names) - set(sparse.column_names)
+        events = [event_dict(row) for row in whole.to_pylist()]
+        assert "actors" in left_out
+        assert left_out == {name for name in left_out if not any(name in event for event in events)}
+        assert [event_dict(row) for row in sparse.to_pylist()] == events
+
+
+@pytest.mark.parametrize(("losses", "kept"), [([0, 0], False), ([0, 1], True), ([1, 1], True), ([False, False], True)])
+def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, losses: list[int], kept: bool) -> None:
+    """A value that is another than the default in any row is read, and so is one of another type that equals it."""
+    moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
+    table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": losses})
+    parquet.write_table(table, tmp_path / "part-0.parquet", row_group_size=1)
+    whole, _damages = read_row_groups(str(tmp_path / "part-0.parquet"), 0, 2)
+    sparse, _damages = read_row_groups(str(tmp_path / "part-0.parquet"), 0, 2, sparse=True)
+    assert ("lost_count" in sparse.column_names) == kept
+    assert fill(sparse).to_pylist() == whole.to_pylist()
+
+
+def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> None:
+    """What a slice was looked over by is what is read of it again, though nothing in it tells of a queue."""
+    moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
+    table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": [1, 1]})
+    parquet.write_table(table, tmp_path / "part-0.parquet")
+    part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, rename={}, clocks={})
+    overview = overview_of(part)
+    assert "code" not in read_again(part, overview.extent).column_names
+    with pytest.raises(HistoryChangedError):
+        read_again(part, (*overview.extent[:3], overview.numbers_sum + 1))
 
 
 def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_path: Path) -> None:

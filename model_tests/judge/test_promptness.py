@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from attrs import evolve, frozen
+from model_tests.judge.case_of_parts import CaseOfParts
 
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.evidence.survey import SourceFacts
@@ -96,7 +97,7 @@ def case_of(ones: tuple[One, ...], *, answers_on_stop: bool, is_white_box: bool)
     codes = np.repeat([one.code for one in ones], ROW_STEP)
     flags = {name: np.array([getattr(one, name) for one in ones], np.bool_) for name in ("is_sound", "is_decidable")}
     unread = np.array([one.is_unread for one in ones], dtype=np.bool_)
-    return SimpleNamespace(
+    return CaseOfParts(
         pulls=pulls,
         context=SimpleNamespace(wake_ns=WAKE_MS * MS, late_ns=LATE_MS * MS, answers_on_stop=answers_on_stop),
         events=SimpleNamespace(

@@ -23,6 +23,7 @@ Integers = NDArray[np.int64]
 GROUP_KEY: Final = ("broker", "topic", "queue")
 QueueName = tuple[str, str, int]
 """What makes a queue: its broker, topic and number."""
+_NO_ROWS: Final = np.empty(0, dtype=np.int64)
 _SPARSE: Final = 8
 """Request keys are numbered anew when there are more than this many for each event."""
 
@@ -37,6 +38,8 @@ class Batch:
     bounds: Integers
     """Queue number q has the places [bounds[q], bounds[q + 1])."""
     _columns: dict[str, Any] = field(factory=dict)
+    _negative: dict[tuple[str, str], bool] = field(factory=dict)
+    _repeated: dict[str, bool] = field(factory=dict)
     _first: Integers = field(init=False)
     """By request key; -1 everywhere but during `first_by_request`."""
 
@@ -81,6 +84,33 @@ class Batch:
             key = np.unique(key, return_inverse=True)[1]
         return np.where(has_request, key, -1)
 
+    @cached_property
+    def event_codes(self) -> NDArray[np.int32]:
+        """The column of the events' names as numbers, by place."""
+        return self.codes("event")[0][self.order]
+
+    def has_negative(self, event: str, name: str) -> bool:
+        """Whether such an event in the table may have a negative number in this column, as where it tells none."""
+        known = self._negative.get((event, name))
+        if known is None:
+            codes, names = self.codes("event")
+            negative = self.column(name) < 0
+            known = event in names and bool((negative & (codes == names.index(event))).any())
+            self._negative[event, name] = known
+        return known
+
+    def has_repeated(self, event: str) -> bool:
+        """Whether two such events have the same request."""
+        known = self._repeated.get(event)
+        if known is None:
+            _codes, names = self.codes("event")
+            is_event = self.event_codes == (names.index(event) if event in names else -1)
+            keys = self.request_key[is_event & (self.request_key >= 0)]
+            is_there = np.zeros(len(self._first), dtype=np.bool_)
+            is_there[keys] = True
+            known = self._repeated[event] = int(np.count_nonzero(is_there)) < len(keys)
+        return known
+
     def first_by_request(self, key: Integers, value: Integers) -> Integers:
         """For every place of `key` (none is -1) the first of the values that has the same key."""
         return self.look_up(key, key, value)
@@ -117,13 +147,13 @@ class Events:
 
     @cached_property
     def _event_rows(self) -> dict[str, Integers]:
-        codes, names = self.batch.codes("event")
-        codes = codes[self._places]
+        _codes, names = self.batch.codes("event")
+        codes = self.batch.event_codes[self.start : self.end]
         return {name: np.flatnonzero(codes == code) for code, name in enumerate(names)}
 
     def rows(self, event: str) -> Integers:
         """The rows of this event, ascending in time."""
-        return self._event_rows.get(event, np.empty(0, dtype=np.int64))
+        return self._event_rows.get(event, _NO_ROWS)
 
     @cached_property
     def _places(self) -> Integers:
@@ -171,8 +201,10 @@ class Events:
         rows = rows[self.request_key[rows] >= 0]
         return self.batch.look_up(keys, self.request_key[rows], rows)
 
-    def firsts(self, rows: Integers) -> Integers:
-        """For each of the rows, all with a request, the first of them that has the same request."""
+    def firsts(self, rows: Integers, event: str) -> Integers:
+        """For each of these rows of an event, all with a request, the first of them that has the same request."""
+        if not self.batch.has_repeated(event):
+            return rows
         keys = self.request_key[rows]
         return self.batch.first_by_request(keys, rows)
 

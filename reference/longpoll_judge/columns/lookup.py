@@ -5,7 +5,7 @@ Leaves out what the numbers mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -29,6 +29,11 @@ def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
     for one in numbers:
         found |= values == one
     return found
+
+
+def are_of(codes: NDArray[np.int32], names: Sequence[str], wanted: Container[str]) -> NDArray[np.bool_]:
+    """Which rows have one of these names; some comparisons cost a fraction of looking each row's name up."""
+    return is_one_of(codes, [place for place, name in enumerate(names) if name in wanted])
 
 
 def run_starts(*columns: NDArray[Any]) -> Integers:

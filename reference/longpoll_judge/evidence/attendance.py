@@ -6,7 +6,7 @@ A part of the survey, taken of each slice and merged in any order. Leaves out wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.lookup import are_of, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import Gap
@@ -127,35 +127,27 @@ def _ends_of_told(values: Integers) -> tuple[int, int]:
 def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:
     """By event and field, which events lack it; `codes` and `names` are those of the column `event`."""
     found: dict[str, Booleans] = {}
-    for event, fields in NEEDED.items():
-        # Numbers of rows and not flags of all: most events need few of the fields.
-        rows = np.flatnonzero(codes == names.index(event)) if event in names else np.empty(0, dtype=np.int64)
-        for name in fields if len(rows) else ():
-            lacks = rows[_are_default(table, name, rows)]
-            if len(lacks):
-                found[f"{event} without {name}"] = np.zeros(len(codes), dtype=np.bool_)
-                found[f"{event} without {name}"][lacks] = True
+    untold: dict[str, Booleans] = {}
+    for event in sorted(NEEDED.keys() & set(names), key=list(NEEDED).index):
+        is_event = codes == names.index(event)
+        for name in NEEDED[event] if is_event.any() else ():
+            if name not in untold:
+                untold[name] = _are_untold(table, name)
+            # Columns are compared in the order in which they lie, which is faster than to pick an event's rows first.
+            lacks = is_event & untold[name]
+            if lacks.any():
+                found[f"{event} without {name}"] = lacks
     return found
 
 
-def _are_default(table: pa.Table, name: str, rows: Integers) -> Booleans:
-    """Which of these rows do not tell a field."""
+def _are_untold(table: pa.Table, name: str) -> Booleans:
+    """Which events do not tell a field."""
     if name in NAMES:
         codes, texts = coded_texts(table, name)
-        empty = ~are_named(texts)
-        told: Booleans = empty[codes[rows]] if empty.any() else np.zeros(len(rows), dtype=np.bool_)
-        return told
-    lacks: Booleans = table[name].to_numpy()[rows] < (name == "lost_count")
+        empty = np.flatnonzero(~are_named(texts))
+        return is_one_of(codes, empty.tolist())
+    lacks: Booleans = table[name].to_numpy() < (name == "lost_count")
     return lacks
-
-
-def are_of(codes: NDArray[np.int32], names: list[str], wanted: Collection[str]) -> Booleans:
-    """Which events have one of these names; cheap where few or none of them are there."""
-    places = [place for place, name in enumerate(names) if name in wanted]
-    if len(places) > 1:
-        found: Booleans = np.isin(np.arange(len(names)), places)[codes]
-        return found
-    return codes == places[0] if places else np.zeros(len(codes), dtype=np.bool_)
 
 
 def add(whole: Attendance, part: Attendance) -> None:

@@ -37,6 +37,8 @@ class Holes:
 
     def touch(self, first_ns: Integers, last_ns: Integers) -> NDArray[np.bool_]:
         """Which of the intervals [first, last] has a moment in a hole."""
+        if not len(self):
+            return np.zeros(len(first_ns), dtype=np.bool_)
         return self.begin_from(first_ns) <= last_ns
 
     def begin_from(self, moment_ns: Integers) -> Integers:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import run_starts
+from longpoll_judge.columns.lookup import are_of, run_starts
 from longpoll_judge.contract.result import Gap
 from longpoll_judge.evidence.anew import Anew, begun_anew, broker_holes, deletions, lasting
 from longpoll_judge.evidence.attendance import (
@@ -25,7 +25,6 @@ from longpoll_judge.evidence.attendance import (
     Deletion,
     add,
     answers_on_stop,
-    are_of,
     are_own,
     attend,
     attendance_gaps,
@@ -223,12 +222,11 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     if not len(table):
         return survey
     codes, names = coded(table, "event")
-    counts = np.bincount(codes, minlength=len(names))
-    survey.unknown_events = {name: int(counts[n]) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
-    survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
+    strange = {name: int(np.count_nonzero(codes == n)) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
+    survey.unknown_events = {name: count for name, count in strange.items() if count}
     missing = lacking(table, codes, names)
     survey.attendance = attend(table, missing)
-    is_strange = are_of(codes, names, set(names) - KNOWN_EVENTS)
+    is_strange = are_of(codes, names, strange)
     is_damaged = np.logical_or.reduce(list(missing.values())) if missing else np.zeros_like(is_strange)
     source_codes, source_names = coded(table, "source")
     brokers, broker_names = coded(table, "broker")

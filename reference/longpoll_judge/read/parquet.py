@@ -19,6 +19,7 @@ from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.files import first_line, is_uri, to_arrow
 from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, are_intervals, is_in_range
 from longpoll_judge.read.schema import (
+    DEFAULTS,
     EVENT_SCHEMA,
     INTEGER_FIELDS,
     INTEGER_LIMIT,
@@ -61,12 +62,13 @@ def row_group_count(path: str, damages: list[Damage]) -> int:
 
 
 def read_row_groups(
-    path: str, first: int, end: int, columns: Sequence[str] | None = None
+    path: str, first: int, end: int, columns: Sequence[str] | None = None, *, sparse: bool = False
 ) -> tuple[pa.Table, list[Damage]]:
     """The events of row groups [first, end), and what could not be read.
 
     Where some columns are named the others are not read, if the file's statistics show that all their numbers are
-    sound; so the same rows are damaged however little is read.
+    sound; so the same rows are damaged however little is read. `sparse`: nor are those that are at their default in
+    every row, by the statistics.
     """
     try:
         metadata = parquet.read_metadata(to_arrow(path))
@@ -83,6 +85,9 @@ def read_row_groups(
         is_partial = columns is not None and set(columns) <= set(names) and is_sound
         if is_partial:
             names = list(columns or names)
+        if sparse:
+            unused = [_at_default(group) for group in groups]
+            names = [name for name in names if not all(name in columns_there for columns_there in unused)]
         texts = [name for name in NAMES if name in schema.names and schema.field(name).type == pa.string()]
         with parquet.ParquetFile(
             to_arrow(path), metadata=metadata, read_dictionary=texts, memory_map=not is_uri(path)
@@ -91,7 +96,7 @@ def read_row_groups(
         absent = [name for name in REQUIRED if name not in names]
         if absent:
             return _nothing(path, len(table), f"the column {absent[0]} is missing")
-        table = fill_present(table) if is_partial else fill(table)
+        table = fill_present(table) if is_partial or sparse else fill(table)
         return _without_bad_rows(table, path, sum(rows[:first]), is_sound=is_sound)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError) as error:
         return _nothing(path, 1, f"row groups {first} to {end - 1} cannot be read: {first_line(error)}")
@@ -108,6 +113,18 @@ def _is_sound(group: Any) -> bool:
             if seen is not None and seen.has_min_max and not all(map(_is_small, (seen.min, seen.max))):
                 return False
     return True
+
+
+def _at_default(group: Any) -> set[str]:
+    """The columns of a row group that statistics show to be at their default in every row."""
+    found = set()
+    for place in range(group.num_columns):
+        column = group.column(place)
+        default, seen = DEFAULTS.get(column.path_in_schema), column.statistics
+        if isinstance(default, int | str) and seen is not None and seen.has_min_max and seen.min == seen.max == default:
+            # Of another type it may be equal, as False and 0 are, and no number.
+            found |= {column.path_in_schema} if type(seen.min) is type(default) else set()
+    return found
 
 
 def _is_small(number: Any) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from longpoll_judge.read.arrow import compute
 from longpoll_spec.history import FIELD_TYPES, Event
 
 _ARROW_TYPES: Final[dict[type, pa.DataType]] = {
@@ -127,7 +126,11 @@ def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.Strin
 
 def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
     """Which of the texts are not empty."""
-    return np.asarray(compute.binary_length(texts)) > 0
+    if not len(texts):
+        return np.zeros(0, dtype=np.bool_)
+    ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    named: NDArray[np.bool_] = ends[1:] > ends[:-1]
+    return named
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:

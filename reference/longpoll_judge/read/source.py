@@ -225,23 +225,26 @@ def is_cheap(part: Slice) -> bool:
     return kind_of(part.path) == PARQUET_SUFFIX
 
 
-def read_slice(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
+def read_slice(
+    part: Slice, columns: Sequence[str] | None = None, *, sparse: bool = False
+) -> tuple[pa.Table, list[Damage]]:
     """The events of the slice on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
 
-    Where some columns are named the others may be at their defaults.
+    Where some columns are named the others may be at their defaults. `sparse`: a column that is at its default in every
+    row may be absent.
     """
     try:
-        table, damages = _read_part(part, columns)
+        table, damages = _read_part(part, columns, sparse=sparse)
     except OSError as error:
         table = EVENT_SCHEMA.empty_table()
         damages = [Damage(part.path, part.start, f"cannot be read: {error.strerror or first_line(error)}")]
     return _align(table, part), damages
 
 
-def _read_part(part: Slice, columns: Sequence[str] | None) -> tuple[pa.Table, list[Damage]]:
+def _read_part(part: Slice, columns: Sequence[str] | None, *, sparse: bool) -> tuple[pa.Table, list[Damage]]:
     kind = kind_of(part.path)
     if kind == PARQUET_SUFFIX:
-        return parquet.read_row_groups(part.path, part.start, part.end, columns)
+        return parquet.read_row_groups(part.path, part.start, part.end, columns, sparse=sparse)
     if kind == NDJSON_SUFFIX:
         return ndjson.read_range(part.path, part.start, part.end)
     return ndjson.read_compressed(part.path)
@@ -256,11 +259,11 @@ def _align(table: pa.Table, part: Slice) -> pa.Table:
     # One source is the rule, and numbers need no columns.
     offset_ns, uncertainty_ns = clocks[0] if len(names) == 1 else (clocks[codes, 0], clocks[codes, 1])
     renamed = pa.array([part.rename.get(name, name) for name in names], pa.string())
-    columns = {
-        "after_ns": _moved(table["after_ns"].to_numpy(), offset_ns - uncertainty_ns),
-        "before_ns": _moved(table["before_ns"].to_numpy(), offset_ns + uncertainty_ns),
-        "source": pa.DictionaryArray.from_arrays(codes, renamed),
-    }
+    columns = {"source": pa.DictionaryArray.from_arrays(codes, renamed)}
+    # Inside a broker a clock is the common one as a rule, and its moments stay the columns that were read.
+    if clocks.any():
+        columns["after_ns"] = _moved(table["after_ns"].to_numpy(), offset_ns - uncertainty_ns)
+        columns["before_ns"] = _moved(table["before_ns"].to_numpy(), offset_ns + uncertainty_ns)
     for name, values in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
     return table

@@ -74,25 +74,25 @@ class Answers:
 
 def pull_results(case: Case) -> Answers:
     """The answers of the queue that carry a pull result; error codes are left out."""
-    pulls, events = case.pulls, case.events
-    code = events.integers("code", pulls.answer_row)
+    pulls, code = case.pulls, case.answer_code
     # Without refusals, which tell of no read, and without pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
-    row = pulls.answer_row[pull]
-    first, count, body = events.bodies(row)
-    body_first = np.cumsum(count) - count
-    owner = np.repeat(np.arange(len(row)), count)
-    places = first[owner] + np.arange(len(owner)) - body_first[owner]
+    count, body, owner = case.bodies
+    if len(pull) < len(count):
+        is_theirs = np.zeros(len(count), dtype=np.bool_)
+        is_theirs[pull] = True
+        count, body = count[pull], body[is_theirs[owner]]
+        owner = np.repeat(np.arange(len(pull)), count)
     return Answers(
         case=case,
         pull=pull,
         code=code[pull],
-        next=events.integers("offset_next", row),
-        min=events.integers("offset_min", row),
-        max=events.integers("offset_max", row),
-        body_first=body_first,
+        next=case.told("offset_next")[pull],
+        min=case.told("offset_min")[pull],
+        max=case.told("offset_max")[pull],
+        body_first=np.cumsum(count) - count,
         body_count=count,
-        body=body[places],
+        body=body,
         owner=owner,
     )
 

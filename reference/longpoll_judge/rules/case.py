@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from attrs import field, frozen
@@ -24,6 +25,8 @@ from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context
 from longpoll_judge.rules.steps import MS, PULL_CODES, Pulls, pulls, queue_log
 
 Booleans = NDArray[np.bool_]
+ENDS: Final = ("offset_next", "offset_min", "offset_max")
+"""What an answer to a pull tells of offsets."""
 
 
 @frozen
@@ -69,10 +72,12 @@ def suspects(
     *,
     is_timeless: bool = False,
 ) -> list[Suspects]:
-    """The violated and the unknown ones of one property, each with its row."""
+    """The violated and the unknown ones of one property, each with its row; nothing where there are none."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
     found: list[Suspects] = []
     for kind, flags in kinds:
+        if not flags.any():
+            continue
         members = np.flatnonzero(flags)
         found.append(Suspects(name, kind, members, rows[members], explain, is_timeless))
     return found
@@ -91,6 +96,7 @@ class Case:
     context: Context
     life: Life | None = None
     """The life of the queue that the requests lie in, where it has several."""
+    _told: dict[str, Integers] = field(factory=dict)
 
     @cached_property
     def matchings(self) -> list[Matching | None]:
@@ -109,21 +115,58 @@ class Case:
         after_ns, before_ns = self.by_expression(lambda matching, mine: matching.first_visible(self.pulls.offset[mine]))
         return after_ns, before_ns
 
+    def told(self, name: str) -> Integers:
+        """What the answer of each pull tells, by column; -1 where there is none."""
+        if name not in self._told:
+            values = self.events.integers(name, self.pulls.answer_row)
+            values[~self.pulls.is_answered] = -1
+            self._told[name] = values
+        return self._told[name]
+
+    @property
+    def answer_code(self) -> Integers:
+        """The code of each pull's answer; -1 where there is none."""
+        return self.told("code")
+
+    @cached_property
+    def bodies(self) -> tuple[Integers, Integers, Integers]:
+        """How many messages each pull's answer carries, their offsets one behind the other, and the pull of each."""
+        first, count, values = self.events.bodies(self.pulls.answer_row)
+        if not self.pulls.is_answered.all():
+            count = np.where(self.pulls.is_answered, count, 0)
+        owner = np.repeat(np.arange(len(count)), count)
+        return count, values[np.arange(len(owner)) + (first - np.cumsum(count) + count)[owner]], owner
+
+    @cached_property
+    def _answers_tell_all(self) -> bool:
+        """Whether every answer that is at hand tells its code and the three offsets, so that none is damaged."""
+        if any(self.events.batch.has_negative("answer_sent", name) for name in ("code", *ENDS)):
+            return False
+        asked = self.events.integers("code", self.events.rows("request_received"))
+        return not (asked == QUERY_CONSUMER_OFFSET).any()
+
     @cached_property
     def missing(self) -> dict[str, Booleans]:
         """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
-        pulls, events = self.pulls, self.events
-        code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+        pulls, events, code = self.pulls, self.events, self.answer_code
+        is_placed = bool(self.name[1]) and self.name[2] >= 0
+        told = ("offset", "count_max", "timeout_ms")
+        if (
+            is_placed
+            and self._answers_tell_all
+            and not any(events.batch.has_negative("request_received", name) for name in told)
+        ):
+            return {}
         is_read = (code == 0) | (code == 19) | (code == 20)
         has_ends = is_read | (code == 21)
-        unplaced = is_read if not self.name[1] or self.name[2] < 0 else np.zeros_like(is_read)
+        unplaced = np.zeros_like(is_read) if is_placed else is_read
         found = {
             "request_received without topic or queue": unplaced,
             "request_received without offset": is_read & (pulls.offset < 0),
             "request_received without count_max": (code == 0) & (pulls.count_max == -1),
             "request_received without timeout_ms": pulls.may_hold & (events.integers("timeout_ms", pulls.row) == -1),
         }
-        for name in ("offset_next", "offset_min", "offset_max"):
+        for name in ENDS:
             found[f"answer_sent without {name}"] = has_ends & (events.integers(name, pulls.answer_row) < 0)
         return {name: flags for name, flags in found.items() if flags.any()}
 
@@ -132,9 +175,11 @@ class Case:
         """Which events are answers that lack what their kind needs: nothing is concluded from them."""
         events = self.events
         found = np.zeros(len(events), dtype=np.bool_)
+        if self._answers_tell_all:
+            return found
         rows = events.rows("answer_sent")
         code = events.integers("code", rows)
-        ends = [events.integers(name, rows) for name in ("offset_next", "offset_min", "offset_max")]
+        ends = [events.integers(name, rows) for name in ENDS]
         found[rows[code < 0]] = True
         # -1 is a number that the answer does not tell: each of the three counts.
         lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0)
@@ -154,6 +199,8 @@ class Case:
     @cached_property
     def is_answered(self) -> Booleans:
         """Which pulls have an answer from which something is concluded."""
+        if self._answers_tell_all:
+            return self.pulls.is_answered
         found: Booleans = self.pulls.is_answered & ~self.is_damaged[self.pulls.answer_row]
         return found
 

@@ -28,8 +28,7 @@ PULLS: Final = "pulls"
 def judged_counts(case: Case) -> Iterator[tuple[str, int]]:
     """For each property of requests how many of one queue it was asked of; and how many pulls were judged."""
     pulls, events = case.pulls, case.events
-    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
-    is_read = is_one_of(code, PULL_RESULTS) & case.is_sound
+    is_read = is_one_of(case.answer_code, PULL_RESULTS) & case.is_sound
     stopped = np.array([facts.stopped_ns is not None for facts in pulls.source_facts], dtype=np.bool_)
     yield PULLS, int(np.count_nonzero(is_read & case.is_decidable))
     yield NO_LOST_WAKEUP, int(np.count_nonzero(case.is_sound & case.is_decidable & pulls.was_held))

@@ -127,26 +127,28 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     """
     received = events.rows("request_received")
     received = received[is_one_of(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
-    row = received[events.firsts(received) == received]
+    row = received[events.firsts(received, "request_received") == received]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
     # Without an answer among the events of this queue, and with one among those of another.
     elsewhere = answer_row < 0
     elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
-    row, answer_row = row[~elsewhere], answer_row[~elsewhere]
-    is_answered = answer_row >= 0
+    if elsewhere.any():
+        row, answer_row = row[~elsewhere], answer_row[~elsewhere]
     source, names = events.codes("source", row)
     facts = [context.sources.get(name, UNSEEN) for name in names]
-    last_ns = np.array([fact.last_ns for fact in facts], dtype=np.int64)[source] if len(row) else row
-    answered_after_ns = np.where(is_answered, events.integers("after_ns", answer_row), last_ns)
-    closed_after_ns = _closed_after(events, context, row[~is_answered])
+    answered_after_ns, answered_before_ns = (events.integers(name, answer_row) for name in ("after_ns", "before_ns"))
     # A pull without answer waits until its source, or its connection, is certainly no more there.
-    answered_after_ns[~is_answered] = np.minimum(answered_after_ns[~is_answered], closed_after_ns)
+    waiting = np.flatnonzero(answer_row < 0)
+    last_ns = np.array([fact.last_ns for fact in facts], dtype=np.int64)[source[waiting]]
+    closed_after_ns = _closed_after(events, context, row[waiting])
+    answered_after_ns[waiting] = np.minimum(last_ns, closed_after_ns)
+    answered_before_ns[waiting] = NEVER
     is_closed = np.zeros(len(row), dtype=np.bool_)
-    is_closed[~is_answered] = closed_after_ns < NEVER
+    is_closed[waiting] = closed_after_ns < NEVER
     missing_until_ns = answered_after_ns.copy()
     received_after_ns = events.integers("after_ns", row)
-    for number, fact in enumerate(facts):
-        mine = np.flatnonzero(~is_answered & (source == number)) if len(fact.holes) else row[:0]
+    for number, fact in enumerate(facts if len(waiting) else []):
+        mine = waiting[source[waiting] == number]
         whole_ns = fact.holes.begin_from(received_after_ns[mine])
         missing_until_ns[mine] = np.minimum(missing_until_ns[mine], whole_ns)
     may_hold = events.flags("may_hold", row)
@@ -166,7 +168,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
         expressions=expressions,
         answer_row=answer_row,
         answered_after_ns=answered_after_ns,
-        answered_before_ns=np.where(is_answered, events.integers("before_ns", answer_row), NEVER),
+        answered_before_ns=answered_before_ns,
         missing_until_ns=missing_until_ns,
         is_closed=is_closed,
         source_facts=facts,

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
 from longpoll_judge.columns.exchange import taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
+from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.outlook import Gap, Outlook
 from longpoll_judge.columns.queue_log import NEVER, Matching
 from longpoll_judge.evidence.lives import NEITHER
@@ -37,7 +38,7 @@ from longpoll_judge.read.schema import are_named, coded, coded_texts
 from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.case import Booleans, Case, Log, make_cases, make_log
 from longpoll_judge.rules.logs import judge_log
-from longpoll_judge.run.verdict import REQUEST_EVENTS, RESULT_SCHEMA, judge_case
+from longpoll_judge.run.verdict import REQUEST_EVENTS, Judged, judge_case, rows_of
 
 _SPARSE: Final = 8
 
@@ -103,7 +104,7 @@ class Home:
         is_whole = _are_whole(table, requests, queue, held, unanswered=unanswered)
         rows = requests[is_whole]
         far: list[Integers] = [rows[:0]]
-        judged = [RESULT_SCHEMA.empty_table()]
+        judged: list[Judged] = []
         settled: list[Integers] = [rows[:0]]
         for case in self._cases(table, rows, queue):
             mine, places = case, np.arange(len(case.events))
@@ -123,7 +124,7 @@ class Home:
                 self.note(mine)
             settled.append(mine.events.table_rows(mine.events.rows("request_received")))
         return Settled(
-            rows=pa.concat_tables(judged),
+            rows=rows_of(judged),
             open=taken(table, requests[~is_whole]),
             far=taken(table, np.concatenate(far)),
             keys=request_keys(table, np.concatenate(settled)),
@@ -138,7 +139,7 @@ class Home:
 def request_rows(table: pa.Table) -> Integers:
     """The rows of the events that are judged with requests."""
     codes, names = coded(table, "event")
-    return np.flatnonzero(np.array([name in REQUEST_EVENTS for name in names], dtype=np.bool_)[codes])
+    return np.flatnonzero(are_of(codes, names, REQUEST_EVENTS))
 
 
 def are_single(table: pa.Table) -> Booleans:
@@ -190,6 +191,8 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
         settled_ns = np.where(pulls.is_answered, settled_ns, visible_ns)
     first = np.minimum(pulls.received_after_ns, settled_ns) - log.slack_ns
     last = np.maximum(pulls.received_after_ns, settled_ns)
+    if _lie_within(case, outlook, int(first.min()), int(last.max())):
+        return np.zeros(len(pulls), dtype=np.bool_)
     lowest, highest, has_body, last_told = asked_range(case)
     early = np.zeros(len(pulls), dtype=np.bool_)
     if len(has_body):
@@ -197,7 +200,7 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
         early[has_body] = log.growth.visible_between(last_told)[1] >= outlook.begins_after_ns
     away: Booleans = (lowest < outlook.floor) | (first <= outlook.ended_before_ns)
     away |= (last >= outlook.begins_after_ns) | (highest > outlook.reach)
-    told = np.where(pulls.is_answered, case.events.integers("offset_max", pulls.answer_row), -1)
+    told = case.told("offset_max")
     away |= (told >= 0) & (told < outlook.end_before)
     if outlook.begins_after_ns < NEVER:
         away |= early
@@ -207,21 +210,41 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     return away
 
 
+def _lie_within(case: Case, outlook: Outlook, first_ns: int, last_ns: int) -> bool:
+    """Whether by their extremes none of the pulls hangs on what lies outside, as is the rule (`is_away`).
+
+    When an offset was visible rises with the offset, and the end that was reached with the moment: the highest tells of
+    all.
+    """
+    pulls, log = case.pulls, case.log
+    if outlook.gap is not None or first_ns <= outlook.ended_before_ns or last_ns >= outlook.begins_after_ns:
+        return False
+    _count, body, _owner = case.bodies
+    told = case.told("offset_max")
+    last_told = body.max(keepdims=True) if len(body) else body
+    highest = max(int(pulls.offset.max()) + 1, int(case.told("offset_next").max()), *(last_told + 1).tolist())
+    if min(int(pulls.offset.min()), *body.min(initial=NEVER, keepdims=True).tolist()) < outlook.floor:
+        return False
+    if highest > outlook.reach or ((told >= 0) & (told < outlook.end_before)).any():
+        return False
+    if outlook.begins_after_ns == NEVER:
+        return True
+    is_early = (log.growth.visible_between(last_told)[1] >= outlook.begins_after_ns).any()
+    return not is_early and int(log.growth.end_at_most(np.array([last_ns]))[0]) <= outlook.reach
+
+
 def asked_range(case: Case) -> tuple[Integers, Integers, Integers, Integers]:
     """The offsets of the log that each pull and its answer look at, [lowest, highest).
 
     Also which pulls were given messages, and the last of these.
     """
     pulls = case.pulls
-    next_offset = np.where(pulls.is_answered, case.events.integers("offset_next", pulls.answer_row), -1)
-    lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, next_offset)
-    body_first, body_count, body = case.events.bodies(pulls.answer_row)
-    has_body = np.flatnonzero(np.where(pulls.is_answered, body_count, 0))
+    lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, case.told("offset_next"))
+    body_count, values, _owner = case.bodies
+    has_body = np.flatnonzero(body_count)
     if not len(has_body):
         return lowest, highest, has_body, has_body
-    owner = np.repeat(np.arange(len(has_body)), body_count[has_body])
     starts = np.cumsum(body_count[has_body]) - body_count[has_body]
-    values = body[body_first[has_body][owner] + np.arange(len(owner)) - starts[owner]]
     lowest, highest = lowest.copy(), highest.copy()
     lowest[has_body] = np.minimum(lowest[has_body], np.minimum.reduceat(values, starts))
     last_told = np.maximum.reduceat(values, starts)
@@ -246,8 +269,7 @@ def _hangs_on_gap(case: Case, highest: Integers, told: Integers, gap: Gap) -> Bo
     if is_first_life and (not len(log.offsets) or log.offsets[0] > gap.reach):
         # Where the record of this life begins is not known here.
         return np.ones(len(pulls), dtype=np.bool_)
-    code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
-    waits = pulls.was_held | ~pulls.is_answered | (code == NO_NEW_MSG)
+    waits = pulls.was_held | ~pulls.is_answered | (case.answer_code == NO_NEW_MSG)
     first, _same = case.by_expression(first_taken)
     highest = np.where(waits, np.maximum(highest, np.minimum(first, NEVER - 1) + 1), highest)
     after_ns, before_ns = log.growth.visible_between(highest - 1)

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from longpoll_judge.columns.batch import Integers, queue_numbers
-from longpoll_judge.columns.lookup import order_by
+from longpoll_judge.columns.lookup import are_of, order_by
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_slice
 from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.schema import coded
+from longpoll_judge.read.schema import DEFAULTS, coded
 from longpoll_judge.read.source import Slice, read_slice
 from longpoll_judge.rules.case import Booleans
 from longpoll_judge.run.verdict import LOG_EVENTS
@@ -93,11 +93,11 @@ def overview_of(part: Slice) -> Overview:
 
 
 def read_again(part: Slice, extent: Extent) -> pa.Table:
-    """The events of a slice that was looked over and had this extent.
+    """The events of a slice that was looked over and had this extent, perhaps without columns that none of them uses.
 
     Raises `HistoryChangedError` where others are there now: what is known of the evidence would not hold of these.
     """
-    table, _damages = read_slice(part)
+    table, _damages = read_slice(part, sparse=True)
     if _extent(table) != extent:
         raise HistoryChangedError(f"{part.path} changed while it was judged; judge again what is there now")
     return table
@@ -111,7 +111,7 @@ def overview_of_table(table: pa.Table, damages: list[Damage]) -> Overview:
 
 def _extent(table: pa.Table) -> Extent:
     after_ns = table["after_ns"].to_numpy()
-    sums = np.array([table[name].to_numpy().view(np.uint64).sum() for name in _SUMMED], np.uint64)
+    sums = np.array([_sum_of(table, name) for name in _SUMMED], np.uint64)
     return (
         len(table),
         int(after_ns.min(initial=NEVER)),
@@ -120,19 +120,28 @@ def _extent(table: pa.Table) -> Extent:
     )
 
 
+def _sum_of(table: pa.Table, name: str) -> int:
+    """The sum of a column of numbers, as of ones without a sign and of 64 bits."""
+    if name not in table.column_names:
+        return int(DEFAULTS[name]) * len(table) % 2**64
+    return int(table[name].to_numpy().view(np.uint64).sum())
+
+
 def log_spans(table: pa.Table) -> list[LogSpan]:
     """The numbers of every queue's log, apart for each source."""
     codes, names = coded(table, "event")
-    is_log = np.array([name in LOG_EVENTS for name in names], dtype=np.bool_)[codes]
+    is_log = are_of(codes, names, LOG_EVENTS)
     if not is_log.any():
         return []
     log = table.select(_LOG_COLUMNS).take(pa.array(np.flatnonzero(is_log)))
     queue, _rows = queue_numbers(log)
     sources, source_names = coded(log, "source")
     key = queue.astype(np.int64) * len(source_names) + sources
-    order = order_by(key, log["after_ns"].to_numpy())
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    codes = codes[is_log]
+    codes, order = codes[is_log], order_by(key, log["after_ns"].to_numpy())
+    if (order[1:] < order[:-1]).any():
+        # Parts that are written here have a queue's events together and in order already.
+        log, key, codes = log.take(pa.array(order)), key[order], codes[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))
     appended, acknowledged, moved = (
         codes == (names.index(kind) if kind in names else -1)
         for kind in ("append", "message_acknowledged", "make_visible")
@@ -142,15 +151,15 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
     after_ns, before_ns = log["after_ns"].to_numpy(), log["before_ns"].to_numpy()
 
     def least(values: Integers) -> list[int]:
-        found: list[int] = np.minimum.reduceat(values[order], starts).tolist()
+        found: list[int] = np.minimum.reduceat(values, starts).tolist()
         return found
 
     def most(values: Integers) -> list[int]:
-        found: list[int] = np.maximum.reduceat(values[order], starts).tolist()
+        found: list[int] = np.maximum.reduceat(values, starts).tolist()
         return found
 
-    counts = np.diff(np.append(starts, len(order))).tolist()
-    appends = np.add.reduceat(appended[order].astype(np.int64), starts).tolist()
+    counts = np.diff(np.append(starts, len(key))).tolist()
+    appends = np.add.reduceat(appended.astype(np.int64), starts).tolist()
     columns = (
         *(least(np.where(appended, offset, NEVER)), most(np.where(appended, offset, BEGINNING))),
         *(least(np.where(is_known, offset, NEVER)), most(np.where(is_known, offset, -1))),
@@ -159,14 +168,13 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
         most(np.where(_are_early(key, (after_ns, before_ns), appended, moved, (offset, end)), end, BEGINNING)),
         *(least(after_ns), most(after_ns), least(before_ns), most(before_ns)),
     )
-    sorted_key = key[order]
     falls = (
-        _falls(sorted_key, offset[order], appended[order], strictly=True)
-        | _falls(sorted_key, offset[order], acknowledged[order], strictly=True)
-        | _falls(sorted_key, end[order], moved[order], strictly=False)
+        _falls(key, offset, appended, strictly=True)
+        | _falls(key, offset, acknowledged, strictly=True)
+        | _falls(key, end, moved, strictly=False)
     )
     rises = np.add.reduceat(falls.astype(np.int64), starts) == 0
-    firsts = log.select(["broker", "topic", "queue", "source"]).take(pa.array(order[starts])).to_pylist()
+    firsts = log.select(["broker", "topic", "queue", "source"]).take(pa.array(starts)).to_pylist()
     return [
         msgspec.convert((*first.values(), count, append_count, *numbers), LogSpan)
         for first, count, append_count, *numbers in zip(firsts, counts, appends, *columns, rises.tolist(), strict=True)

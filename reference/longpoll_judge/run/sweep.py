@@ -20,6 +20,7 @@ from attrs import define, frozen
 from longpoll_judge.columns.batch import Integers, QueueName, make_batch
 from longpoll_judge.columns.exchange import joined, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys
+from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.placing import place_answers
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded, fill
@@ -105,8 +106,7 @@ class Neighbourhood:
 def log_of(table: pa.Table) -> pa.Table:
     """The log events among some events."""
     codes, names = coded(table, "event")
-    is_log = np.array([name in LOG_EVENTS for name in names], dtype=np.bool_)[codes]
-    return taken(table, np.flatnonzero(is_log))
+    return taken(table, np.flatnonzero(are_of(codes, names, LOG_EVENTS)))
 
 
 def sweep(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-from attrs import evolve
+from attrs import evolve, frozen
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.columns.lookup import is_one_of
@@ -102,21 +102,42 @@ def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> 
     """Judge requests of one queue; returns rows of `RESULT_SCHEMA`."""
     if not any(map(len, map(events.rows, REQUEST_EVENTS))):
         return RESULT_SCHEMA.empty_table()
-    return pa.concat_tables([judge_case(case) for case in make_cases(name, events, log, context)])
+    return rows_of(judge_case(case) for case in make_cases(name, events, log, context))
 
 
-def judge_case(case: Case) -> pa.Table:
+@frozen(eq=False)
+class Judged:
+    """What came of some requests."""
+
+    rows: list[Row]
+    wake_ns: Integers
+    late_ns: Integers
+    """The latencies that were measured."""
+
+
+def rows_of(judged: Iterable[Judged]) -> pa.Table:
+    """All of it as rows of `RESULT_SCHEMA`; latencies are counted together, since each count costs as much as many."""
+    every = list(judged)
+    if not every:
+        return RESULT_SCHEMA.empty_table()
+    latencies = {
+        "wake": np.concatenate([one.wake_ns for one in every]),
+        "late": np.concatenate([one.late_ns for one in every]),
+    }
+    return pa.concat_tables([as_table([row for one in every for row in one.rows]), _latencies(latencies)])
+
+
+def judge_case(case: Case) -> Judged:
     """Judge requests that are joined already."""
     name, events, log_events = case.name, case.events, case.log_events
     promptness = judge_promptness(case)
-    latencies = _latencies({"wake": promptness.wake_ns, "late": promptness.late_ns})
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
     rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
     for group in steady(_groups(case, promptness.suspects), name, events, case.context):
         rows += _findings(name, events, log_events, group, case.context)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
-    return pa.concat_tables([as_table(rows), latencies])
+    return Judged(rows, promptness.wake_ns, promptness.late_ns)
 
 
 MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
@@ -259,11 +280,13 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     receipts = receipts[events.request_key[receipts] >= 0]
     received = events.request_key[receipts]
     answers = events.rows("answer_sent")
-    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
-    is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
+    is_refused = pulls.is_answered & ~is_one_of(case.answer_code, PULL_RESULTS)
     yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
     yield NOTE_OPEN, open_at_cut
-    orphans = answers[events.batch.look_up(events.request_key[answers], received, received) < 0]
+    # Where there are as many answers as pulls that have one, each answer is theirs.
+    orphans = answers[:0]
+    if len(answers) > np.count_nonzero(pulls.is_answered):
+        orphans = answers[events.batch.look_up(events.request_key[answers], received, received) < 0]
     elsewhere = int(np.count_nonzero(events.is_told_anywhere(orphans, "request_received")))
     yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
     yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
@@ -273,22 +296,22 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     holds = holds[(events.request_key[holds] >= 0) & asked]
     asked_for = received[is_one_of(events.integers("code", receipts), PULL_CODES)]
     yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], asked_for, asked_for) < 0))
-    yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
+    yield NOTE_BEFORE, _unseen_tags(case)
 
 
-def _unseen_tags(case: Case, answer_row: Integers, pull: Integers) -> int:
+def _unseen_tags(case: Case) -> int:
     """How many answers passed over messages whose tags would decide, but were not recorded.
 
     Only FOUND and NO_MATCHED_MSG pass over messages: the next offset of an illegal one is where to begin instead.
     """
-    passed = is_one_of(case.events.integers("code", answer_row), (FOUND, NO_MATCHED_MSG))
-    answer_row, pull = answer_row[passed], pull[passed]
-    first, end = case.pulls.offset[pull], case.events.integers("offset_next", answer_row)
     selective: Any = np.array(
         [known is not None and not known.takes_everything for known in case.pulls.expressions], bool
     )
     if not selective.any() or (case.life is not None and case.life.number == NEITHER):
         return 0
+    passed = is_one_of(case.answer_code, (FOUND, NO_MATCHED_MSG))
+    pull = np.flatnonzero(passed & selective[case.pulls.expression])
+    first, end = case.pulls.offset[pull], case.events.integers("offset_next", case.pulls.answer_row[pull])
     width = np.maximum(end - first, 0)
     unseen = width - case.log.known_count(first, first + width)
-    return int(np.count_nonzero(selective[case.pulls.expression[pull]] & (unseen > 0)))
+    return int(np.count_nonzero(unseen > 0))

@@ -23,7 +23,7 @@ TAG: Final = "TAG"
 def judge_codes(case: Case) -> list[Suspects]:
     """Judge the codes of the answers to one queue's pulls; members are indices of pulls."""
     pulls = case.pulls
-    code = case.events.integers("code", pulls.answer_row)
+    code = case.answer_code
     is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
     if not is_refused.any():
         return []

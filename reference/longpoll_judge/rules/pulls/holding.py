@@ -57,6 +57,8 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """
     pulls = case.pulls
     causes, names = case.events.codes("cause", pulls.answer_row[pull])
+    if STOPPED not in names and not len(case.events.rows("stop")):
+        return np.zeros(len(pull), dtype=np.bool_), np.zeros(len(pull), dtype=np.bool_)
     # From outside nobody tells a cause.
     says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
@@ -94,10 +96,9 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
 
 def _early(case: Case) -> list[Suspects]:
     pulls, late_ns = case.pulls, case.context.late_ns
-    code = case.events.integers("code", pulls.answer_row)
     early_ns = pulls.received_after_ns + pulls.timeout_ns - pulls.answered_before_ns
     pull = np.flatnonzero(
-        case.is_sound & pulls.may_hold & pulls.is_answered & (code == NO_NEW_MSG) & (early_ns > late_ns)
+        case.is_sound & pulls.may_hold & pulls.is_answered & (case.answer_code == NO_NEW_MSG) & (early_ns > late_ns)
     )
     if not len(pull):
         return []
@@ -152,7 +153,7 @@ def _holds(case: Case) -> list[Suspects]:
     pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
     # A hold whose request is not in the record is nobody's.
     holds, pull = holds[pull >= 0], pull[pull >= 0]
-    first = events.firsts(holds)
+    first = events.firsts(holds, "hold")
     # A damaged answer may be another's: the pull counts as open.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)

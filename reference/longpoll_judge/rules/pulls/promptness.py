@@ -49,9 +49,9 @@ def judge_promptness(case: Case) -> Promptness:
 def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
     visible_after, visible_before = case.first_visible
-    code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
     # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
-    is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)
+    is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
+    is_judged &= case.answer_code != OFFSET_ILLEGAL
     # The delay begins when both are there: the message visible, and the pull received.
     since_after = np.maximum(visible_after, pulls.received_after_ns)
     since_before = np.maximum(visible_before, pulls.received_before_ns)

@@ -208,14 +208,16 @@ def _found(answers: Answers) -> list[Rule]:
     case, log = answers.case, answers.case.log
     is_found = answers.code == FOUND
     last = answers.last
-    unknown = ~log.is_known(answers.body)
+    known = log.is_known(answers.body)
     # Below the log's base the record may have begun later, and from outside appends are not seen.
-    absent = ~log.may_be_there(answers.body) & (answers.body >= log.base) & log.is_white_box
+    absent = ~known & (answers.body >= log.base) & log.is_white_box
+    if absent.any():
+        absent &= ~log.may_be_there(answers.body)
     visible_after, _ = log.visible_for_content(answers.body)
     # Not even the latest moment of the read comes after the earliest one at which the message was visible.
     unseen = visible_after > answers.answered_before_ns[answers.owner]
     # Of a message that the record lacks the tag is not known.
-    wrong_tag = wrong_tags(answers) & ~unknown
+    wrong_tag = wrong_tags(answers) & known
     is_full = answers.body_count >= np.maximum(case.pulls.count_max[answers.pull], 1)
     is_full &= case.pulls.count_max[answers.pull] >= 0
     everything = takes_everything(answers)
@@ -441,8 +443,9 @@ def judge_order(case: Case) -> list[Suspects]:
     """
     events, pulls = case.events, case.pulls
     rows = events.rows("answer_sent")
-    read = pulls.answer_row[pulls.is_answered]
-    read = read[is_one_of(events.integers("code", read), PULL_RESULTS)]
+    read = pulls.answer_row[is_one_of(case.answer_code, PULL_RESULTS)]
+    if len(read) == len(rows):
+        return []
     is_left = np.ones(len(events), dtype=np.bool_)
     is_left[read] = False
     # Without those of which `judge_rightness` says it, and without damaged ones, which may be another request's.
@@ -462,9 +465,11 @@ def judge_order(case: Case) -> list[Suspects]:
 def judge_once(case: Case) -> list[Suspects]:
     """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row."""
     rows = case.events.rows("answer_sent")
+    if not case.events.batch.has_repeated("answer_sent"):
+        return []
     # One that is damaged may be no answer at all, or another's.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
-    first = case.events.firsts(rows)
+    first = case.events.firsts(rows, "answer_sent")
     # Each later answer leads to the first of its request; one that is the first leads to itself.
     twice = np.unique(first[first < rows])
 
