@@ -32,6 +32,8 @@ from longpoll_broker.testing.brokers import SMALL_STORE, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.fast.pull_request import PullCommand
+from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.policy import preset
@@ -256,15 +258,24 @@ def test_a_pull_among_others_is_what_it_is_alone(
 def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are not served at once, as others have their turn, come again."""
+    """Those that are not served at once, as others have their turn, come later, and none is read in vain before."""
     at_once: list[int] = []
+    read: list[int] = []
     serve_following = PullBursts.serve_following
 
     def noted(bursts: PullBursts, channel: Channel, outbox: Outbox) -> int:
         at_once.append(serve_following(bursts, channel, outbox))
         return at_once[-1]
 
+    next_pulls = TypedConnection.next_pulls
+
+    def counted(connection: TypedConnection, count_max: int) -> list[PullCommand]:
+        found = next_pulls(connection, count_max)
+        read.append(len(found))
+        return found
+
     monkeypatch.setattr(PullBursts, "serve_following", noted)
+    monkeypatch.setattr(TypedConnection, "next_pulls", counted)
     sends = [Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields("T", 0), body=bytes(3_000)) for _ in "1234"]
     fields = pull_fields("T", 0, timeout_ms=LONG_MS)
     asked = [Command(RequestCode.PULL_MESSAGE, number, ext_fields=fields) for number in range(40)]
@@ -279,6 +290,7 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
     assert len(str(told[0])) > 40 * 4 * 3_000
     # Five of these answers are what is queued at most.
     assert 0 < max(at_once) <= 6
+    assert sum(read) == sum(at_once)
 
 
 @pytest.mark.parametrize(

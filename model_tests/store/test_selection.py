@@ -82,14 +82,12 @@ def test_a_common_read_takes_the_short_loop(store: MessageStore, monkeypatch: py
 
 def test_a_short_loop_without_its_limit_is_seen(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: it takes one message too many."""
-    right = selection._Scan._take_unfiltered
+    right = selection._read_unfiltered
     config = _config(memory_size=10**9)
     monkeypatch.setattr(
-        selection._Scan,
-        "_take_unfiltered",
-        lambda scan, config, offset, units, count_max, memory: right(
-            scan, config, offset, units, count_max + 1, memory
-        ),
+        selection,
+        "_read_unfiltered",
+        lambda log, config, offset, units, count_max, ends: right(log, config, offset, units, count_max + 1, ends),
     )
 
     short, long = (_read(store, config, (0, 0, 4), quick=quick) for quick in (True, False))

@@ -67,7 +67,10 @@ class PullBursts:
         """Serve the pulls that came right behind one that was served, up to where others have their turn; how many."""
         connection = channel.connection
         assert isinstance(connection, TypedConnection)
-        served, count = 0, READ_FIRST
+        served = 0
+        # Those behind one that was given messages mostly are as well: no more of them than are answered at once.
+        given_size = channel.queued_size
+        count = READ_FIRST if not given_size else max(1, QUEUED_SIZE_MAX // given_size)
         while served < BURST_MAX and self._goes_on(channel):
             following = connection.next_pulls(min(count, BURST_MAX - served))
             if not following:
@@ -86,7 +89,7 @@ class PullBursts:
         """Serve the first of these, up to where others have their turn; how many."""
         served = 0
         # Who was given messages is behind its queue's end, and so, mostly, are its next pulls.
-        is_behind = False
+        is_behind = channel.queued_size > 0
         while served < len(following) and self._goes_on(channel):
             held = 0
             if self.holder is not None and not is_behind:

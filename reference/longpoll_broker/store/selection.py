@@ -61,17 +61,66 @@ def read_queue(
         return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
     # Java counts up in steps of a unit while below the limit, so a limit inside a unit lets that unit in.
     scan_count = min(-(-max(SCAN_BYTES_MIN, count_max * UNIT_SIZE) // UNIT_SIZE), SCAN_COUNT_MAX)
-    scan = _Scan(log)
-    offset_next = scan.run(config, offset, units[: scan_count * UNIT_SIZE], count_max, matches)
-    return GetResult(
-        scan.status, offset_next, offset_min, offset_end, scan.records, scan.offsets, scan.size_bytes,
-        scan.log_end - scan.physical_last > memory_of(config),
-    )  # fmt: skip
+    units = units[: scan_count * UNIT_SIZE]
+    found = None
+    if matches == ALL:
+        found = _read_unfiltered(log, config, offset, units, count_max, (offset_min, offset_end))
+    if found is None:
+        scan = _Scan(log)
+        offset_next = scan.run(config, offset, units, count_max, matches)
+        found = GetResult(
+            scan.status, offset_next, offset_min, offset_end, scan.records, scan.offsets, scan.size_bytes,
+            scan.log_end - scan.physical_last > memory_of(config),
+        )  # fmt: skip
+    return found
 
 
 def nothing(status: GetStatus, offset_next: int, offset_min: int, offset_end: int) -> GetResult:
     """A result without a message."""
     return GetResult(status, offset_next, offset_min, offset_end, [], [], 0, False)
+
+
+def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
+    log: CommitLog, config: StoreConfig, offset: int, units: memoryview, count_max: int, ends: tuple[int, int]
+) -> GetResult | None:
+    """All that a reader without a filter asked for, if it lies in memory, in one segment, and under the limit.
+
+    The common read in one short loop: the same messages and slices as message by message, or None and nothing done.
+    """
+    unit_count = len(units) // UNIT_SIZE
+    count = min(unit_count, count_max, config.transfer_count_max_in_memory)
+    if count < 1:
+        return None
+    numbers = _places(count).unpack_from(units)
+    first, log_end, memory_size = numbers[0], log.end, memory_of(config)
+    segment = log.segments.find(first)
+    if segment is None or first < log_end - memory_size:
+        return None
+    starts, sizes = numbers[::2], numbers[1::2]
+    view, base = segment.view, segment.start
+    # Far quicker than unit by unit: where each record starts if the one before it ends there, as it mostly does.
+    joined = tuple(accumulate(sizes, initial=first))
+    end = joined[-1]
+    size_bytes = end - first
+    if joined[:-1] == starts:
+        records = [view[first - base : end - base]]
+    else:
+        ends_of = list(map(add, starts, sizes))
+        if any(map(gt, ends_of, starts[1:])):
+            return None
+        breaks = [at for at in range(1, count) if starts[at] != ends_of[at - 1]]
+        runs = zip([0, *breaks], [*breaks, count], strict=True)
+        records = [view[starts[at] - base : ends_of[to - 1] - base] for at, to in runs]
+        end = ends_of[-1]
+    if min(sizes) <= 0 or end > min(segment.stop, log_end) or size_bytes > config.transfer_bytes_max_in_memory:
+        return None
+    # The last unit that was looked at: the one that was one too many, if there is one.
+    physical_last = starts[-1] if count == unit_count else UNIT.unpack_from(units, count * UNIT_SIZE)[0]
+    offset_next = offset + count
+    return GetResult(
+        GetStatus.FOUND, offset_next, *ends, records, list(range(offset, offset_next)), size_bytes,
+        log_end - physical_last > memory_size,
+    )  # fmt: skip
 
 
 class _Scan:
@@ -109,17 +158,10 @@ class _Scan:
         self.size_bytes = 0
 
     def run(self, config: StoreConfig, offset: int, units: memoryview, count_max: int, matches: Matches) -> int:
-        """Collect messages from `units`, the first of which is at `offset`; the offset after the last one passed."""
-        if matches == ALL:
-            taken = self._take_unfiltered(config, offset, units, count_max, self.log_end - memory_of(config))
-            if taken:
-                return offset + taken
-        return self._take_matching(config, offset, units, count_max, matches)
+        """Collect messages from `units`, the first of which is at `offset`; the offset after the last one passed.
 
-    def _take_matching(
-        self, config: StoreConfig, offset: int, units: memoryview, count_max: int, matches: Matches
-    ) -> int:
-        """Unit by unit, up to the limits or the end of what one read may cost."""
+        Unit by unit, up to the limits or the end of what one read may cost.
+        """
         memory_start = self.log_end - memory_of(config)
         matches_tags, by_properties = matches
         offsets = self.offsets
@@ -147,43 +189,6 @@ class _Scan:
         if offsets:
             self.status = GetStatus.FOUND
         return offset
-
-    def _take_unfiltered(
-        self, config: StoreConfig, offset: int, units: memoryview, count_max: int, memory_start: int
-    ) -> int:
-        """Take all that a reader without a filter asked for, if it lies in memory, in one segment, and under the limit.
-
-        The common read in one short loop: the same messages and slices as message by message, or 0 and nothing done.
-        """
-        unit_count = len(units) // UNIT_SIZE
-        count = min(unit_count, count_max, config.transfer_count_max_in_memory)
-        first: int = UNIT.unpack_from(units)[0]
-        segment = self._log.segments.find(first)
-        if count < 1 or segment is None or first < memory_start:
-            return 0
-        numbers = _places(count).unpack_from(units)
-        starts, sizes = numbers[::2], numbers[1::2]
-        # Far quicker than unit by unit: where each record starts if the one before it ends there, as it mostly does.
-        joined = tuple(accumulate(sizes, initial=first))
-        runs, end = [(first, joined[-1])], joined[-1]
-        if joined[:-1] != starts:
-            ends = list(map(add, starts, sizes))
-            if any(map(gt, ends, starts[1:])):
-                return 0
-            breaks = [at for at in range(1, count) if starts[at] != ends[at - 1]]
-            runs = [(starts[at], ends[to - 1]) for at, to in zip([0, *breaks], [*breaks, count], strict=True)]
-            end = ends[-1]
-        size_bytes = joined[-1] - first
-        if min(sizes) <= 0 or end > min(segment.stop, self.log_end) or size_bytes > config.transfer_bytes_max_in_memory:
-            return 0
-        view, base = segment.view, segment.start
-        self.records = [view[start - base : end - base] for start, end in runs]
-        self.offsets = list(range(offset, offset + count))
-        self.size_bytes = size_bytes
-        # The last unit that was looked at: the one that was one too many, if there is one.
-        self.physical_last = starts[-1] if count == unit_count else UNIT.unpack_from(units, count * UNIT_SIZE)[0]
-        self.status = GetStatus.FOUND
-        return count
 
     def _wants(self, wanted: ByProperties, physical_offset: int, size: int) -> bool:
         properties = properties_in(self._record(physical_offset, size))
