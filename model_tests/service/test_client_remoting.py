@@ -11,6 +11,7 @@ import pytest
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import remoting
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
 from longpoll_client.link import exchange
@@ -276,6 +277,52 @@ def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
             assert bytes(client.call(10, body=b"%d" % number, timeout_s=PATIENCE_S).body) == b"%d" % number
         client.close()
         assert all(isinstance(answer, ConnectionLostError) for answer in silent.wait())
+
+
+@pytest.mark.parametrize(
+    ("count", "code", "is_awaited"), [(6, 310, False), (6, 310, True), (6, 11, False), (5, 310, False)]
+)
+def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is_awaited: bool) -> None:
+    """After answers to them, and what is asked meanwhile goes out; not with few, of others, nor by one that waits."""
+    held: list[tuple[Peer, Command]] = []
+    rests: list[float] = []
+    first, last = Answers(1), Answers(count)
+
+    class Resting(RealRuntime):
+        """Asks once more while it rests."""
+
+        def sleep(self, seconds: float) -> None:
+            rests.append(seconds)
+            if len(rests) == 1:
+                client.call_async(code, callback=last.take)
+
+    def answer(peer: Peer, command: Command) -> None:
+        peer.answer(command, fields=SENT if code == 310 else {"nextBeginOffset": "1"})
+
+    with ScriptedServer(lambda peer, command: held.append((peer, command))) as server:
+        client = RemotingClient(Resting(), server.host, server.port)
+        client.call_async(code, callback=first.take)
+        for _number in range(count - 1 - is_awaited):
+            client.call_async(code, callback=last.take)
+        awaiting = threading.Thread(target=lambda: last.take(client.call(code)))
+        if is_awaited:
+            wait_until(lambda: len(held) == count - 1)
+            awaiting.start()
+        wait_until(lambda: len(held) == count)
+        answer(*held[0])
+        first.wait()
+        has_rested = count == 6 and code == 310 and not is_awaited
+        wait_until(lambda: len(held) == count + has_rested)
+        if not has_rested:
+            client.call_async(code, callback=last.take)
+            wait_until(lambda: len(held) == count + 1)
+        assert rests == [remoting.GATHER_S] * has_rested
+        for peer, command in held[1:]:
+            answer(peer, command)
+        last.wait()
+        if is_awaited:
+            awaiting.join(PATIENCE_S)
+        client.close()
 
 
 def test_a_callback_that_closes_has_its_last_words_sent() -> None:

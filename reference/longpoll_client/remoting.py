@@ -27,7 +27,7 @@ from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exc
 from longpoll_client.link.leading import Leading, Left, Received
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.fast.sent_answer import SentConnection, header_of, plain, with_fields
+from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain, with_fields
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
@@ -42,6 +42,8 @@ ALONE_COUNT_MAX: Final = 4
 """While more calls than this wait for answers, a caller leaves its bytes to the reader thread."""
 # Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
 GRACE_S: Final = 5.0
+GATHER_S: Final = 0.000_03
+"""How long the reader thread rests after answers to sends while many calls wait; the system adds some 50 µs to it."""
 LOCK_WAIT_S: Final = 0.5
 """Another thread has the lock for microseconds."""
 ALONE_CALLS_MIN: Final = 8
@@ -107,6 +109,8 @@ class RemotingClient:
         self._buffer = bytearray(RECEIVE_SIZE)
         self._whole = memoryview(self._buffer)
         self._alone_count = 0
+        self._is_waited_for = False
+        """Whether who made the last call waits for its answer."""
         try:
             self._socket = runtime.connect(host, port, connect_timeout_s)
         except OSError as error:
@@ -243,6 +247,7 @@ class RemotingClient:
             if not self._is_awake:
                 self._poller.wake()
         self._alone_count = self._alone_count + 1 if is_alone else 0
+        self._is_waited_for = leader is not None
         if leader is not None and self._alone_count > ALONE_CALLS_MIN and self._leads(leader):
             return opaque
         if self._leading.is_lent:
@@ -368,10 +373,21 @@ class RemotingClient:
                 if readable and not is_lent and failure is None:
                     commands, failure = self._receive()
                     failure = self._handle(commands) or failure
+                    self._let_gather(commands)
             self._expire()
             with self._lock:
                 failure = failure or self._exchange.failure or self._no_use()
         self._finish(failure)
+
+    def _let_gather(self, commands: Sequence[Command]) -> None:
+        """After answers to some of many sends rest a moment: who is told of them makes the next ones meanwhile.
+
+        These go out together then. Else this thread sleeps by the first of them, is woken for it, and takes the
+        interpreter from who makes the others. Callers that wait for their answers wait no longer.
+        """
+        is_told = not self._is_waited_for and bool(commands) and isinstance(commands[-1], SentAnswer)
+        if is_told and len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
+            self._runtime.sleep(GATHER_S)
 
     def _no_use(self) -> ClientError | None:
         """Why the connection is to end, if nobody needs it any more. With the lock."""
