@@ -21,7 +21,7 @@ from longpoll_broker.store.index.index import keys_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record, decode
-from longpoll_runtime.files import RealMappedFile
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 FOR_EVER = 2**60
 Stored = list[tuple[str, list[str], int, int]]
@@ -359,6 +359,32 @@ def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeyp
     assert [number for number, _found in seen] == list(range(1, 41))
     for number, found in seen:
         assert found == newest_first[len(newest_first) - (number + 1) // 2 :], number
+    store.close()
+
+
+@pytest.mark.parametrize(("owner", "call"), [(RealMappedFile, "reserve"), (RealFiles, "sync_directory")])
+def test_a_following_file_that_cannot_begin_leaves_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner: type, call: str
+) -> None:
+    """Nothing is written to it before it has disk blocks, and once there is room there is one such file."""
+    store = open_store(tmp_path)
+    keyed = message(properties={"KEYS": "k"})
+    put, _arrivals = put_and_dispatch(store, [keyed] * (SMALL.index_entry_count - 1))
+    index_all(store)
+    last, _arrivals = put_and_dispatch(store, [keyed])
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, full)
+        for _try in range(2):
+            with pytest.raises(OSError, match="no space"):
+                index_all(store)
+            assert len(index_files(tmp_path)) == 1
+    index_all(store)
+    assert len(index_files(tmp_path)) == 2
+    assert offsets(store, "T", "k") == [each.physical_offset for each in (*put, *last)]
     store.close()
 
 

@@ -13,6 +13,7 @@ Leaves out the layout (`index_file`), reading records and locks (`message_store`
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import logging
@@ -221,10 +222,20 @@ class Index:
         else:
             last.flush()
             self.flushed_ms = last.header.end_ms
-        made = IndexFile(files, f"{self._directory}/{self._next_name(last)}", *self._counts)
-        if last is not None:
-            made.begin_after(last)
-        files.sync_directory(self._directory)
+        path = f"{self._directory}/{self._next_name(last)}"
+        made = None
+        try:
+            made = IndexFile(files, path, *self._counts)
+            if last is not None:
+                made.begin_after(last)
+            files.sync_directory(self._directory)
+        except OSError:
+            # The next try gives it another name: this one would stay, empty, between full ones.
+            if made is not None:
+                made.close()
+            with contextlib.suppress(OSError):
+                files.remove(path)
+            raise
         self._files = (*self._files, made)
         return made
 

@@ -117,7 +117,8 @@ class IndexFile:
         return 0 <= header.entry_next <= self._entry_count and 0 <= header.slot_count <= self._slot_count
 
     def begin_after(self, before: IndexFile) -> None:
-        """Begin a new file where a full one ends."""
+        """Begin a new file where a full one ends; raises OSError when the disk is full."""
+        self._reserve(0, HEADER_SIZE)
         last = before.header
         self._write_header(IndexHeader(last.end_ms, last.end_ms, last.end_offset, last.end_offset))
 
