@@ -13,6 +13,8 @@ import ctypes
 from functools import cache
 from typing import Final
 
+import pyarrow as pa
+
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
@@ -30,3 +32,15 @@ def keep_freed_memory() -> bool:
         return False  # another C library
     # Both: to set the one ends glibc's own adjustment of the other.
     return bool(mallopt(_MMAP_THRESHOLD, _COLUMN_BYTES_MAX) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+
+
+def give_back_memory() -> None:
+    """Give back to the system what is kept for columns to come; to take it again costs a fraction of judging a stretch.
+
+    For when columns of another kind come next, which would lie beside what is kept.
+    """
+    pa.default_memory_pool().release_unused()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return  # another C library

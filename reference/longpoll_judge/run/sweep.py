@@ -21,6 +21,7 @@ from longpoll_judge.columns.batch import Integers, QueueName, make_batch
 from longpoll_judge.columns.exchange import joined, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.lookup import are_of
+from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.placing import place_answers
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded, fill
@@ -130,11 +131,17 @@ def sweep(
             del home, table
             tally.add(settled.rows)
             tell(settled.keys)
+            # What is kept for columns to come would lie beside those of other stretches, which are others.
+            if len(settled.far):
+                give_back_memory()
             for again in judge_far(Neighbourhood(stretches, stretch, logs, kept, context), settled.far):
                 tally.add(again.rows)
                 tell(again.keys)
                 # An empty piece of a table would keep all of it.
                 rest += [left for left in (again.open, again.far) if len(left)]
+                del again
+            if len(settled.far):
+                give_back_memory()
             table = stretches.together([settled.open, *([coming.result()] if coming else [])])
             del logs[0]
     return Swept(tally.rows(), stretches.together([*rest, table]), frozenset(faulty))
