@@ -92,6 +92,16 @@ def test_what_differs_is_counted_and_said(
     assert caplog.messages == expected * 2
 
 
+def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
+    """And how many there are more."""
+    others, _statistics = others_of(wanted(T="*"))
+    with caplog.at_level(logging.WARNING, LOGGER):
+        others.look(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})))
+    (line,) = caplog.messages
+    assert line.count("nothing here, a there") == 10
+    assert line.endswith("U09: nothing here, a there; and 2 topics more")
+
+
 def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """Nor of an answer that is no success, as that of a broker that knows no member yet, or lets no client ask."""
     others, statistics = others_of(wanted(T="*"))

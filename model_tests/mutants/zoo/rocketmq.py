@@ -282,8 +282,8 @@ ROCKETMQ: Final = (
         "it is never pulled again, and the group's lag grows until a restart.",
         Change(
             f"{CLIENT}/consume/process_queue.py",
-            "                del self._open[message.queue_offset]\n                self.size -= len(message.body)\n",
-            "                del self._open[message.queue_offset]\n",
+            "                del waiting[offset]\n                self.size -= len(message.body)\n",
+            "                del waiting[offset]\n",
         ),
     ),
     _bug(

@@ -56,8 +56,12 @@ LOCK_RENEWAL_S: Final = 20.0
 """`REBALANCE_LOCK_INTERVAL`."""
 
 
+SAID_MAX: Final = 10
+"""Topics of which a line of the log says what others want."""
+
+
 class Others:
-    """What other members of a group want, as its broker has it: that of whoever told the broker last.
+    """What other members of a group want, as its broker has it: what the broker was told last.
 
     Members that want different things lose messages and nobody is told, as with Java's client: the broker keeps what
     one of them wants, and all share the queues of a topic, those too that never pull it. Each member looks before it
@@ -91,7 +95,8 @@ class Others:
         differing = {topic: texts for topic, texts in found.items() if len(set(texts)) > 1}
         for topic in differing.keys() & self._own.keys():
             self._statistics.add(topic, differing_count=1)
-        said = "; ".join(f"{topic}: {own} here, {other} there" for topic, (own, other) in sorted(differing.items()))
+        each = [f"{topic}: {own} here, {other} there" for topic, (own, other) in sorted(differing.items())]
+        said = "; ".join(each[:SAID_MAX] + ([f"and {len(each) - SAID_MAX} topics more"] if each[SAID_MAX:] else []))
         if said and said != self._said:
             log.warning("members of group %s want different messages, and lose some: %s", self._config.group, said)
         self._said = said
