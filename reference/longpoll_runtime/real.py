@@ -30,9 +30,10 @@ from longpoll_runtime.interface import (
 from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up, own_address
 from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, spawn
 
-_process_id = cache(os.getpid)
+_asked_once = cache(os.getpid)
+os.register_at_fork(after_in_child=_asked_once.cache_clear)
+_process_id: Callable[[], int] = _asked_once
 """A client asks several times for each send, and the system takes a quarter of a microsecond for an answer."""
-os.register_at_fork(after_in_child=_process_id.cache_clear)
 
 
 class RealRuntime:
