@@ -348,7 +348,8 @@ def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeyp
 
     def looked_at(view: memoryview, position: int, number: int) -> None:
         pack(view, position, number)
-        (file,) = store._indexer._index._files if store._indexer is not None else ()
+        assert store._indexer is not None
+        (file,) = store._indexer._index._files
         hashed = index_file.key_hashes(["T#a"])[0]
         found = [each for each in file.find(hashed, 0, FOR_EVER) if each is not None]
         seen.append((number, found))
