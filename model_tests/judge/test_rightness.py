@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import pytest
+from attrs import evolve
 from model_tests.judge.one_queue import Row, asked, case_of, context, event, facts, holes, ns, told
 
 from longpoll_judge.contract.clause import STOPPED_MS, STOPPING_MS
@@ -269,6 +271,14 @@ def test_a_message_that_was_never_appended_is_found() -> None:
     assert clauses(of(0, 3, 4, 5), log=outside, inside=frozenset()) == []
 
 
+def test_a_message_that_may_be_of_this_life_of_the_queue_is_not_missed() -> None:
+    """Its append came about when the queue was deleted and made anew: it shows nothing for certain, nor its lack."""
+    case = case_of([*LOG[:2], *LOG[3:], *of(0, 3, 4, 5)], context())
+    for perhaps, count in (([5], 0), ([4, 6], 1)):
+        here = evolve(case, log=evolve(case.log, perhaps=np.array(perhaps)))
+        assert sum(len(suspects.members) for suspects in judge_rightness(here)) == count
+
+
 def test_a_message_with_another_tag_is_found() -> None:
     """As it was appended; of one that the record lacks nobody knows the tag, and no hole explains it."""
     why = f"{name(0)} carries message 4 (tag 'b'), whose tag does not match"
@@ -504,7 +514,8 @@ def test_any_answer_before_its_request_is_found() -> None:
     damaged = [rows[0], rows[1] | {"code": -1}]
     alone = [rows[0], rows[1] | {"request": "other"}]
     nameless = [rows[0] | {"request": ""}, rows[1] | {"request": ""}]
-    for others in (in_time, read, damaged, alone, nameless):
+    early = [*in_time, asked((5, 6)), told((1, 4), request="r")]
+    for others in (in_time, read, damaged, alone, nameless, early):
         assert lines(judge_order(case_of(others, context())), others) == []
     (suspects,) = judge_order(case_of(rows, context()))
     assert (suspects.property, suspects.verdict, suspects.rows.tolist()) == (ANSWER_IS_RIGHT, "violated", [0])
