@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
-# Many tests wait for something: twice as many workers as there are cores keep those busy.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
+# Many tests wait for something: three times as many workers as there are cores keep those busy.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
