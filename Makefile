@@ -9,6 +9,8 @@ STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
 # Many tests wait for something: three times as many workers as there are cores keep those busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
+# What takes long mostly computes, and some of it takes much memory.
+LONG_WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
@@ -39,8 +41,8 @@ test: setup $(COMPILED)  ## the test suite, under 5 minutes; that text, docs, pa
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
 
 test-long: setup  ## everything that takes over 30 s, under 90 minutes
-	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m long --timeout 3600 --durations 10
-	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 3600 --durations 10 model_tests/machines
+	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(LONG_WORKERS) --dist loadgroup -m long --timeout 3600 --durations 10
+	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(LONG_WORKERS) --dist loadgroup --timeout 3600 --durations 10 model_tests/machines
 
 test-peers: setup  ## real RocketMQ clients and brokers
 	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
