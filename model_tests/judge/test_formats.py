@@ -16,7 +16,7 @@ from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
-from longpoll_judge.read.schema import event_dict, fill
+from longpoll_judge.read.schema import PLAIN_SCHEMA, event_dict, fill
 from longpoll_judge.read.source import Slice, find, read_slice
 from longpoll_judge.run.job import judge, judge_on
 from longpoll_judge.run.local import LocalEngine
@@ -145,6 +145,35 @@ def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, l
     sparse, _damages = read_row_groups(str(tmp_path / "part-0.parquet"), 0, 2, sparse=True)
     assert ("lost_count" in sparse.column_names) == kept
     assert fill(sparse).to_pylist() == whole.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "count"),
+    [
+        ("cause", pa.array([""] * 2, pa.string_view()), 2),
+        ("tag", pa.array(["a", None], pa.string_view()), 2),
+        ("request", pa.array(["a", ""], pa.large_string()), 2),
+        ("actors", pa.array([b"", b"\xff"], pa.binary()), 0),
+        ("tag", pa.array([[1], [2]], pa.list_(pa.int64())), 0),
+        ("may_hold", pa.array(["", "no"]), 0),
+        ("offsets", pa.array([{"a": 1}] * 2), 0),
+        ("offsets", pa.array([[[1]], [[2]]]), 0),
+    ],
+)
+def test_what_type_a_column_has_shows_however_little_is_read(
+    tmp_path: Path, name: str, column: pa.Array, count: int
+) -> None:
+    """Texts of each kind are read; where some column cannot be, there is no event for who reads a third either."""
+    table = fill(pa.table({"event": ["a"] * 2, "after_ns": [1] * 2, "before_ns": [1] * 2, "source": ["s"] * 2} | {
+        "sequence": [0, 1]
+    }))  # fmt: skip
+    plain = table.cast(pa.schema([(one, PLAIN_SCHEMA.field(one).type) for one in table.column_names]))
+    parquet.write_table(plain.set_column(plain.schema.get_field_index(name), name, column), tmp_path / "part-0.parquet")
+    part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
+    overview = overview_of(part)
+
+    assert overview.survey.event_count == count
+    assert len(read_again(part, overview.extent)) == count
 
 
 def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> None:

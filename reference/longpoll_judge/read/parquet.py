@@ -67,8 +67,8 @@ def read_row_groups(
     """The events of row groups [first, end), and what could not be read.
 
     Where some columns are named the others are not read, if the file's statistics show that all their numbers are
-    sound; so the same rows are damaged however little is read. `sparse`: nor are those that are at their default in
-    every row, by the statistics.
+    sound, and their types that they can be read; so the same rows are damaged however little is read. `sparse`: nor are
+    those that are at their default in every row, by the statistics.
     """
     try:
         metadata = parquet.read_metadata(to_arrow(path))
@@ -81,11 +81,11 @@ def read_row_groups(
             return _nothing(path, sum(rows[first:]), f"the column {twice[0]} is there more than once")
         names = [name for name in EVENT_SCHEMA.names if name in schema.names]
         groups = [metadata.row_group(number) for number in range(first, end)]
-        is_sound = all(map(_is_sound, groups))
-        is_partial = columns is not None and set(columns) <= set(names) and is_sound
+        is_sound, is_plain = all(map(_is_sound, groups)), all(_is_plain(schema.field(name)) for name in names)
+        is_partial = columns is not None and set(columns) <= set(names) and is_sound and is_plain
         if is_partial:
             names = list(columns or names)
-        if sparse:
+        if sparse and is_plain:
             unused = [_at_default(group) for group in groups]
             names = [name for name in names if not all(name in columns_there for columns_there in unused)]
         texts = [name for name in NAMES if name in schema.names and schema.field(name).type == pa.string()]
@@ -115,15 +115,25 @@ def _is_sound(group: Any) -> bool:
     return True
 
 
+def _is_plain(column: pa.Field) -> bool:
+    """Whether a column is of a type that can be read whatever its values are, if its numbers are in range."""
+    kind, types = column.type, pa.types
+    if column.name in NAMES:
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    if column.name == "offsets":
+        return (types.is_list(kind) or types.is_large_list(kind)) and bool(types.is_integer(kind.value_type))
+    return bool(types.is_integer(kind) if column.name in INTEGER_FIELDS else types.is_boolean(kind))
+
+
 def _at_default(group: Any) -> set[str]:
-    """The columns of a row group that statistics show to be at their default in every row."""
-    found = set()
+    """The columns of a row group, all plain, that statistics show to be at their default in every row."""
+    found: set[str] = set()
     for place in range(group.num_columns):
         column = group.column(place)
         default, seen = DEFAULTS.get(column.path_in_schema), column.statistics
         if isinstance(default, int | str) and seen is not None and seen.has_min_max and seen.min == seen.max == default:
-            # Of another type it may be equal, as False and 0 are, and no number.
-            found |= {column.path_in_schema} if type(seen.min) is type(default) else set()
+            found.add(column.path_in_schema)
     return found
 
 

@@ -79,6 +79,8 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
         values = _without_null_codes(values)
     elif values.null_count and column.name in DEFAULTS:
         values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
+    if values.type == pa.string_view() and column.name in NAMES:
+        values = values.cast(pa.string())  # from which alone Arrow makes dictionaries
     return values if values.type == column.type else values.cast(column.type)
 
 
