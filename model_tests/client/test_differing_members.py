@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import AsyncPushConsumer, ConsumerConfig, ConsumeStatus, PushConsumer, StartAt
-from longpoll_client.consume.membership import Others, make_subscription
+from longpoll_client.aio.group import GroupCalls
+from longpoll_client.aio.member import AsyncMember
+from longpoll_client.consume.membership import Membership, Others, make_subscription
 from longpoll_client.consume.statistics import Statistics
+from longpoll_client.errors import AnswerTimeoutError
+from longpoll_client.link.routes import Route
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,
     ConsumeType,
+    HeartbeatData,
     MessageModel,
     SubscriptionData,
 )
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
+ADDRESS = "127.0.0.1:10911"
+CONFIG = ConsumerConfig("G")
+ROUTE = Route("T", (), (), {"b": ADDRESS}, 0)
 LOGGER = "longpoll_client.consume.membership"
 
 
@@ -47,13 +58,10 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
     return Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(body.encode()))
 
 
-def others_of(own: dict[str, SubscriptionData]) -> tuple[Others, Statistics]:
-    """What a member has that wants these, and has told so."""
+def others_of() -> tuple[Others, Statistics]:
+    """What a member has."""
     statistics = Statistics(RUNTIME)
-    others = Others(ConsumerConfig("G"), statistics)
-    assert not others.is_due(own)
-    assert others.is_due(own)
-    return others, statistics
+    return Others(ConsumerConfig("G"), statistics), statistics
 
 
 @pytest.mark.parametrize(
@@ -77,26 +85,26 @@ def test_what_differs_is_counted_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Counted each time, for the topics that are wanted here; said once, until it is something else."""
-    others, statistics = others_of(own)
+    others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(there))
-        others.look(told(there))
+        others.look(told(there), own)
+        others.look(told(there), own)
     expected = [f"members of group G want different messages, and lose some: {said}"] if said else []
     assert caplog.messages == expected
     assert {topic: counts.differing_count for topic, counts in statistics.snapshot().items()} == dict.fromkeys(
         counted, 2
     )
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(own))
-        others.look(told(there))
+        others.look(told(own), own)
+        others.look(told(there), own)
     assert caplog.messages == expected * 2
 
 
 def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
     """And how many there are more."""
-    others, _statistics = others_of(wanted(T="*"))
+    others, _statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})))
+        others.look(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
     (line,) = caplog.messages
     assert line.count("nothing here, a there") == 10
     assert line.endswith("U09: nothing here, a there; and 2 topics more")
@@ -104,20 +112,139 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
 
 def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """Nor of an answer that is no success, as that of a broker that knows no member yet, or lets no client ask."""
-    others, statistics = others_of(wanted(T="*"))
+    others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body))
-        others.look(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")))
+        others.look(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
+        others.look(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")), wanted(T="*"))
     assert (caplog.messages, statistics.snapshot()) == ([], {})
 
 
-def test_what_was_wanted_before_is_not_held_against_the_others() -> None:
-    """After a change brokers are told first: they have this member's own old wish."""
-    own = wanted(T="a")
-    others, _statistics = others_of(own)
-    own = {**own, **wanted(T="b")}
-    assert not others.is_due(own)
-    assert others.is_due(own)
+class Broker:
+    """A broker of one member, in the place of what reaches it on threads and on a loop."""
+
+    address = ADDRESS
+    runtime = RUNTIME
+    client_id = "c"
+
+    def __init__(self) -> None:
+        self.has: dict[str, SubscriptionData] = {}
+        self.is_deaf = False
+        self.heard: list[int] = []
+
+    def client(self, _address: str) -> Any:
+        """What calls it on threads."""
+        return self
+
+    async def connection(self, _address: str) -> Any:
+        """What calls it on a loop."""
+        return OnLoop(self)
+
+    def call(self, code: int, _header: object = None, body: Buffer = b"") -> Command:
+        """It keeps what it is told last, and says what that was."""
+        self.heard.append(code)
+        if code == RequestCode.HEART_BEAT:
+            if self.is_deaf:
+                raise AnswerTimeoutError("no answer in time")
+            (member,) = HeartbeatData.decode(body).consumer_data_set
+            self.has = {each.topic: each for each in member.subscription_data_set}
+        return told(self.has)
+
+
+class OnLoop:
+    """The same broker, on a loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def call(self, code: int, header: object = None, body: Buffer = b"") -> Command:
+        """What it answers."""
+        return self._broker.call(code, header, body)
+
+
+def alone(*, is_loop: bool) -> tuple[Broker, Membership | AsyncMember]:
+    """A group's only member, and its broker."""
+    broker = Broker()
+    if not is_loop:
+        return broker, Membership(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY, Statistics(RUNTIME))  # type: ignore[arg-type]
+    member = AsyncMember(RUNTIME, ADDRESS, CONFIG, lambda _batch: None)
+    member.calls = GroupCalls(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY)  # type: ignore[arg-type]
+    return broker, member
+
+
+async def tell(member: Membership | AsyncMember, *, looks: bool) -> None:
+    """Have the broker told what the member wants, as from time to time, or for the first time."""
+    with suppress(AnswerTimeoutError):
+        if isinstance(member, Membership):
+            if looks:
+                member.look_at_others()
+            member.heartbeat([ROUTE])
+            return
+        if looks:
+            await member._look_at_others()
+        await member._tell([ROUTE])
+
+
+def want(member: Membership | AsyncMember, topic: str) -> None:
+    """Have it want one topic more."""
+    wanted_there = member if isinstance(member, Membership) else member.wanted
+    wanted_there.want(make_subscription(topic, "*", "TAG", 1))
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_what_a_broker_has_of_before_is_not_held_against_the_others(
+    caplog: pytest.LogCaptureFixture, *, is_loop: bool
+) -> None:
+    """A broker that did not hear of a change has this member's own old wish, and is not asked before it has heard."""
+    broker, member = alone(is_loop=is_loop)
+
+    async def go() -> None:
+        want(member, "T")
+        await tell(member, looks=False)
+        want(member, "U")
+        broker.is_deaf = True
+        await tell(member, looks=False)
+        await tell(member, looks=True)
+        await tell(member, looks=True)
+        assert broker.heard == [RequestCode.HEART_BEAT] * 4
+        broker.is_deaf = False
+        await tell(member, looks=True)
+        await tell(member, looks=True)
+
+    with caplog.at_level(logging.WARNING, LOGGER):
+        asyncio.run(go())
+    assert broker.heard[4:] == [
+        RequestCode.HEART_BEAT,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.HEART_BEAT,
+    ]
+    assert [line for line in caplog.messages if "different" in line] == []
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_loop: bool
+) -> None:
+    """What the broker says then is this member's own new wish."""
+    broker, member = alone(is_loop=is_loop)
+    honest = Broker.call
+
+    def call(self: Broker, code: int, header: object = None, body: Buffer = b"") -> Command:
+        if code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
+            want(member, "U")
+            self.has = {**self.has, **wanted(U="*")}
+        return honest(self, code, header, body)
+
+    monkeypatch.setattr(Broker, "call", call)
+
+    async def go() -> None:
+        want(member, "T")
+        await tell(member, looks=False)
+        await tell(member, looks=True)
+
+    with caplog.at_level(logging.WARNING, LOGGER):
+        asyncio.run(go())
+    assert RequestCode.GET_CONSUMER_CONNECTION_LIST in broker.heard
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
@@ -172,9 +299,9 @@ def test_members_that_want_the_same_are_told_nothing(
     looks: list[int] = []
     honest = Others.look
 
-    def look(self: Others, answer: Command) -> None:
+    def look(self: Others, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
         looks.append(answer.code)
-        honest(self, answer)
+        honest(self, answer, own)
 
     monkeypatch.setattr(Others, "look", look)
     with ExitStack() as stack:

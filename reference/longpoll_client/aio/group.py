@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import compress
 from typing import Any
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.consume.membership import back_header, heartbeat_body, others_request
+from longpoll_client.consume.membership import Told, back_header, heartbeat_body, others_request
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.link.calls import Callback
 from longpoll_client.link.routes import Route
@@ -148,13 +149,13 @@ class _Asking:
 
 
 class GroupCalls:
-    """What one member asks. Invariant: `_told` are the brokers that have heard of it the last time."""
+    """What one member asks of brokers and tells them."""
 
     def __init__(self, instance: AsyncInstance, config: ConsumerConfig, consume_type: ConsumeType) -> None:
         self._instance = instance
         self._config = config
         self._consume_type = consume_type
-        self._told: list[str] = []
+        self._told = Told()
 
     async def ask(self, address: str, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
         """Call, and take no answer but success; raises RefusedError or another ClientError."""
@@ -178,12 +179,15 @@ class GroupCalls:
         Without a route those are told that were the last time: nothing is wanted there any more.
         """
         body = heartbeat_body(self._instance.client_id, self._config, self._consume_type, subscriptions)
-        addresses = sorted({address for route in routes for address in route.addresses.values()}) or self._told
-        self._told = addresses
-        told = await asyncio.gather(
+        told = self._told
+        addresses = sorted({address for route in routes for address in route.addresses.values()}) or told.addresses
+        told.addresses = addresses
+        answers = await asyncio.gather(
             *(self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses), return_exceptions=True
         )
-        failures = [error for error in told if isinstance(error, BaseException)]
+        failures = [error for error in answers if isinstance(error, BaseException)]
+        heard = [not isinstance(answer, BaseException) for answer in answers]
+        told.has.update(dict.fromkeys(compress(addresses, heard), subscriptions))
         for error in failures:
             if not isinstance(error, ClientError) or isinstance(error, RefusedError):
                 raise error
@@ -192,9 +196,9 @@ class GroupCalls:
         for error in failures:
             log.warning("heartbeat of group %s: %s; other brokers were told", self._config.group, error)
 
-    async def others(self) -> Command | None:
-        """What other members want, by the first broker that answers; None where none does."""
-        for address in self._told:
+    async def others(self, own: Mapping[str, SubscriptionData]) -> Command | None:
+        """What others want, by the first broker that answers and has what is wanted here; None where none does."""
+        for address in self._told.who_has(own):
             try:
                 return await (await self._instance.connection(address)).call(*others_request(self._config))
             except ClientError as error:

@@ -242,11 +242,17 @@ class AsyncMember:
 
     async def _heartbeat_again(self) -> None:
         """The same as the last time, but for what others want."""
-        if self.wanted.assigned is None and self._others.is_due(self.wanted.subscriptions):
-            answer = await self.calls.others()
-            if answer is not None:
-                self._others.look(answer)
+        await self._look_at_others()
         await self._heartbeat_all()
+
+    async def _look_at_others(self) -> None:
+        """See what other members want; before brokers are told again what we want."""
+        own = self.wanted.subscriptions
+        if self.wanted.assigned is None:
+            answer = await self.calls.others(own)
+            # Changed meanwhile, it may have been told already, and be what the answer has.
+            if answer is not None and self.wanted.subscriptions is own:
+                self._others.look(answer, own)
 
     async def _heartbeat_all(self) -> None:
         try:

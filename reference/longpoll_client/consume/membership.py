@@ -71,18 +71,13 @@ class Others:
     def __init__(self, config: ConsumerConfig, statistics: Statistics) -> None:
         self._config = config
         self._statistics = statistics
-        self._own: Mapping[str, SubscriptionData] = {}
         self._said = ""
 
-    def is_due(self, own: Mapping[str, SubscriptionData]) -> bool:
-        """Whether brokers have been told since what is wanted here changed: before, they have what was wanted."""
-        is_same, self._own = own is self._own, own
-        return is_same
-
-    def look(self, answer: Command) -> None:
+    def look(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
         """Count the topics of which another one wants something else, and log what it is when that changes.
 
-        Of an answer that is no success, or that cannot be read, nothing is known.
+        `own` is what is wanted here and what that broker was told last. Of an answer that is no success, or that cannot
+        be read, nothing is known.
         """
         if answer.code != ResponseCode.SUCCESS:
             return
@@ -91,9 +86,9 @@ class Others:
         except HeaderError as error:
             log.debug("the members of group %s cannot be read: %s", self._config.group, error)
             return
-        found = {topic: (_asked(self._own.get(topic)), _asked(others.get(topic))) for topic in {**self._own, **others}}
+        found = {topic: (_asked(own.get(topic)), _asked(others.get(topic))) for topic in {**own, **others}}
         differing = {topic: texts for topic, texts in found.items() if len(set(texts)) > 1}
-        for topic in differing.keys() & self._own.keys():
+        for topic in differing.keys() & own.keys():
             self._statistics.add(topic, differing_count=1)
         each = [f"{topic}: {own} here, {other} there" for topic, (own, other) in sorted(differing.items())]
         said = "; ".join(each[:SAID_MAX] + ([f"and {len(each) - SAID_MAX} topics more"] if each[SAID_MAX:] else []))
@@ -110,6 +105,19 @@ def _asked(subscription: SubscriptionData | None) -> str:
     if tags:
         return " || ".join(sorted(tags))
     return "everything" if tags is None else f"{subscription.expression_type} {subscription.sub_string[:140]}"
+
+
+class Told:
+    """Who was told of one member. Invariant: `has` is what each broker was told last, as far as it has said so."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        """Whom the last heartbeat went to."""
+        self.has: dict[str, Mapping[str, SubscriptionData]] = {}
+
+    def who_has(self, own: Mapping[str, SubscriptionData]) -> list[str]:
+        """Brokers that do not take this member for another one: of the others they have what was wanted before."""
+        return [address for address in self.addresses if self.has.get(address) is own]
 
 
 def others_request(config: ConsumerConfig) -> tuple[RequestCode, Header]:
@@ -184,7 +192,7 @@ class Membership(Wanted):
         self._instance = instance
         self._consume_type = consume_type
         self._others = Others(config, statistics)
-        self._told: list[str] = []
+        self._told = Told()
 
     def check_filter(self, subscription: SubscriptionData, route: Route) -> None:
         """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
@@ -204,9 +212,10 @@ class Membership(Wanted):
         """
         if self.assigned is not None:
             return
-        body = heartbeat_body(self._instance.client_id, self.config, self._consume_type, self.subscriptions)
-        addresses = sorted({address for route in routes for address in route.addresses.values()}) or self._told
-        self._told = addresses
+        own, told = self.subscriptions, self._told
+        body = heartbeat_body(self._instance.client_id, self.config, self._consume_type, own)
+        addresses = sorted({address for route in routes for address in route.addresses.values()}) or told.addresses
+        told.addresses = addresses
         failures: list[ClientError] = []
         for address in addresses:
             try:
@@ -215,6 +224,8 @@ class Membership(Wanted):
                 raise
             except ClientError as error:
                 failures.append(error)
+            else:
+                told.has[address] = own
         if failures and len(failures) == len(addresses):
             raise failures[0]
         for failure in failures:
@@ -222,16 +233,19 @@ class Membership(Wanted):
 
     def look_at_others(self) -> None:
         """See what other members want, by the first broker that answers; before it is told again what we want."""
-        if self.assigned is not None or not self._others.is_due(self.subscriptions):
+        own = self.subscriptions
+        if self.assigned is not None:
             return
         code, header = others_request(self.config)
-        for address in self._told:
+        for address in self._told.who_has(own):
             try:
                 answer = self._instance.client(address).call(code, header)
             except ClientError as error:
                 log.debug("the members of group %s are not known: %s", self.config.group, error)
             else:
-                self._others.look(answer)
+                # Changed meanwhile, it may have been told already, and be what the answer has.
+                if self.subscriptions is own:
+                    self._others.look(answer, own)
                 return
 
     def members(self, route: Route) -> list[str]:
