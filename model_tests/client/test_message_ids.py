@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from threading import Thread
 from typing import NamedTuple
@@ -147,13 +148,14 @@ def test_threads_and_producers_make_ids_of_their_own() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_makes_ids_of_its_own() -> None:
-    """From the first one on, although it goes on from where its parent was."""
+@pytest.mark.parametrize("fork", [os.fork, ctypes.PyDLL(None).fork], ids=["by Python", "not by Python"])
+def test_a_forked_process_makes_ids_of_its_own(fork: Callable[[], int]) -> None:
+    """From the first one on, although it goes on from where its parent was, and whoever forked it."""
     runtime = RealRuntime()
     ids = MessageIds(runtime)
     ids.new(3)
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:  # pragma: no cover - another process
         os.write(writing, "".join(ids.new(100)).encode())
         os._exit(0)
