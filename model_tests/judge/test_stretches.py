@@ -127,6 +127,27 @@ def test_an_end_before_its_message_is_seen_in_stretches(fault: str, count: int) 
     assert told(judge_stretches(stretches, context)) == whole
 
 
+def test_a_hold_from_before_its_request_is_judged_alike_in_stretches() -> None:
+    """It is told as that; what the end of its queue was long before is not at hand where its request is judged."""
+    queue = {"queue": 0, "source": "one", "broker": "b", "topic": "T", "width": 0}
+    pull = queue | {"request": "a", "connection": "c"}
+    asked = {"event": "request_received", "code": 11, "offset": 3, "may_hold": True, "timeout_ms": 1, "count_max": 1}
+    answer = {"event": "answer_sent", "code": 19, "offset_next": 3, "offset_min": 0, "offset_max": 3}
+    rows = [
+        *(queue | {"event": "append", "queue_offset": offset, "after_ns": 4 * offset} for offset in range(3)),
+        *(queue | {"event": "make_visible", "visible_end": end, "after_ns": 4 * end - 3} for end in (1, 2, 3)),
+        pull | {"event": "hold", "after_ns": 2},
+        pull | asked | {"after_ns": 30, "expression_type": "TAG", "expression": "*"},
+        pull | answer | {"after_ns": 31},
+    ]
+    table = table_of(sorted(rows, key=lambda row: int(str(row["after_ns"]))))
+    context = evolve(CONTEXT, inside=frozenset({"one"}), broker_holes={}, life_holes={}, deleted={}, begun_anew={})
+    whole = told(judge_table(table, context))
+
+    assert any("pull.hold.after_request" in text for _kind, _bucket, _count, text in whole)
+    assert told(judge_stretches(stretches_of(cut(table, list(range(len(table))))), context)) == whole
+
+
 @pytest.mark.parametrize(("name", "kind"), [("stop", ""), ("take", "pull.step.unanswered")])
 def test_what_is_done_with_a_pull_is_seen_in_stretches(name: str, kind: str) -> None:
     """A stop that no cause tells of excuses an early 19, and a step after the answer is found, however it is cut."""

@@ -172,6 +172,9 @@ PULLS: Final[dict[str, Edge]] = {
     "not held, and unread": edge("pull.unheld.prompt?", SLOW[:1], unread(500, 600, "answers"), SLOW[1:]),
     "not held, and unread later": edge("pull.unheld.prompt", SLOW, unread(5_500, 5_600, "answers")),
     "held before it came": edge("pull.hold.after_request", held(45, "1"), WAITS),
+    "held before it came and before its end": edge(
+        "pull.hold.after_request", BELOW, held(40, "1"), shown(45, 1), AT_END
+    ),
     "perhaps held before it came": edge("", held(45, "1", 10), widened(WAITS, 0, 10)),
     "held after its answer": edge("pull.hold.unanswered", WAITS, held(95, "1")),
     "perhaps held after its answer": edge("", widened(WAITS, 1, 10), held(95, "1", 10)),

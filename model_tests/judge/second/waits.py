@@ -200,9 +200,10 @@ def hold_at_end(record: Record) -> Iterator[Said]:
         for hold in holds(record):
             if hold.about == one.request.about:
                 moments = [hold] if one.answer is None else [hold, one.answer]
-                end = possible_end(record, one.request, min(moments, key=lambda moment: moment.hi))
+                first = min(moments, key=lambda moment: moment.hi)
+                until = max(first.hi, one.request.lo)
+                end = possible_end(record, one.request, Seen(first.fields, first.lo, until))
                 if end is not None and one.request.offset > end:
-                    until = min(moment.hi for moment in moments)
                     yield from unrecorded(record, one.request, until, f"{one.name} is held past the end")
 
 

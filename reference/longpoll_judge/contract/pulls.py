@@ -371,7 +371,8 @@ PULL_CLAUSES: Final = (
         "pull.hold.at_end",
         HELD_AS_ASKED,
         "What is held waits at the queue's end at most: the offset that was asked for is no more than the highest "
-        "visible end possible at the earlier of hold.before_ns and answer.before_ns.",
+        "visible end possible at the earlier of hold.before_ns and answer.before_ns, or at request.after_ns if that is "
+        "later.",
         "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_BADLY is 21 and not held",
         ("request_received(offset, request)", "hold(request)", "make_visible(visible_end)"),
         seen="inside",
