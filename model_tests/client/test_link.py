@@ -109,6 +109,26 @@ def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
     assert "b:1 has begun a frame 30 s ago and not ended it" in str(failure_by(2 * end_ns + most_ns))
 
 
+@pytest.mark.parametrize("asked_ns", [0, 1])
+def test_a_frame_that_somebody_may_have_asked_for_is_waited_for(asked_ns: int) -> None:
+    """As long as that call waits: an answer of megabytes on a slow line is no fault. It begins at the time 1."""
+    exchange, told, frame = Exchange("b:1"), list[Answer](), wire(reply(Command(11, opaque=0), 0, body=b"big"))
+    begun(exchange, told, now_ns=asked_ns, timeout_s=3 * FRAME_S)
+    exchange.receive(frame[:9], 1)
+    assert exchange.next_command() is None
+    begun(exchange, told, now_ns=2, timeout_s=3 * FRAME_S)
+    late_ns = int(2 * FRAME_S * S)
+    exchange.receive(frame[9:10], late_ns)
+    assert exchange.next_command() is None
+    begun(exchange, told, now_ns=late_ns - 1, timeout_s=0.0)
+    assert len(exchange.expire(late_ns)) == 1
+    assert exchange.failure is None
+    exchange.receive(frame[10:], late_ns + 1)
+    answer = exchange.next_command()
+    assert answer is not None
+    assert exchange.answered(answer) is not None
+
+
 def test_calls_that_are_abandoned_tell_of_silence_too() -> None:
     """Unless anything was received meanwhile; one that has been answered by then tells nothing."""
     exchange, told = Exchange("b:1"), list[Answer]()

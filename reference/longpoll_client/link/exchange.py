@@ -39,9 +39,9 @@ CALL_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
 """A connection on which a call ends without an answer is given up if nothing was received for so long."""
 FRAME_S: Final = 30.0
-"""A frame takes so long at most, however often a byte of it comes: as long as the longest call waits by default.
+"""A frame takes so long at most, however often a byte of it comes, once nobody waits who may have asked for it.
 
-Who asked for such an answer has gone by then, and every other call of the connection waits behind it in vain.
+By default no call waits longer: then every other call of the connection waits behind such an answer in vain.
 """
 PENDING_COUNT_MAX: Final = 65_535
 """Most calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
@@ -197,7 +197,8 @@ class Exchange:
         It is silent where nothing was received for `SILENCE_S` while one of these calls waited: the peer, or what lies
         between, may have forgotten it, and a new connection may work (`clientCloseSocketIfTimeout`). A connection on
         which anything was received meanwhile is kept, for then a single answer is slow, unless it brings bytes of one
-        frame alone for `FRAME_S`: what lies between may let them trickle for ever.
+        frame alone for `FRAME_S`, and no call of before the frame waits for it still: what lies between may let them
+        trickle for ever.
 
         `failure` is set before anybody is told: who tries again at once is to get another connection.
         """
@@ -215,9 +216,13 @@ class Exchange:
         if ended and is_silent and self.failure is None:
             self.failure = ConnectionLostError(f"{self.address} is silent, and the connection is given up")
         frame_ns = 0 if self._frame_since_ns is None else now_ns - self._frame_since_ns
-        if ended and frame_ns >= FRAME_S * 1e9 and self.failure is None:
+        if ended and frame_ns >= FRAME_S * 1e9 and self.failure is None and not self._waits_since(now_ns - frame_ns):
             took = f"has begun a frame {frame_ns / 1e9:.0f} s ago and not ended it"
             self.failure = ConnectionLostError(f"{self.address} {took}, and the connection is given up")
+
+    def _waits_since(self, then_ns: int) -> bool:
+        """Whether a call of that time, or an earlier one, still waits."""
+        return any(call.begun_ns <= then_ns for call in self.calls.pending.values())
 
     def lose(self, failure: ClientError) -> list[Lost]:
         """The connection is gone: end every call; no other is taken."""
