@@ -227,6 +227,19 @@ def test_a_message_of_many_keys_is_indexed_in_turns(tmp_path: pathlib.Path, monk
     store.close()
 
 
+def test_long_messages_with_keys_are_indexed_in_turns(tmp_path: pathlib.Path) -> None:
+    """As many bytes a turn as are looked at in the time of its records: a query that waits for a turn waits as long."""
+    long = 16 * indexer.RECORD_WORTH
+    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2 << 20, message_size_max=1 << 20))
+    put_and_dispatch(store, [message(body=bytes(long), properties={"KEYS": f"k{number}"}) for number in range(12)])
+    turns = 1
+    while not store.index(40):
+        turns += 1
+    assert turns == 4
+    assert [len(offsets(store, "T", f"k{number}")) for number in range(12)] == [1] * 12
+    store.close()
+
+
 def test_a_long_search_gives_others_their_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of another time are looked at a few a turn, and what a search without turns finds is found."""
     monkeypatch.setattr(index, "WALKED_MAX", 10)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.testing.plain import plain_store
 from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
+from longpoll_protocol import tags
 from longpoll_protocol import tags as tags_module
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.message import (
@@ -83,6 +84,14 @@ def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
     """Of few or many, short or long, whatever characters they have, or a single one of them."""
     assert list(java_hashes(many)) == [plain_store.java_hash(text) for text in many]
     assert [java_hash(text) for text in many] == [plain_store.java_hash(text) for text in many]
+
+
+def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None by itself: messages of three keys fill no round number."""
+    many = [f"T#{number}" for number in range(66)]
+    alone = [java_hash(text) for text in many]
+    monkeypatch.setattr(tags, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
+    assert java_hashes(many) == alone
 
 
 @given(st.ip_addresses(), st.integers(0, 65_535), st.integers(0, 2**63 - 1))

@@ -10,7 +10,7 @@ from typing import Final
 _PIECE_SIZE: Final = 64
 """Units that are hashed at once: the topic and a key of most messages."""
 _PIECE_COUNT: Final = 64
-"""As many pieces at most."""
+"""As many pieces are joined side by side at most."""
 _JOINS: Final = tuple(
     (
         width,
@@ -44,9 +44,12 @@ def java_hash(text: str) -> int:
 
 def java_hashes(texts: Sequence[str]) -> Sequence[int]:
     """`java_hash` of each, mostly at the cost of a few: keys of messages are many."""
+    if len(texts) > _PIECE_COUNT:
+        starts = range(0, len(texts), _PIECE_COUNT)
+        return [hashed for start in starts for hashed in java_hashes(texts[start : start + _PIECE_COUNT])]
     # Zeros in front change no hash.
     pieces = "".join([text.rjust(_PIECE_SIZE, "\0") for text in texts])
-    if len(pieces) != _PIECE_SIZE * len(texts) or len(texts) > _PIECE_COUNT or not pieces.isascii():
+    if len(pieces) != _PIECE_SIZE * len(texts) or not pieces.isascii():
         return list(map(java_hash, texts))
     joined = _join(int.from_bytes(pieces.encode()), _JOINS)
     return _last_words(len(texts)).unpack(joined.to_bytes(len(pieces)))

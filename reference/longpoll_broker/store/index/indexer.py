@@ -58,7 +58,8 @@ class Indexer:
     def build(self, end: int, count_max: int) -> bool:
         """Index about `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
 
-        A record with many keys, or with long ones, counts for as many records, and may be indexed in several calls.
+        A record with many keys, or with long ones, or a long record counts for as many records; one with many keys may
+        be indexed in several calls.
         `end` is behind a whole record, or a blank.
         """
         with self._lock:
@@ -93,7 +94,7 @@ class Indexer:
         if whole:
             self.cursor = records[whole - 1].stop
         self._begun = records[whole] if whole < len(records) else None
-        return work
+        return work + (self.cursor - cursor) // RECORD_WORTH
 
     def _keyed_records(self, segment: Segment, position: int, border: int, work_max: int) -> list[Keyed]:
         """The records from `position` on that may have keys, up to one that has none or may be left to the next time.
@@ -114,7 +115,7 @@ class Indexer:
                 assert size > 0
                 keyed = self._keyed(start + position, record)
             records.append(keyed)
-            count += len(keyed.keys) or 1
+            count += (len(keyed.keys) or 1) + (keyed.stop - keyed.physical_offset) // RECORD_WORTH
             position = keyed.stop - start
         return records
 
