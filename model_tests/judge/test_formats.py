@@ -61,6 +61,12 @@ def in_parquet(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def plainly(table: pa.Table) -> pa.Table:
+    """Events with all columns, in the types that other writers give them."""
+    filled = fill(table)
+    return filled.cast(pa.schema([(name, PLAIN_SCHEMA.field(name).type) for name in filled.column_names]))
+
+
 def compressed(history: Path, target: Path) -> Path:
     """The history with each of its parts compressed."""
     target.mkdir()
@@ -164,10 +170,8 @@ def test_what_type_a_column_has_shows_however_little_is_read(
     tmp_path: Path, name: str, column: pa.Array, count: int
 ) -> None:
     """Texts of each kind are read; where some column cannot be, there is no event for who reads a third either."""
-    table = fill(pa.table({"event": ["a"] * 2, "after_ns": [1] * 2, "before_ns": [1] * 2, "source": ["s"] * 2} | {
-        "sequence": [0, 1]
-    }))  # fmt: skip
-    plain = table.cast(pa.schema([(one, PLAIN_SCHEMA.field(one).type) for one in table.column_names]))
+    moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
+    plain = plainly(pa.table({"event": ["a"] * 2, "source": ["s"] * 2, **moments}))
     parquet.write_table(plain.set_column(plain.schema.get_field_index(name), name, column), tmp_path / "part-0.parquet")
     part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
     overview = overview_of(part)
@@ -271,6 +275,20 @@ def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> N
     assert result.events == 2
     assert [gap["count"] for gap in result.gaps if "damaged row" in gap["why"]] == [1, 1, 1, 1]
     assert "part-0.parquet at byte 2" in damaged(tmp_path)[1]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: Path, statistics: bool) -> None:
+    """Of an answer whose messages are not all known nothing is concluded."""
+    moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
+    table = pa.table({"event": ["answer_sent"] * 3, "source": ["s"] * 3, **moments, "offsets": [[1], [2, None], []]})
+    part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
+    parquet.write_table(plainly(table), part.path, write_statistics=statistics)
+    overview = overview_of(part)
+
+    assert overview.survey.event_count == 2
+    assert read_again(part, overview.extent)["offsets"].to_pylist() == [[1], []]
+    assert [(damage.position, damage.count) for damage in read_slice(part)[1]] == [(1, 1)]
 
 
 def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def read_row_groups(
         is_sound, is_plain = all(map(_is_sound, groups)), all(_is_plain(schema.field(name)) for name in names)
         is_partial = columns is not None and set(columns) <= set(names) and is_sound and is_plain
         if is_partial:
-            names = list(columns or names)
+            names = list(dict.fromkeys([*(columns or names), *_with_gaps(schema)]))
         if sparse and is_plain:
             unused = [_at_default(group) for group in groups]
             names = [name for name in names if not all(name in columns_there for columns_there in unused)]
@@ -126,6 +126,11 @@ def _is_plain(column: pa.Field) -> bool:
     return bool(types.is_integer(kind) if column.name in INTEGER_FIELDS else types.is_boolean(kind))
 
 
+def _with_gaps(schema: pa.Schema) -> list[str]:
+    """The lists in which a number may be missing; no statistics tell that from a list that is empty."""
+    return [name for name in ("offsets",) if name in schema.names and schema.field(name).type.value_field.nullable]
+
+
 def _at_default(group: Any) -> set[str]:
     """The columns of a row group, all plain, that statistics show to be at their default in every row."""
     found: set[str] = set()
@@ -149,6 +154,8 @@ def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]
 def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: bool) -> tuple[pa.Table, list[Damage]]:
     """The rows that are events; where the numbers are known to be sound they are not all looked at again."""
     is_filled = all(table[name].null_count == 0 for name in REQUIRED)
+    if "offsets" in table.column_names:
+        is_filled &= compute.list_flatten(table["offsets"]).null_count == 0
     if is_filled and (are_intervals(table) if is_sound else is_in_range(table)):
         return table, []
     bad = np.zeros(len(table), dtype=np.bool_)
