@@ -27,6 +27,7 @@ BAD_LINES = {
     b'{"event":"append","after_ns":9,"before_ns":1,"source":"s","sequence":0}': "later than",
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":99999999999999999999}': "out of range",
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"\xff","sequence":0}': "utf-8",
+    b'{"event":"lost","after_ns":1,"before_ns":1,"source":"s","sequence":0,"offsets":[1,null]}': "Expected `int`",
     b"[1,2]": "Expected `object`",
     b" null ": "Expected `object`",
     b"null null": "Expected `object`",

@@ -128,12 +128,17 @@ def _parse_fast(content: bytes) -> pa.Table | None:
 
 def is_in_range(table: pa.Table) -> bool:
     """Whether every interval is one and every number is small enough to be reckoned with."""
-    return are_intervals(table) and _are_small(table)
+    return are_intervals(table) and are_filled(table) and _are_small(table)
 
 
 def are_intervals(table: pa.Table) -> bool:
     """Whether no event ends before it begins."""
     return not compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py()
+
+
+def are_filled(table: pa.Table) -> bool:
+    """Whether no list lacks a number."""
+    return "offsets" not in table.column_names or not compute.list_flatten(table["offsets"]).null_count
 
 
 def _are_small(table: pa.Table) -> bool:

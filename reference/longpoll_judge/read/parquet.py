@@ -17,7 +17,7 @@ import pyarrow as pa
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.files import first_line, is_uri, to_arrow
-from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, are_intervals, is_in_range
+from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, are_filled, are_intervals, is_in_range
 from longpoll_judge.read.schema import (
     DEFAULTS,
     EVENT_SCHEMA,
@@ -154,9 +154,7 @@ def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]
 def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: bool) -> tuple[pa.Table, list[Damage]]:
     """The rows that are events; where the numbers are known to be sound they are not all looked at again."""
     is_filled = all(table[name].null_count == 0 for name in REQUIRED)
-    if "offsets" in table.column_names:
-        is_filled &= compute.list_flatten(table["offsets"]).null_count == 0
-    if is_filled and (are_intervals(table) if is_sound else is_in_range(table)):
+    if is_filled and (are_intervals(table) and are_filled(table) if is_sound else is_in_range(table)):
         return table, []
     bad = np.zeros(len(table), dtype=np.bool_)
     for name in REQUIRED:
