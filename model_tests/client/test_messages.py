@@ -153,6 +153,14 @@ def test_messages_that_differ_in_their_topic_alone_keep_it() -> None:
     assert [(message.topic, message.msg_id) for message in found] == [("T", "A"), ("T", "B"), ("U", "C"), ("U", "D")]
 
 
+def test_a_message_like_one_of_long_before_keeps_its_topic() -> None:
+    """Also after others that nobody has learned from: a queue of a light topic has messages of several."""
+    encoded = [b"", b"A\x01b", b"UNIQ_KEY\x01A0", b"C\x01d", b"UNIQ_KEY\x01B1"]
+    assert len(encoded) == messages.MISSED_COUNT_MAX + 3
+    topics = "TTTUT"
+    assert [message.topic for message in read_with(encoded, topics)] == list(topics)
+
+
 def test_planted_a_body_that_nobody_checks_is_seen() -> None:
     """With the checksum of any body taken for right, the two ways differ."""
     spoiled = WHOLE.replace(b"body", b"bodY")

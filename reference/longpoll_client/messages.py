@@ -188,7 +188,8 @@ def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
             if not name:
                 return at
             if name != topic:
-                topic = name
+                # What was alike had the topic before, and nobody may look for anything else any more.
+                topic, tail_size = name, NO_TAIL.size
             properties = decode_properties(data[properties_at:end])
             msg_id = properties.get(UNIQUE_KEY) or f"{store_host.hex().upper()}{physical_offset:016X}"
             if missed_count <= MISSED_COUNT_MAX:
