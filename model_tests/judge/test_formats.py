@@ -20,7 +20,7 @@ from longpoll_judge.read.schema import PLAIN_SCHEMA, event_dict, fill
 from longpoll_judge.read.source import Slice, find, read_slice
 from longpoll_judge.run.job import judge, judge_on
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.overview import overview_of, overview_of_table, read_again
+from longpoll_judge.run.overview import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.testing.generate import simulated_meta, write
 from longpoll_judge.testing.plant import FAULTS, plant
@@ -128,6 +128,7 @@ def test_a_third_of_the_columns_shows_as_much(in_parquet: Path) -> None:
     """An overview of a slice is that of all its columns; nothing that it needs is left unread."""
     for part in find([in_parquet]).slices:
         assert overview_of(part) == overview_of_table(*read_slice(part))
+        assert "tag" not in read_slice(part, OVERVIEW_COLUMNS)[0].column_names
 
 
 def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
@@ -289,6 +290,26 @@ def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: P
     assert overview.survey.event_count == 2
     assert read_again(part, overview.extent)["offsets"].to_pylist() == [[1], []]
     assert [(damage.position, damage.count) for damage in read_slice(part)[1]] == [(1, 1)]
+
+
+@pytest.mark.parametrize("name", ["source", "request", "tag"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
+    tmp_path: Path, name: str, kind: pa.DataType
+) -> None:
+    """Its row group is, and the others are read."""
+    moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
+    table = plainly(pa.table({"event": ["append"] * 3, "source": ["s"] * 3, **moments}))
+    texts = pa.array([b"s", None if name == "tag" else b"s", b"\xff"], pa.binary()).view(pa.string()).cast(kind)
+    path = tmp_path / "part-0.parquet"
+    parquet.write_table(table.set_column(table.schema.get_field_index(name), name, texts), path, row_group_size=2)
+    for group, count in ((0, 2), (1, 0)):
+        part = Slice(str(path), group, group + 1, {}, {})
+        overview = overview_of(part)
+
+        assert overview.survey.event_count == count
+        assert len(read_again(part, overview.extent)) == count
+        assert [damage.reason for damage in read_slice(part)[1]] == [f"a text of the column {name} is no UTF-8"] * group
 
 
 def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def read_row_groups(
         is_sound, is_plain = all(map(_is_sound, groups)), all(_is_plain(schema.field(name)) for name in names)
         is_partial = columns is not None and set(columns) <= set(names) and is_sound and is_plain
         if is_partial:
-            names = list(dict.fromkeys([*(columns or names), *_with_gaps(schema)]))
+            names = list(dict.fromkeys([*(columns or names), *_doubtful(schema)]))
         if sparse and is_plain:
             unused = [_at_default(group) for group in groups]
             names = [name for name in names if not all(name in columns_there for columns_there in unused)]
@@ -93,6 +93,8 @@ def read_row_groups(
             to_arrow(path), metadata=metadata, read_dictionary=texts, memory_map=not is_uri(path)
         ) as file:
             table = file.read_row_groups(list(range(first, end)), columns=names, use_threads=False)
+        if broken := _undecodable(table):
+            return _nothing(path, len(table), f"a text of the column {broken} is no UTF-8")
         absent = [name for name in REQUIRED if name not in names]
         if absent:
             return _nothing(path, len(table), f"the column {absent[0]} is missing")
@@ -126,9 +128,27 @@ def _is_plain(column: pa.Field) -> bool:
     return bool(types.is_integer(kind) if column.name in INTEGER_FIELDS else types.is_boolean(kind))
 
 
-def _with_gaps(schema: pa.Schema) -> list[str]:
-    """The lists in which a number may be missing; no statistics tell that from a list that is empty."""
-    return [name for name in ("offsets",) if name in schema.names and schema.field(name).type.value_field.nullable]
+def _doubtful(schema: pa.Schema) -> list[str]:
+    """Columns whose damage no statistics show: lists that may lack a number, and texts; none of what is written here.
+
+    A file is taken for one that is written here if its lists can lack none.
+    """
+    offsets = schema.field("offsets").type if "offsets" in schema.names else None
+    if offsets is not None and not offsets.value_field.nullable:
+        return []
+    return [name for name in (*NAMES, "offsets") if name in schema.names]
+
+
+def _undecodable(table: pa.Table) -> str:
+    """The first column with a text that is no UTF-8; empty for none."""
+    for name in NAMES:
+        for chunk in table[name].chunks if name in table.column_names else ():
+            texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
+            try:
+                texts.validate(full=True)
+            except pa.ArrowInvalid:
+                return name
+    return ""
 
 
 def _at_default(group: Any) -> set[str]:
@@ -137,9 +157,17 @@ def _at_default(group: Any) -> set[str]:
     for place in range(group.num_columns):
         column = group.column(place)
         default, seen = DEFAULTS.get(column.path_in_schema), column.statistics
-        if isinstance(default, int | str) and seen is not None and seen.has_min_max and seen.min == seen.max == default:
+        if isinstance(default, int | str) and seen is not None and seen.has_min_max and _is_always(seen, default):
             found.add(column.path_in_schema)
     return found
+
+
+def _is_always(seen: Any, value: int | str) -> bool:
+    """Whether statistics show one value only; those of texts may be cut within a letter, or of something else."""
+    try:
+        return bool(seen.min == seen.max == value)
+    except UnicodeDecodeError:
+        return False
 
 
 def _is_small(number: Any) -> bool:
