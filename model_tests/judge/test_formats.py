@@ -160,6 +160,7 @@ def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, l
         ("cause", pa.array([""] * 2, pa.string_view()), 2),
         ("tag", pa.array(["a", None], pa.string_view()), 2),
         ("request", pa.array(["a", ""], pa.large_string()), 2),
+        ("offsets", pa.array([[1], None], pa.large_list(pa.int64())), 2),
         ("actors", pa.array([b"", b"\xff"], pa.binary()), 0),
         ("tag", pa.array([[1], [2]], pa.list_(pa.int64())), 0),
         ("may_hold", pa.array(["", "no"]), 0),

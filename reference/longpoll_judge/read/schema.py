@@ -74,6 +74,7 @@ def fill_present(table: pa.Table) -> pa.Table:
 
 def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
     if values.null_count and column.name == "offsets":
+        values = values.cast(column.type)
         values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
     elif values.null_count and column.name in DEFAULTS and values.type == _NAME_TYPE:
         values = _without_null_codes(values)
