@@ -151,6 +151,22 @@ def test_each_life_of_a_queue_is_judged_by_itself() -> None:
     assert (found.rows.tolist(), found.is_timeless) == ([4], False)
 
 
+def test_what_was_appended_around_a_deletion_is_not_missed() -> None:
+    """It may be of the life before it or behind it: neither lacks it, but what else is missing was left out."""
+    lives = SimpleNamespace(
+        number=lambda after_ns, before_ns: np.where(before_ns < 8, 0, np.where(after_ns > 9, 1, -1))
+    )
+    assert clauses(appended(3, 4), appended(4, 7, 8), appended(5, 7), lives=lives) == []
+    (why,) = explained(appended(3, 4), appended(4, 7, 8), appended(6, 7), lives=lives)
+    assert (why.clause, why.messages) == (GAPLESS, [5])
+    assert clauses(appended(3, 4), appended(4, 7, 8, source="t"), appended(5, 7), lives=lives) == [GAPLESS]
+    assert clauses(appended(3, 4), appended(4, 6, 8), shown(5, 7), lives=lives) == []
+    assert clauses(appended(3, 4), appended(4, 6, 8), shown(6, 7), lives=lives) == [PAST]
+    other = [told | {"source": "t"} for told in (appended(3, 4), appended(4, 6, 8), shown(5, 7))]
+    assert clauses(appended(0, 1), *other, lives=lives) == []
+    assert clauses(appended(3, 4), appended(4, 8, 9), appended(4, 8, 9), lives=lives) == []
+
+
 # -- order -----------------------------------------------------------------------------------------------------------
 
 

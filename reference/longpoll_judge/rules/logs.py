@@ -10,6 +10,7 @@ Source: `ConsumeQueue.putMessagePositionInfo`, and the properties of the law of 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from longpoll_judge.rules.across import first_of
 from longpoll_judge.rules.case import Explanation, Suspects, suspects
 
 CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
+_NO_OFFSETS: Final = np.empty(0, dtype=np.int64)
 MISSING_MAX: Final = 10
 """Most of the messages between two appends that a finding names."""
 WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
@@ -37,20 +39,32 @@ def judge_log(events: Events, context: Context, first_known: int | None = None) 
     """
     found = []
     for kind in WORDS:
-        for rows in _by_source(events, kind, context).values():
+        for _of, rows in _known(_by_source(events, kind, context)):
             found += _given_twice(events, kind, rows, context)
     appended, moved = (_by_source(events, kind, context) for kind in ("append", "make_visible"))
-    for rows in appended.values():
+    for (source, _life), rows in _known(appended):
         found += _fallen(events, rows, "queue_offset", "log.append.ordered", "was appended after offset")
-        found += _left_out(events, rows, context)
-    for of, rows in moved.items():
+        found += _left_out(events, rows, _perhaps(events, appended, source), context)
+    for of, rows in _known(moved):
         found += _fallen(events, rows, "visible_end", "log.visible.monotone", "is the visible end, after it was")
-        found += _not_appended(events, rows, appended.get(of, rows[:0]), first_known, context)
+        perhaps = _perhaps(events, appended, of[0])
+        found += _not_appended(events, rows, (appended.get(of, rows[:0]), perhaps), first_known, context)
     return found
 
 
 Of = tuple[int, int]
-"""Number of the source, and of the life of the queue."""
+"""Number of the source, and of the life of the queue; `NEITHER` for events of which that is not known."""
+
+
+def _known(by_source: dict[Of, Integers]) -> list[tuple[Of, Integers]]:
+    """Those of which it is known what life they belong to."""
+    return [(of, rows) for of, rows in by_source.items() if of[1] != NEITHER]
+
+
+def _perhaps(events: Events, appended: dict[Of, Integers], source: int) -> Integers:
+    """The offsets that were appended around a deletion: each life may have them, and they show nothing for certain."""
+    rows = appended.get((source, NEITHER))
+    return _NO_OFFSETS if rows is None else np.unique(events.integers("queue_offset", rows))
 
 
 def _by_source(events: Events, kind: str, context: Context) -> dict[Of, Integers]:
@@ -74,12 +88,12 @@ def _by_source(events: Events, kind: str, context: Context) -> dict[Of, Integers
 
 
 def _by_life(events: Events, rows: Integers, context: Context) -> list[tuple[int, Integers]]:
-    """The rows apart for each life of the queue, without those of which it is not known which they belong to."""
+    """The rows apart for each life of the queue, and those of which it is not known which they belong to."""
     lives = context.lives(_name_of(events, rows))
     if lives is None:
         return [(0, rows)]
     numbers = lives.number(events.integers("after_ns", rows), events.integers("before_ns", rows))
-    return [(number, rows[numbers == number]) for number in np.unique(numbers).tolist() if number != NEITHER]
+    return [(number, rows[numbers == number]) for number in np.unique(numbers).tolist()]
 
 
 def _name_of(events: Events, rows: Integers) -> QueueName:
@@ -89,9 +103,13 @@ def _name_of(events: Events, rows: Integers) -> QueueName:
 
 
 def _not_appended(
-    events: Events, rows: Integers, appended: Integers, first_known: int | None, context: Context
+    events: Events, rows: Integers, seen: tuple[Integers, Integers], first_known: int | None, context: Context
 ) -> list[Suspects]:
-    """Visible ends whose last message was not appended before, of those past the first one that was."""
+    """Visible ends whose last message was not appended before, of those past the first one that was.
+
+    Seen are the rows of what was appended, and the offsets of what may have been.
+    """
+    appended, perhaps = seen
     offsets = events.integers("queue_offset", appended)
     first = first_known if first_known is not None else int(offsets.min(initial=NEVER))
     last = events.integers("visible_end", rows) - 1
@@ -99,7 +117,7 @@ def _not_appended(
     place = _places_of(last, offsets)
     begun_ns = np.append(events.integers("after_ns", appended), NEVER)[place]
     # Below the first known append the record begins later; `NEVER`, of none, lies behind every moment.
-    wrong = (last >= first) & (begun_ns > before_ns)
+    wrong = (last >= first) & (begun_ns > before_ns) & ~np.isin(last, perhaps)
     since_ns = np.minimum(events.integers("after_ns", appended).min(initial=NEVER), before_ns)
     # A hole since the first append may hide the one that is missing.
     is_whole = ~context.log_holes(events.text("broker", int(rows[0]))).touch(since_ns, before_ns)
@@ -162,11 +180,12 @@ def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str
     return suspects(CLAUSE[clause].property, fell, np.zeros_like(fell), rows, explain)
 
 
-def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects]:
+def _left_out(events: Events, rows: Integers, perhaps: Integers, context: Context) -> list[Suspects]:
     """Appends that do not follow upon the offset before; what is missing may have been lost by the recorder."""
     values, first = np.unique(events.integers("queue_offset", rows), return_index=True)
+    unknown = np.setdiff1d(perhaps, values)
     # The first offset of the record follows upon nothing.
-    skips = np.append(False, np.diff(values) > 1)
+    skips = np.append(False, np.diff(values) - 1 > np.diff(np.searchsorted(unknown, values)))
     holes = context.log_holes(events.text("broker", int(rows[0])))
     after_ns = events.integers("after_ns", rows[first])
     before_ns = events.integers("before_ns", rows[first])
@@ -175,7 +194,8 @@ def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects
 
     def explain(member: int) -> Explanation:
         why = f"no message was appended between the queue offsets {values[member - 1]} and {values[member]}"
-        missing = range(int(values[member - 1]) + 1, int(values[member]))[:MISSING_MAX]
+        between = range(int(values[member - 1]) + 1, int(values[member]))
+        missing = islice((offset for offset in between if offset not in unknown), MISSING_MAX)
         shown = [int(rows[first[member - 1]]), int(rows[first[member]])]
         return Explanation("log.append.gapless", why, [], shown, list(missing))
 
