@@ -136,6 +136,63 @@ def interrupted_at(place: int, work: Callable[[], object]) -> bool:
     return False
 
 
+class Between:
+    """Has something done between two of the queue's instructions, the place counted from the first.
+
+    It stands for another thread's work, so it is done nowhere where the lock is taken.
+    """
+
+    def __init__(self, queue: RealQueue[int], place: int, work: Callable[[], object]) -> None:
+        self._queue = queue
+        self._work = work
+        self.left = place
+
+    def __call__(self, frame: FrameType, what: str, _about: object) -> Between | None:
+        """See `sys.settrace`."""
+        if frame.f_code.co_filename != threads.__file__:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if what == "opcode" and not self._queue._lock.locked():
+            self.left -= 1
+            if self.left == 0:
+                self._work()
+        return self
+
+
+@pytest.mark.parametrize(
+    ("work", "other", "there", "left"),
+    [
+        (lambda queue: queue.offer(1), lambda queue: queue.offer(2), 0, 1),
+        (lambda queue: queue.take(0.0), lambda queue: queue.take(0.0), 1, 0),
+        (lambda queue: queue.take_if(bool), lambda queue: queue.take(0.0), 1, 0),
+        (lambda queue: queue.take(0.0), lambda queue: queue.take_if(bool), 1, 0),
+    ],
+    ids=["room for one", "one to take", "one to take if wanted", "one that another wants"],
+)
+def test_of_two_at_one_time_one_has_it(
+    work: Callable[[RealQueue[int]], object], other: Callable[[RealQueue[int]], object], there: int, left: int
+) -> None:
+    """Wherever the other one comes in between: the last place, or the only item, goes to one of them."""
+    place, is_between = 0, True
+    while is_between:
+        place += 1
+        queue, had = RealQueue[int](1), list[object]()
+        for item in range(there):
+            assert queue.offer(item + 7)
+        between = Between(queue, place, lambda: had.append(other(queue)))  # noqa: B023 - it is called below
+        before = sys.gettrace()
+        sys.settrace(between)
+        try:
+            had.append(work(queue))
+        finally:
+            sys.settrace(before)
+        is_between = between.left <= 0
+        if is_between:
+            assert sorted(map(bool, had)) == [False, True]
+            assert len(queue) == left
+    assert place > 4
+
+
 class Gated:
     """A bell that the other threads which wait for it hear once the gate is open: they sleep until then."""
 

@@ -5,14 +5,12 @@ Leaves out any policy of its own; a test subclasses it to act at a step point.
 
 from __future__ import annotations
 
-import mmap
 import os
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from longpoll_runtime import tls
 from longpoll_runtime.files import RealFiles
@@ -30,35 +28,6 @@ from longpoll_runtime.interface import (
 )
 from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up, own_address
 from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, spawn
-
-_MADV_WIPEONFORK: Final = 18
-
-
-def _keep_process_id() -> Callable[[], int]:
-    """What tells the number of this process: a client asks several times for each send, twice as quick as the system.
-
-    It is kept in memory that the system empties for a forked process. Python's own hooks would not do: a server that
-    forks its workers may not call them, as uWSGI, and all workers would be taken for the one that was forked.
-    """
-    if sys.platform != "linux":  # pragma: no cover - where the number below means something else
-        return os.getpid
-    try:
-        page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        page.madvise(_MADV_WIPEONFORK)
-    except OSError:  # pragma: no cover - Linux before 4.14
-        return os.getpid
-    kept = memoryview(page).cast("i")
-
-    def process_id() -> int:
-        known: int = kept[0]
-        if not known:
-            kept[0] = known = os.getpid()
-        return known
-
-    return process_id
-
-
-_process_id: Callable[[], int] = _keep_process_id()
 
 
 class RealRuntime:
@@ -86,7 +55,7 @@ class RealRuntime:
         self._files = RealFiles()
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
 
-    process_id = staticmethod(_process_id)
+    process_id = staticmethod(os.getpid)
     """The number of this process."""
 
     @property
