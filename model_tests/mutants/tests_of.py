@@ -33,6 +33,7 @@ LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_ev
 """Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, one that holds what
 this process does beside another process, in which nothing is changed, and one whose threads turn in circles until they
 are done, for a time that is chance."""
+LET_IN: Final = ("service/test_access_control.py", "service/test_access_processor.py", "service/test_resources.py")
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
 DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_delete_topic.py", "store/test_recovery.py")
 KEPT_TIDY: Final = (
@@ -103,6 +104,7 @@ KNOWN: Final = (
     Known(f"{CORE}/tables/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
     Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_filter_data.py", "core/test_sql92.py")),
     Known(f"{CORE}/standing.py", (), ("core/test_standing.py",)),
+    Known(f"{CORE}/tables/access.py", (), ("core/test_access.py", *LET_IN)),
     Known(f"{CORE}/tables/addresses.py", (), ("core/test_addresses.py",)),
     Known(f"{CORE}/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
     Known(f"{CORE}/tables/subscription.py", (), ("core/test_subscription.py",)),
@@ -149,6 +151,7 @@ KNOWN: Final = (
             "service/test_requests_end_nothing.py",
         ),
     ),
+    Known(f"{SERVICE}/access/", (), LET_IN),
     Known(
         f"{SERVICE}/send/group_commit.py",
         ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,10 @@ from longpoll_broker.service.access import resources
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers.base import Header
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_runtime.real import RealRuntime
@@ -45,11 +48,26 @@ accounts:
     defaultGroupPerm: PUB|SUB
     groupPerms:
       - theirs=DENY
+  - accessKey: readers
+    secretKey: 22222222
+    topicPerms:
+      - open=SUB
+  - accessKey: writers
+    secretKey: 33333333
+    topicPerms:
+      - open=PUB
   - accessKey: administrator
     secretKey: 87654321
     admin: true
 """
-SECRETS: Final = {"stranger": "12345678", "trusted": "13572468", "curious": "24681357", "administrator": "87654321"}
+SECRETS: Final = {
+    "stranger": "12345678",
+    "trusted": "13572468",
+    "curious": "24681357",
+    "readers": "22222222",
+    "writers": "33333333",
+    "administrator": "87654321",
+}
 PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01u\x02"
 FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
 
@@ -99,9 +117,12 @@ def end_fields(place: tuple[str, str]) -> dict[str, str]:
 # -- the attacks -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delayed", ["", "DELAY\x019\x02"])
+@pytest.mark.parametrize("delayed", ["", "DELAY\x019\x02", "REAL_TOPIC\x01open\x02"])
 def test_a_message_is_not_read_by_its_place(delayed: str, broker: Broker, connect: Connect) -> None:
-    """33, also while it waits in the schedule; one of an own topic is read, and one that is not there is no secret."""
+    """33, also while it waits in the schedule, and whatever it says of itself.
+
+    One of an own topic is read, and one that is not there is no secret.
+    """
     client = connect(broker.address)
     place, _offset = place_of(client, "secret", delayed)
     assert refused(call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}), "topic:secret")
@@ -145,6 +166,59 @@ def test_a_denied_group_of_producers_is_not_joined(broker: Broker, connect: Conn
         assert (broker.sending.checks.producer_of(group) is None) == is_refused
 
 
+def test_a_heartbeat_is_looked_at_whole(broker: Broker, connect: Connect) -> None:
+    """34: each group that is consumed, and each topic of each."""
+    client = connect(broker.address)
+
+    def beat(*groups: tuple[str, list[str]]) -> Command:
+        consumers = [
+            {"groupName": group, "subscriptionDataSet": [{"topic": topic} for topic in topics]}
+            for group, topics in groups
+        ]
+        return call(
+            client, RequestCode.HEART_BEAT, {}, msgspec.json.encode({"clientID": "c", "consumerDataSet": consumers})
+        )
+
+    assert refused(beat(("mine", ["open"]), ("theirs", ["open"])), "group:theirs")
+    assert refused(beat(("mine", ["open"]), ("other", ["open", "secret"])), "topic:secret")
+    assert beat(("mine", ["open"]), ("other", ["open", "%RETRY%other"])).code == 0
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+def test_queues_of_a_denied_group_are_not_locked(code: int, broker: Broker, connect: Connect) -> None:
+    """41, 42: that would keep its members from consuming in order."""
+    client = connect(broker.address)
+    for group, is_refused in (("theirs", True), ("mine", False)):
+        body = {"consumerGroup": group, "clientId": "c", "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}]}
+        assert refused(call(client, code, {}, msgspec.json.encode(body)), "group:theirs") == is_refused
+
+
+def test_a_message_is_not_sent_back_to_a_denied_group(broker: Broker, connect: Connect) -> None:
+    """36: though the message is the sender's own."""
+    client = connect(broker.address)
+    own, _offset = place_of(client, "open")
+    back = {"offset": own, "group": "theirs", "delayLevel": "0", "originTopic": "open"}
+    assert refused(call(client, RequestCode.CONSUMER_SEND_MSG_BACK, back), "group:theirs")
+    assert refused(call(client, RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%theirs"), b"x"), "group:theirs")
+
+
+@pytest.mark.parametrize("delay_level", ["-1", "1"])
+def test_what_a_denied_group_failed_on_is_not_read_by_its_place(
+    delay_level: str, broker: Broker, connect: Connect
+) -> None:
+    """33 of a dead letter, and of a retry that waits: an account that may read every topic reads those of others."""
+    client = connect(broker.address)
+    place, _offset = place_of(client, "open")
+    back = {"offset": place, "group": "theirs", "delayLevel": delay_level, "originTopic": "open"}
+    for group, is_refused in (("theirs", True), ("others", False)):
+        place = str(broker.store.log_end)
+        assert (
+            call(client, RequestCode.CONSUMER_SEND_MSG_BACK, back | {"group": group}, account="administrator").code == 0
+        )
+        answered = call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}, account="curious")
+        assert (refused(answered, "group:theirs"), answered.code == 0) == (is_refused, not is_refused)
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -172,7 +246,9 @@ def test_a_message_is_listed_in_no_denied_queue(broker: Broker, connect: Connect
         fields = send_fields("open") | {"m": said}
         assert refused(call(client, code, fields, batch), "topic:secret")
         assert call(client, code, fields, encode_batch([BatchMessage(b"x", "")])).code == 0
-    # What is no batch is not read as one.
+    # What is no batch is not read as one, and who says nothing of further queues names none.
+    without = {name: value for name, value in send_fields("open").items() if name != "i"}
+    assert call(client, RequestCode.SEND_MESSAGE_V2, without, b"x").code == 0
     assert call(client, RequestCode.SEND_MESSAGE_V2, send_fields("open"), FURTHER.encode()).code == 0
 
 
@@ -258,6 +334,111 @@ def test_every_code_has_an_entry(broker: Broker) -> None:
     """And only one: the topics and groups that it uses, or why it needs no right, or that it is for administrators."""
     assert undecided(broker) == set()
     assert all(FOR_EVERY_ACCOUNT.values())
+
+
+BY_THEIR_OWN: Final = frozenset(
+    {
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.HEART_BEAT,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+    }
+)
+"""What these use stands in a body or in the log; each has a test of its own above."""
+DENIED: Final = {
+    "topic": ("secret", "topic:secret"),
+    "group": ("theirs", "group:theirs"),
+    "consumer_group": ("theirs", "group:theirs"),
+    "producer_group": ("theirs", "group:theirs"),
+}
+"""By the name of a header's field, what it may not be, and with which words it is refused."""
+CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
+"""The codes that a header says that it is of."""
+
+
+def named_fields() -> Iterator[tuple[int, str, str]]:
+    """(code, field of its header that names a topic or a group, the field's name on the wire) of every request.
+
+    But for the producers' group that a send, a leave and an end of a transaction say that they are of: nothing of that
+    group's is told or changed.
+    """
+    for header in {each for each in vars(headers).values() if isinstance(each, type) and issubclass(each, Header)}:
+        told = "".join((header.__doc__ or "").partition(":")[:2])
+        for code in map(int, CODES.findall(told)) if "Response" not in header.__name__ else ():
+            for name, wire in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
+                is_told_of = name != "producer_group" or code == RequestCode.GET_PRODUCER_CONNECTION_LIST
+                if name in DENIED and is_told_of and code in NAMED and code not in BY_THEIR_OWN:
+                    yield code, name, wire
+
+
+def let_in(client: RawClient) -> set[tuple[int, str]]:
+    """The codes, with the field, by which an account uses what it is denied."""
+    found = set()
+    for code, name, wire in named_fields():
+        value, told = DENIED[name]
+        for account in ("stranger",) if name == "topic" else ("stranger", "curious"):
+            if not refused(call(client, code, {wire: value}, account=account), told):
+                found.add((code, name))
+    return found
+
+
+def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, connect: Connect) -> None:
+    """By the headers of the protocol: a request that names what its account is denied is refused, whatever else."""
+    assert let_in(connect(broker.address)) == set()
+    replies = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+    assert {code for code, _name, _wire in named_fields()} | BY_THEIR_OWN | replies == set(NAMED)
+
+
+def test_planted_a_field_that_is_not_looked_at_is_noticed(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each code the topic alone, or the group alone."""
+    client = connect(broker.address)
+    for code, names in list(NAMED.items()):
+        for kept, left_out in (("topic", "group"), ("group", "topic")):
+            given = {name: wire for each, name, wire in named_fields() if each == code}
+            is_left_out = {(code, name) for name in given if left_out in name}
+            wire = next((wire for name, wire in given.items() if kept in name), "")
+            with monkeypatch.context() as patch:
+                patch.setitem(
+                    NAMED, code, resources._fields(*(wire, "") if kept == "topic" else ("", wire)) if given else names
+                )
+                assert let_in(client) == is_left_out
+
+
+WRITING: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
+    }
+)
+"""What an account needs the right to publish for."""
+MEASURING: Final = frozenset(
+    {
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.GET_TOPIC_CONFIG,
+    }
+)
+"""What producers ask as well as consumers, so that either right is enough."""
+
+
+def test_who_may_only_read_writes_nothing_and_who_may_only_write_reads_nothing(
+    broker: Broker, connect: Connect
+) -> None:
+    """Of each code that names a topic."""
+    client = connect(broker.address)
+    for code, name, wire in named_fields():
+        if name == "topic":
+            for account, denied in (("readers", code in WRITING), ("writers", code not in WRITING | MEASURING)):
+                answered = call(client, code, {wire: "open"}, account=account)
+                assert refused(answered, "topic:open") == denied, (RequestCode(code).name, account)
 
 
 @pytest.mark.parametrize("code", [RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.PULL_MESSAGE])

@@ -27,6 +27,7 @@ PLACES: Final = (
     f"{SERVICE}/pull",
     f"{SERVICE}/send",
     f"{SERVICE}/io/channel.py",
+    f"{SERVICE}/access",
     STORE,
     RULES,
     HELD_WHILE_IT_GROWS,

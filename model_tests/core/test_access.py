@@ -1,0 +1,172 @@
+"""Who is let in, decided by itself: accounts, rights by name and by default, and what each counts for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from longpoll_broker.core.tables.access import (
+    ADMIN_CODES,
+    NAME_SERVER_ADMIN_CODES,
+    RIGHTS,
+    Account,
+    Claim,
+    Right,
+    Rules,
+    Wanted,
+    problem,
+    read_rights,
+)
+from longpoll_broker.core.tables.addresses import address_match
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.names import NOT_FOR_SENDING
+
+KEY: Final = "somebody"
+PHRASE: Final = "a secret"
+SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+
+
+def account(
+    topics: str = "", groups: str = "", *, topic: Right = Right.DENY, group: Right = Right.DENY, admin: bool = False
+) -> Account:
+    """An account with these rights, by name and by default."""
+    return Account(
+        access_key=KEY,
+        secret_key=PHRASE,
+        is_white=address_match(""),
+        is_admin=admin,
+        default_topic=topic,
+        default_group=group,
+        rights=read_rights(topics.split(), groups.split()),
+    )
+
+
+def refused(who: Account, wanted: Wanted, code: int = SEND) -> str | None:
+    """What an account's rightly signed request is refused with; None when it is let in."""
+    claim = Claim("10.0.0.1", KEY, "signed")
+    return problem(Rules((), {KEY: who}), claim, code, lambda _secret: "signed", lambda: wanted)
+
+
+def of_topic(name: str, right: Right) -> Wanted:
+    """A request that uses one topic."""
+    wanted = Wanted()
+    wanted.topic(name, right)
+    return wanted
+
+
+def of_group(name: str) -> Wanted:
+    """A request that acts for one group."""
+    wanted = Wanted()
+    wanted.group(name)
+    return wanted
+
+
+@pytest.mark.parametrize("needed", [Right.PUB, Right.SUB, Right.PUB | Right.SUB])
+@pytest.mark.parametrize("owned", sorted(RIGHTS))
+def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Right) -> None:
+    """What is denied is let in by nothing, and an account without one right by name has no more than its defaults."""
+    right = RIGHTS[owned]
+    is_let_in = right != Right.DENY and bool(right & needed)
+    assert (refused(account(topic=right), of_topic("T", needed)) is None) == is_let_in
+    assert (refused(account(f"T={owned}"), of_topic("T", needed)) is None) == is_let_in
+    # The name counts, whatever the default is.
+    for default in RIGHTS.values():
+        assert (refused(account(f"T={owned}", topic=default), of_topic("T", needed)) is None) == is_let_in
+
+
+@pytest.mark.parametrize("written", ["G", "%RETRY%G"])
+@pytest.mark.parametrize("asked", ["G", "%RETRY%G"])
+def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: str, asked: str) -> None:
+    """In the file, and in a request: else the one would be a door beside the other."""
+    who = account("T=PUB|SUB", f"{written}=DENY", topic=Right.SUB, group=Right.SUB)
+    assert refused(who, of_group(asked)) == "No default permission for group:G"
+    assert refused(who, of_topic("%RETRY%G", Right.SUB)) == "No default permission for group:G"
+    assert refused(who, of_group("other")) is None
+    let_in = account("", f"{written}=SUB")
+    assert refused(let_in, of_group(asked)) is None
+    assert refused(let_in, of_group("other")) == "No default permission for group:other"
+
+
+def test_dead_letters_are_the_topics_and_the_groups() -> None:
+    """Both rights are needed."""
+    dead = of_topic("%DLQ%G", Right.SUB)
+    assert refused(account("", "G=DENY", topic=Right.SUB, group=Right.SUB), dead) == "No default permission for group:G"
+    assert refused(account("", "G=SUB"), dead) == "No default permission for topic:%DLQ%G"
+    assert refused(account("%DLQ%G=SUB", "G=SUB"), dead) is None
+
+
+def test_an_administrator_may_everything_unless_somebody_named_its_rights() -> None:
+    """Then these and its defaults count, as in RocketMQ; nobody else may what is for administrators."""
+    assert refused(account(admin=True), of_topic("T", Right.PUB)) is None
+    assert refused(account("T=DENY", admin=True), of_topic("T", Right.PUB)) == "No default permission for topic:T"
+    assert refused(account("U=PUB", admin=True), of_topic("T", Right.PUB)) == "No default permission for topic:T"
+    assert refused(account("T=PUB", admin=True), of_topic("T", Right.PUB)) is None
+    every = account("T=PUB|SUB", topic=Right.PUB | Right.SUB, group=Right.PUB | Right.SUB)
+    for code in ADMIN_CODES | NAME_SERVER_ADMIN_CODES:
+        assert refused(every, Wanted(), code) == f"Need admin permission for request code={code}, but accessKey={KEY} is not"  # noqa: E501  # fmt: skip
+        assert refused(account(admin=True), Wanted(), code) is None
+
+
+@pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
+def test_no_default_counts_for_the_brokers_own_topics(topic: str) -> None:
+    """What waits there is of every topic; whoever is given one by name has it."""
+    every = account(topic=Right.PUB | Right.SUB, group=Right.PUB | Right.SUB)
+    assert refused(every, of_topic(topic, Right.SUB)) == f"No default permission for topic:{topic}"
+    assert refused(account(f"{topic}=SUB"), of_topic(topic, Right.SUB)) is None
+
+
+def test_everybody_tells_traces_and_nobody_reads_them_so() -> None:
+    """And what else such a request uses is looked at."""
+    none = account()
+    trace = of_topic("RMQ_SYS_TRACE_TOPIC", Right.PUB)
+    assert refused(none, trace) is None
+    trace.topic("T", Right.PUB)
+    assert refused(none, trace) == "No default permission for topic:T"
+    assert refused(none, of_topic("RMQ_SYS_TRACE_TOPIC", Right.SUB)) is not None
+
+
+def test_a_group_of_producers_is_closed_by_its_name_only() -> None:
+    """No default is meant for these."""
+    wanted = Wanted()
+    wanted.producers("P")
+    assert refused(account(), wanted) is None
+    assert refused(account("", "P=SUB"), wanted) is None
+    assert refused(account("", "P=DENY", group=Right.SUB), wanted) == "No default permission for group:P"
+
+
+def test_what_is_not_named_is_not_asked_for() -> None:
+    """A request without a topic or a group asks for nothing."""
+    wanted = Wanted()
+    wanted.topic(None, Right.PUB)
+    wanted.group(None)
+    assert wanted == Wanted()
+    assert refused(account(), wanted) is None
+
+
+def test_who_says_nothing_is_nobody() -> None:
+    """Without a key, with another's, and with a signature that is wrong, none or no text."""
+    rules = Rules((address_match("10.0.0.9"),), {KEY: account(topic=Right.PUB)})
+
+    def said(claim: Claim) -> str | None:
+        return problem(rules, claim, SEND, lambda secret: f"signed with {secret}", lambda: of_topic("T", Right.PUB))
+
+    assert said(Claim("10.0.0.1", None, None)) == "No accessKey is configured"
+    assert said(Claim("10.0.0.1", "x" * 99, None)) == f"No acl config for {'x' * 64}"
+    for signature in (None, "", "signed with", "signed with a secret ", "\ud800"):
+        assert said(Claim("10.0.0.1", KEY, signature)) == f"Check signature failed for accessKey={KEY}"
+    assert said(Claim("10.0.0.1", KEY, "signed with a secret")) is None
+    assert said(Claim("10.0.0.9", None, None)) is None
+
+
+@pytest.mark.parametrize("text", ["T", "=PUB", " =PUB", "T=", "T=ALL", "T=PUB=SUB", "T=pub"])
+def test_what_is_no_right_is_named(text: str) -> None:
+    """Of topics and of groups."""
+    for topics, groups in (([text], []), ([], [text])):
+        with pytest.raises(ValueError, match="is no NAME=RIGHT"):
+            read_rights(topics, groups)
+
+
+def test_rights_are_read_with_the_space_around_them() -> None:
+    """As people write them."""
+    assert read_rights([" T = PUB "], ["G =SUB"]) == {"T": Right.PUB, "%RETRY%G": Right.SUB}
