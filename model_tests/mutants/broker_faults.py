@@ -1,4 +1,4 @@
-"""Faults of the reference broker that its tests once passed over: each as a change of one text, with who misses it.
+"""Faults of the broker, or of what records it, that tests once passed over: a change of one text, and who misses it.
 
 A fault that somebody finds in the broker, or that survives its tests, gets a row here. Leaves out the law's slips
 (`longpoll_spec.testing.slips`), and the locks of the hold service (`simulate.hold_stress`).
@@ -219,6 +219,34 @@ FAULTS: Final = (
         "            return\n        after_ns, connection, header = ",
         "            pass\n        after_ns, connection, header = ",
         f"{TESTS}/service/test_record.py::test_a_refused_send_and_a_refused_pull_are_told_as_answers",
+    ),
+    Fault(
+        "a message that no queue lists is recorded as appended to one",
+        f"{SERVICE}/send/send_events.py",
+        '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
+        '            if True:\n                self.recorder.put("append"',
+        f"{TESTS}/service/test_record.py::test_a_message_that_no_queue_lists_is_at_no_place_of_one",
+    ),
+    Fault(
+        "a message that no queue lists is recorded as acknowledged in one",
+        f"{SERVICE}/send/send_events.py",
+        "                if is_listed(each[0].sys_flag):\n",
+        "                if True:\n",
+        f"{TESTS}/service/test_record.py::test_a_message_that_no_queue_lists_is_at_no_place_of_one",
+    ),
+    Fault(
+        "an offset that no history can hold is recorded",
+        "reference/longpoll_recorder/offsets.py",
+        "return max(-NUMBER_MAX, min(number, NUMBER_MAX))",
+        "return number",
+        f"{TESTS}/service/test_record.py::test_numbers_beyond_the_schema_are_cut",
+    ),
+    Fault(
+        "the proxy tells no answer to a send that is stored elsewhere",
+        "reference/longpoll_observe/tap.py",
+        "if stored is None or not sent.tags:",
+        "if stored is None:",
+        f"{TESTS}/service/test_observe_tap.py::test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue",
     ),
     Fault(
         "what a pass appended is left to the flush thread",

@@ -17,6 +17,7 @@ from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
@@ -145,10 +146,13 @@ def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
     ],
 )
 def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene, fields: dict[str, str]) -> None:
-    """The offset that its answer tells counts in another topic."""
+    """The offset that its answer tells counts in another topic; that it was answered is told all the same."""
     scene.asks(SEND, 1, fields)
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "0"})
-    assert kinds(scene.events()) == ["request_received"]
+    asked, answered = scene.events()
+    assert (asked.event, answered.event, answered.code) == ("request_received", "answer_sent", 0)
+    assert (answered.request, answered.topic, answered.queue) == (asked.request, asked.topic, asked.queue)
+    assert (answered.queue_offset, answered.offset_min) == (-1, -1)
 
 
 def test_one_way_requests_and_the_brokers_own_leave_nothing(scene: Scene) -> None:
@@ -263,7 +267,11 @@ def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
 
 
 def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
-    """An offset of 2^62 stays far out of bounds, and the line stays readable."""
+    """An offset of 2^62 stays far out of bounds, asked for, committed or told, and the line stays readable."""
+    group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     scene.asks(PULL, 1, pull_fields("T", 1 << 62))
-    (asked,) = scene.events()
-    assert asked.offset == (1 << 60) - 1
+    scene.asks(RequestCode.UPDATE_CONSUMER_OFFSET, 2, group | {"commitOffset": str(1 << 62)})
+    scene.asks(RequestCode.QUERY_CONSUMER_OFFSET, 3, group)
+    scene.answers(0, 3, {"offset": str(1 << 62)})
+    pulled, committed, _asked, told = scene.events()
+    assert [pulled.offset, committed.commit_offset, told.offset] == [NUMBER_MAX] * 3

@@ -14,8 +14,10 @@ import pytest
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_judge.run.job import judge
+from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_recorder import recorder as record
+from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime.interface import AppendFile, Buffer
 from longpoll_runtime.real import RealRuntime
@@ -106,6 +108,45 @@ def test_pulls_that_one_message_wakes_are_told_one_by_one(
         assert one(events, "run", request=request)
         answered = one(events, "answer_sent", request=request)
         assert (answered.cause, answered.offsets) == ("woken", [1])
+
+
+@pytest.mark.parametrize("flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK])
+def test_a_message_that_no_queue_lists_is_at_no_place_of_one(
+    flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """Its offset is 0, as Java's: told as an append it would stand beside the queue's first message."""
+    directory = tmp_path / "history"
+    broker = start_broker(record_directory=str(directory))
+    client = connect(broker.address)
+    for sys_flag in (0, int(flag)):
+        assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
+    broker.stop()
+
+    events = events_of(directory)
+    listed, other = (event.request for event in events if event.event == "request_received")
+    assert one(events, "append").queue_offset == 0
+    assert one(events, "message_acknowledged").request == listed
+    answered = one(events, "answer_sent")
+    assert (answered.request, answered.topic, answered.queue, answered.code) == (other, "T", 0, 0)
+
+
+def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Whatever offset or time a client names, the judge finds no damage."""
+    directory, beyond = tmp_path / "history", (1 << 63) - 1
+    broker = start_broker(record_directory=str(directory))
+    client = connect(broker.address)
+    send_message(client, "T")
+    fields = pull_fields("T", beyond, timeout_ms=beyond) | {"commitOffset": str(beyond)}
+    assert client.call(RequestCode.PULL_MESSAGE, fields).code == 21
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", -beyond)).code == 21
+    group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+    client.call(RequestCode.UPDATE_CONSUMER_OFFSET, group | {"commitOffset": str(beyond)})
+    assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, group).ext_fields == {"offset": str(beyond)}
+    broker.stop()
+
+    pulls = [event for event in events_of(directory) if event.code == RequestCode.PULL_MESSAGE]
+    assert [event.offset for event in pulls] == [NUMBER_MAX, -NUMBER_MAX]
+    assert judge([directory], engine="local").gaps == []
 
 
 def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:

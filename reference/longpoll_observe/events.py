@@ -29,6 +29,7 @@ from longpoll_protocol.headers import (
 )
 from longpoll_protocol.message import decode_batch
 from longpoll_protocol.properties import DELAY, TAGS, read_properties
+from longpoll_recorder.offsets import kept
 from longpoll_spec.tables import with_table
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
@@ -62,9 +63,6 @@ _SIZE: Final = struct.Struct(">i")
 _QUEUE_OFFSET: Final = struct.Struct(">q")
 _QUEUE_OFFSET_AT: Final = 20
 _RECORD_SIZE_MIN: Final = 91
-
-NUMBER_MAX: Final = (1 << 60) - 1
-"""A history holds no larger number; an offset beyond it is as far out of bounds there as it was here."""
 
 Fields = dict[str, Any]
 
@@ -118,18 +116,14 @@ def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
         "topic": header.topic,
         "queue": header.queue_id,
         "group": header.consumer_group,
-        "offset": _kept(header.queue_offset),
+        "offset": kept(header.queue_offset),
         "count_max": header.max_msg_nums,
         "may_hold": header.may_hold,
-        "timeout_ms": _kept(header.suspend_timeout_millis or 0),
+        "timeout_ms": kept(header.suspend_timeout_millis or 0),
         "expression_type": kind,
         "expression": expression,
-        "commit_offset": _kept(max(header.commit_offset or 0, -1)) if header.has_commit_offset else -1,
+        "commit_offset": kept(max(header.commit_offset or 0, -1)) if header.has_commit_offset else -1,
     }
-
-
-def _kept(number: int) -> int:
-    return max(-NUMBER_MAX, min(number, NUMBER_MAX))
 
 
 def pull_answer_fields(answer: Command) -> Fields:
@@ -138,9 +132,9 @@ def pull_answer_fields(answer: Command) -> Fields:
         return {}
     header = PullMessageResponseHeader.decode(answer.ext_fields)
     return {
-        "offset_next": _kept(header.next_begin_offset),
-        "offset_min": _kept(header.min_offset),
-        "offset_max": _kept(header.max_offset),
+        "offset_next": kept(header.next_begin_offset),
+        "offset_min": kept(header.min_offset),
+        "offset_max": kept(header.max_offset),
         "offsets": queue_offsets(answer.body) if answer.code == SUCCESS else [],
     }
 

@@ -333,7 +333,7 @@ class ConnectionTap:
 
     def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:
         stored = stored_at(command)
-        if stored is None:
+        if stored is None or not sent.tags:
             self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place)
             return
         queue, first = stored

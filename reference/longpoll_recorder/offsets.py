@@ -14,9 +14,17 @@ from longpoll_protocol.headers import QueryConsumerOffsetRequestHeader, UpdateCo
 
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 
+NUMBER_MAX: Final = (1 << 60) - 1
+"""A history holds no larger number; an offset beyond it is as far out of bounds there as it was here."""
+
 RESETTING_CODES: Final = (207, 215, 222, 314)
 """Requests that change a group's offsets without being commits: the group is deleted, or the topic, the offsets are put
 to a moment, or are copied from another group."""
+
+
+def kept(number: int) -> int:
+    """An offset or a time as a history holds it: whatever a client asks for, the line stays readable."""
+    return max(-NUMBER_MAX, min(number, NUMBER_MAX))
 
 
 def resetting_fields(request: Command) -> dict[str, str]:
@@ -31,7 +39,7 @@ def offset_fields(request: Command) -> dict[str, Any]:
     if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
         update = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
         asked = {"topic": update.topic, "queue": update.queue_id, "group": update.consumer_group}
-        return asked | {"commit_offset": max(update.commit_offset, -1)}
+        return asked | {"commit_offset": kept(max(update.commit_offset, -1))}
     query = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
     return {"topic": query.topic, "queue": query.queue_id, "group": query.consumer_group}
 
@@ -43,4 +51,4 @@ def told_offset(code: int, answer: Command) -> dict[str, int]:
     told = (answer.ext_fields or {}).get("offset", "")
     if not told.lstrip("-").isdecimal() or len(told) > 19:
         raise HeaderError("an answer to a query of an offset", "offset", f"is no number but {told[:40]!r}")
-    return {"offset": max(int(told), -1)}
+    return {"offset": kept(max(int(told), -1))}

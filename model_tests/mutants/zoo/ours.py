@@ -50,6 +50,13 @@ TOLD: Final[Mapping[str, str]] = {
     "a message's store time goes back with the clock": "Messages are found by time in the wrong place after the clock "
     "was set back.",
     "a burst's store time goes back with the clock": "The same, for messages that came side by side.",
+    "a message that no queue lists is recorded as appended to one": "A client that sends with the flag of a prepared "
+    "message has the judge find two messages at offset 0, and convict a broker that did nothing wrong.",
+    "a message that no queue lists is recorded as acknowledged in one": "The same, by what its producer was told.",
+    "an offset that no history can hold is recorded": "One pull from an offset beyond 2^61 is a damaged line of the "
+    "broker's own history, and leaves its verdict unknown.",
+    "the proxy tells no answer to a send that is stored elsewhere": "Whoever sends a delayed message through "
+    "`longpoll observe` has the judge say 10 s later that the broker never answered.",
     "offsets are committed without their guard": "An older commit overwrites a newer one that another thread made in "
     "between.",
     "a topic's offsets are forgotten without their guard": "A deletion goes through the table while another thread "

@@ -20,6 +20,7 @@ from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.store.messages import Arrival
 from longpoll_protocol.codes import CommandFlag
+from longpoll_recorder.offsets import kept
 from longpoll_recorder.recorder import HistoryRecorder
 
 ONE_WAY = CommandFlag.ONE_WAY.value
@@ -89,18 +90,18 @@ class RecordedPullEvents(PullEvents):
             **_place(pull),
             code=11,
             group=pull.group,
-            offset=pull.offset,
+            offset=kept(pull.offset),
             count_max=pull.count_max,
             may_hold=bool(pull.sys_flag & FLAG_SUSPEND),
-            timeout_ms=pull.timeout_ms,
+            timeout_ms=kept(pull.timeout_ms),
             expression_type=known.expression_type if known else "",
             expression=known.expression if known else "",
-            commit_offset=commit_offset,
+            commit_offset=kept(commit_offset),
         )
 
     def held(self, pull: Pull, after_ns: int) -> None:
         """`hold`."""
-        self.recorder.put("hold", after_ns, **_place(pull), visible_end=pull.offset)
+        self.recorder.put("hold", after_ns, **_place(pull), visible_end=kept(pull.offset))
 
     def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
         """`recheck`."""
@@ -137,7 +138,7 @@ class RecordedPullEvents(PullEvents):
         fields = _place(pull) | {"code": code, "cause": cause}
         if read is not None:
             fields |= {
-                "offset_next": read.offset_next,
+                "offset_next": kept(read.offset_next),
                 "offset_min": read.offset_min,
                 "offset_max": read.offset_max,
                 "offsets": list(read.offsets),

@@ -9,16 +9,20 @@ Leaves out pulls (`service.pull.pull_events`) and how a history is written (`lon
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from attrs import define
 
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import SendMessageRequestHeader
+from longpoll_protocol.log_record import is_listed
 from longpoll_recorder.recorder import HistoryRecorder
+
+SUCCESS: Final = ResponseCode.SUCCESS.value
 
 Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
 """A message with its tag, and where it is in the log."""
@@ -101,23 +105,31 @@ class RecordedSendEvents(SendEvents):
         outbox.after_answer(asked.channel, tell)
 
     def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
-        """A `message_acknowledged` each, once the answer has been handed to the socket."""
+        """A `message_acknowledged` each, once the answer has been handed to the socket.
+
+        A message that no queue lists has no place to be acknowledged at: that its send succeeded is told alone.
+        """
         if asked.command.is_one_way:
             return
         after_ns, connection = self.recorder.now_ns(), str(asked.channel.number)
         request = f"{connection}-{asked.number}"
 
         def tell() -> None:
+            place: dict[str, Any] = {"request": request, "connection": connection}
             for each in stored:
-                fields = _fields_of(each)
-                self.recorder.put("message_acknowledged", after_ns, request=request, connection=connection, **fields)
+                if is_listed(each[0].sys_flag):
+                    self.recorder.put("message_acknowledged", after_ns, **place, **_fields_of(each))
+                else:
+                    place |= {"topic": asked.header.topic, "queue": asked.header.queue_id}
+                    self.recorder.put("answer_sent", after_ns, **place, code=SUCCESS)
 
         outbox.after_answer(asked.channel, tell)
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
-        """An `append` each."""
+        """An `append` each, of those that a queue lists: the others count in none."""
         for each in stored:
-            self.recorder.put("append", after_ns, **_fields_of(each))
+            if is_listed(each[0].sys_flag):
+                self.recorder.put("append", after_ns, **_fields_of(each))
 
 
 def _fields_of(stored: Stored) -> dict[str, Any]:
