@@ -339,6 +339,17 @@ def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], t
     sound(tmp_path / "1")
 
 
+def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
+    """How many messages a broker says that each queue has had."""
+    with RawClient(address) as client:
+        wait_until_ready(client, TOPICS[0])
+        replies = [
+            client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+            for topic, queue_id in sent.records
+        ]
+    return [int((reply.ext_fields or {})["offset"]) for reply in replies]
+
+
 @pytest.mark.long
 def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
     class_paths: dict[str, str], tmp_path: Path
@@ -357,29 +368,55 @@ def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
         path = tmp_path / name / "store" / file
         content = path.read_bytes()[:torn_at]
         path.write_bytes(content if name.startswith("cut") else content.ljust(65_536, b"\0"))
-    ends: dict[str, list[str]] = {}
-
-    def note_ends(name: str, address: tuple[str, int]) -> None:
-        with RawClient(address) as client:
-            wait_until_ready(client, TOPICS[0])
-            replies = [
-                client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
-                for topic, queue_id in sent.records
-            ]
-        ends[name] = [(reply.ext_fields or {})["offset"] for reply in replies]
-
+    ends: dict[str, list[int]] = {}
     for name in ("zeroed", "cut"):
         with ours(tmp_path / name) as address:
-            note_ends(name, address)
+            ends[name] = ends_of(address, sent)
     with running(class_paths["4.9.7"], tmp_path / "zeroed-java", settings=SETTINGS) as broker:
-        note_ends("zeroed-java", broker.address)
+        ends["zeroed-java"] = ends_of(broker.address, sent)
     whole = [len(known) - ((last.topic, last.queue_id) == key) for key, known in sent.records.items()]
-    assert ends == {name: [str(count) for count in whole] for name in ("zeroed", "cut", "zeroed-java")}
+    assert ends == dict.fromkeys(("zeroed", "cut", "zeroed-java"), whole)
     with (
         pytest.raises(AssertionError, match="BrokerStartup ended with"),
         running(class_paths["4.9.7"], tmp_path / "cut-java", settings=SETTINGS),
     ):
         pytest.fail("it started")
+
+
+@pytest.mark.long
+def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
+    class_paths: dict[str, str], tmp_path: Path
+) -> None:
+    """A bit of an acknowledged record, in a store that was killed: 4.9.7 loses what follows it, and says CRC failed."""
+    sent = Sent()
+    go_round(tmp_path / "ours", sent, ours, 40)
+    store = tmp_path / "ours" / "store"
+    (store / "abort").touch()
+    # All since the start is as if no checkpoint had been written yet.
+    (store / "checkpoint").unlink()
+    found = StoreDirectory(RealFiles(), str(store))
+    records = [entry for entry in found.walk_log() if isinstance(entry, Record)]
+    rotten = records[-10]
+    file, position = found.place(rotten.physical_offset + rotten.size // 2)
+    found.close()
+    content = bytearray((store / file).read_bytes())
+    content[position] ^= 1
+    (store / file).write_bytes(content)
+    shutil.copytree(store, tmp_path / "java" / "store")
+    kept = [
+        sum((each.topic, each.queue_id) == key for each in records if each.physical_offset < rotten.physical_offset)
+        for key in sent.records
+    ]
+    with ours(tmp_path / "ours") as address:
+        assert ends_of(address, sent) == kept
+    aside = b"".join(each.read_bytes() for each in sorted((tmp_path / "ours" / "store" / "commitlog_cut").iterdir()))
+    assert all(record in aside for known in sent.records.values() for record in known[-1:])
+    with running(class_paths["4.9.7"], tmp_path / "java", settings=SETTINGS) as broker:
+        assert ends_of(broker.address, sent) == kept
+    said = "".join(each.read_text("utf-8", "replace") for each in (tmp_path / "java").glob("*.log"))
+    lines = [line for line in said.splitlines() if "CRC check failed" in line]
+    assert len(lines) == 1
+    assert " ERROR " not in lines[0]
 
 
 def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:

@@ -335,8 +335,8 @@ FAULTS: Final = (
     Fault(
         "a file that got no length is left behind",
         f"{STORE}/segment.py",
-        "                self._files.remove(path)\n            raise",
-        "                pass\n            raise",
+        "                self._files.remove(path)\n            raise\n        self._changed",
+        "                pass\n            raise\n        self._changed",
         f"{TESTS}/store/test_unsynced.py::test_a_file_that_got_no_length_is_no_damage",
     ),
     Fault(
@@ -409,5 +409,20 @@ FAULTS: Final = (
         "\n        def finish() -> None:\n            self.store.finish_deletion(name)\n"
         "            self.topic_deleted(name, outbox)\n\n",
         f"{TESTS}/service/test_delete_topic.py::test_who_waits_is_told_although_the_disk_keeps_the_queues",
+    ),
+    Fault(
+        "what rotted since the checkpoint is cut off without a word",
+        f"{STORE}/recovery.py",
+        "set_aside = _keep_what_goes(log, end, is_short=store_ms < checkpoint.physic_ms, crashed=True)",
+        "set_aside = 0",
+        f"{TESTS}/store/test_outsiders.py::test_what_rotted_after_the_checkpoint_of_a_killed_store_is_kept_and_told",
+    ),
+    Fault(
+        "what rotted in a closed log's last millisecond takes whole records away",
+        f"{STORE}/recovery.py",
+        "is_short = store_ms < durable_ms or end <= durable_offset",
+        "is_short = store_ms < durable_ms",
+        f"{TESTS}/store/test_outsiders.py::"
+        "test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_away",
     ),
 )

@@ -6,6 +6,7 @@ that a start looks at is `longpoll store verify`'s to name.
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import random
@@ -16,15 +17,21 @@ from collections.abc import Callable
 import pytest
 
 from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store import recovery
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_checkpoint
+from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
-from longpoll_runtime.files import RealFiles
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from longpoll_protocol.log_record import Record
+from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.real import RealRuntime
 
 COUNT = 34
 BEFORE_CHECKPOINT = 30
 BODY = bytes(200)
+BODY_AT = 100
+"""A byte of a record that is one of its body's."""
 FIRST = "0" * 20
 Fault = Callable[[pathlib.Path], object]
 
@@ -264,6 +271,154 @@ def test_a_closed_log_that_lost_its_end_is_told(
     fault(logs(tmp_path / "store")[-1])
     open_store(tmp_path / "store").close()
     assert "what is missing was acknowledged" in caplog.text
+
+
+def cut(store: pathlib.Path) -> dict[str, bytes]:
+    """What starts have put aside, by the names of the files."""
+    return {file.name: file.read_bytes() for file in sorted((store / "commitlog_cut").glob("*"))}
+
+
+def records_of(store: pathlib.Path) -> list[tuple[int, int]]:
+    """Where the records of a store begin that was left, and their sizes."""
+    found = StoreDirectory(RealFiles(), str(store))
+    records = [(each.physical_offset, each.size) for each in found.walk_log() if isinstance(each, Record)]
+    found.close()
+    return records
+
+
+def rotted(store: pathlib.Path, physical_offset: int, byte: int = BODY_AT) -> None:
+    """Turn one bit of a record round."""
+    file = logs(store)[physical_offset // SMALL.commit_log_file_size]
+    flipped(file, physical_offset % SMALL.commit_log_file_size + byte)
+
+
+@pytest.mark.parametrize("byte", [0, 5, BODY_AT], ids=["size", "magic", "body"])
+@pytest.mark.parametrize("number", range(BEFORE_CHECKPOINT, COUNT))
+def test_what_rotted_after_the_checkpoint_of_a_killed_store_is_kept_and_told(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
+) -> None:
+    """Nobody can tell it from what a power cut tore, so the log ends there; what goes was acknowledged, and is kept.
+
+    It used to go without a word, and all that was stored after it.
+    """
+    store = tmp_path / "store"
+    made(store, closed=False)
+    records = records_of(store)
+    assert len(records) == COUNT
+    rotted(store, records[number][0], byte)
+    before = b"".join(file.read_bytes() for file in logs(store))
+    opened = open_store(store)
+    assert opened.log_end == records[number][0]
+    assert opened.cut_size > 0
+    opened.close()
+    (line,) = [record for record in caplog.records if "are kept in" in record.getMessage()]
+    assert f"ends at {records[number][0]}, where a record is damaged" in line.getMessage()
+    following = records[number + 1][0] if number + 1 < COUNT else None
+    assert (f"whole ones follow from {following} on" in line.getMessage()) is (following is not None)
+    assert line.levelname == ("WARNING" if following is None else "ERROR")
+    kept = cut(store)
+    assert sum(map(len, kept.values())) == opened.cut_size
+    # Each byte of what went is there, under its place.
+    again = bytearray(len(before))
+    for name, content in kept.items():
+        again[int(name) : int(name) + len(content)] = content
+    assert again[records[number][0] :] == before[records[number][0] :]
+    # Put back, with the bit as it was, they are messages again.
+    assert verify(RealFiles(), str(store)).problems == []
+
+
+def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: pathlib.Path) -> None:
+    """The second start takes nothing away of what the first one kept."""
+    store = tmp_path / "store"
+    made(store, closed=False)
+    place, _size = records_of(store)[BEFORE_CHECKPOINT]
+    before = {file.name: file.read_bytes() for file in logs(store)}
+    found = []
+    for _ in range(3):
+        rotted(store, place)
+        opened = open_store(store)
+        opened.abandon()
+        found.append(cut(store))
+        for file in logs(store):
+            file.unlink()
+        for name, content in before.items():
+            (store / "commitlog" / name).write_bytes(content)
+    first = list(found[0])
+    assert [len(each) for each in found] == [len(first), 2 * len(first), 3 * len(first)]
+    assert set(found[2]) == {f"{name}{again}" for name in first for again in ("", ".1", ".2")}
+    assert found[2] == found[2] | found[1] | found[0]
+
+
+@pytest.mark.parametrize("how", ["no room", "no sync"])
+def test_what_cannot_be_kept_is_not_cut_off(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """The start is refused, and the log is as it was."""
+    store = tmp_path / "store"
+    made(store, closed=False)
+    place, _size = records_of(store)[BEFORE_CHECKPOINT]
+    rotted(store, place)
+    before = {file.name: file.read_bytes() for file in logs(store)}
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealMappedFile, "reserve" if how == "no room" else "sync", fails)
+        with pytest.raises(OSError, match="No space left"):
+            open_store(store)
+    assert {file.name: file.read_bytes() for file in logs(store)} == before
+    assert cut(store) == {}
+    opened = open_store(store)
+    assert opened.log_end == place
+    opened.close()
+
+
+def test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_away(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its time alone nothing is missing; the checkpoint names the last record, and that stands behind the damage."""
+    monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000)
+    store = tmp_path / "store"
+    made(store, closed=True)
+    records = records_of(store)
+    before = {file.name: file.read_bytes() for file in logs(store)}
+    rotted(store, records[-2][0])
+    with pytest.raises(StoreUserError, match=f"a whole record follows at {records[-1][0]}"):
+        open_store(store)
+    rotted(store, records[-2][0])
+    assert {file.name: file.read_bytes() for file in logs(store)} == before
+    # Of the very last one nothing is left to go by: it is kept and told.
+    rotted(store, records[-1][0])
+    opened = open_store(store)
+    assert (opened.log_end, opened.cut_size) == (records[-1][0], records[-1][1])
+    opened.close()
+
+
+@pytest.mark.parametrize("position", [8, 40, 100])
+def test_what_a_kill_left_of_a_record_is_no_loss(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, position: int
+) -> None:
+    """Its mark is written last, so what has none was never acknowledged: it goes without a word, as before."""
+    store = tmp_path / "store"
+    made(store, closed=False)
+    place, size = records_of(store)[-1]
+    changed(logs(store)[-1], (place + size) % SMALL.commit_log_file_size + position, b"x" * 50)
+    opened = open_store(store)
+    assert whole(opened)
+    assert opened.cut_size == 0
+    opened.close()
+    assert cut(store) == {}
+    assert "damaged" not in caplog.text
+
+
+def test_planted_a_start_that_cuts_without_a_word_is_noticed(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: nothing is kept, and nothing said."""
+    monkeypatch.setattr(recovery, "_keep_what_goes", lambda *_, **__: 0)
+    with pytest.raises(AssertionError):
+        test_what_rotted_after_the_checkpoint_of_a_killed_store_is_kept_and_told(
+            tmp_path, caplog, BEFORE_CHECKPOINT, BODY_AT
+        )
 
 
 def test_a_log_that_lost_nothing_says_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:

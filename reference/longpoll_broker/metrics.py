@@ -58,6 +58,11 @@ class BrokerCollector(Collector):
         yield self._requests()
         yield self._log()
         yield self._troubles()
+        yield GaugeMetricFamily(
+            "longpoll_store_cut_bytes",
+            "Bytes that the start cut off from the log's end at a damaged record, and put aside.",
+            broker.store.cut_size,
+        )
         yield from self._copies()
         yield self._lag()
 

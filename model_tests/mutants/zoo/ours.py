@@ -41,6 +41,10 @@ TOLD: Final[Mapping[str, str]] = {
     "a slice reaches past the end of the log": "An answer has bytes in it that were never appended.",
     "queues are not walked again to the end of a log that is shorter": "After a crash a queue points behind the end "
     "of the log: its consumers get nothing, or another message.",
+    "what rotted since the checkpoint is cut off without a word": "A bit of the log flips after the last checkpoint, "
+    "and the broker is killed: the next start takes the record for a torn one, and it goes with all that followed it.",
+    "what rotted in a closed log's last millisecond takes whole records away": "By the time of the records before it "
+    "nothing is missing, so the start cuts off what was stored in the same millisecond.",
     "the second walk begins at a queue's oldest file": "After a crash a queue with many files is read as a whole, and "
     "the start takes minutes.",
     "a send that names no queue goes to 0": "All messages of a producer that leaves the choice to the broker are in "

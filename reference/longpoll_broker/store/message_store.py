@@ -87,6 +87,8 @@ class MessageStore:
         self._deletion_lock = runtime.lock()
         """For removing queues for good, one deletion after the other."""
         self._deletions = Deletions(runtime.files, directory)
+        self.cut_size = 0
+        """Bytes that opening it cut off from the log's end, and put aside."""
         self._closed = False
         self._troubles: dict[str, OSError] = {}
         """By part of the store why it could not be made durable when that was last tried."""
@@ -148,6 +150,7 @@ class MessageStore:
             self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
         )
         self._store_ms = recovered.store_ms
+        self.cut_size = recovered.set_aside
         if self._config.visible_when_durable:
             # What a killed process had appended and not flushed is in the log, and is shown below.
             self._log.flush()

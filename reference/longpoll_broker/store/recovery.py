@@ -52,6 +52,8 @@ class Recovered:
     """Physical offset where dispatching begins; every record before it is in its queue."""
     store_ms: int
     """Store time of the log's last walked record; 0 when none was walked."""
+    set_aside: int = 0
+    """Bytes of records that stood behind the log's end, and are kept beside it now."""
 
 
 def recover(
@@ -75,7 +77,8 @@ def recover(
     elif crashed:
         found = recover_crashed(log, queues, checkpoint)
     else:
-        found = recover_clean(log, queues, checkpoint.logics_ms if had_queues else -1, checkpoint.physic_ms)
+        dispatched_ms = checkpoint.logics_ms if had_queues else -1
+        found = recover_clean(log, queues, dispatched_ms, checkpoint.physic_ms, checkpoint.durable_offset)
     _lines.log(
         logging.WARNING if crashed else logging.INFO,
         "the store was %s: its log is whole from %d to %d, and what stands from %d is made visible again",
@@ -90,8 +93,14 @@ def recover(
     return found
 
 
-def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms: int, durable_ms: int = 0) -> Recovered:
-    """Recover after a clean stop; raises OSError, and StoreUserError as `_check_end` does.
+def recover_clean(
+    log: CommitLog,
+    queues: Iterable[ConsumeQueue],
+    dispatched_ms: int,
+    durable_ms: int = 0,
+    durable_offset: int = -1,
+) -> Recovered:
+    """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
     `dispatched_ms` is the store time up to which the checkpoint says that everything was dispatched. Where it reaches
     the log's end nothing is dispatched again: the last records may be of a topic that was deleted with its queues.
@@ -99,7 +108,8 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms:
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
     end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None)
-    _check_end(log, end, store_ms, durable_ms, crashed=False)
+    is_short = store_ms < durable_ms or end <= durable_offset
+    set_aside = _keep_what_goes(log, end, is_short=is_short, crashed=False)
     for queue in queues:
         _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
         _forget_unfounded(log, queue)
@@ -108,10 +118,10 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms:
         if queue.physical_end > end:
             _walk_queue(queue, _file_before(queue, end), end)
     if store_ms <= dispatched_ms:
-        return Recovered(end, store_ms)
+        return Recovered(end, store_ms, set_aside)
     # What the queues list is dispatched; a log that lost its oldest files begins later than a queue may say.
     cursor = max((queue.physical_end for queue in queues), default=log.start)
-    return Recovered(min(max(cursor, log.start), end), store_ms)
+    return Recovered(min(max(cursor, log.start), end), store_ms, set_aside)
 
 
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
@@ -121,31 +131,56 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
         _walk_queue(queue, _file_before(queue, start), start)
         _forget_unfounded(log, queue)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
-    _check_end(log, end, store_ms, checkpoint.physic_ms, crashed=True)
+    set_aside = _keep_what_goes(log, end, is_short=store_ms < checkpoint.physic_ms, crashed=True)
     log.stand_at(end)
     log.write_anew(start)
     log.sync_rest()
     # A kill leaves bytes in the page cache that no disk has seen yet.
     log.flushed_end = start
-    return Recovered(start, store_ms)
+    return Recovered(start, store_ms, set_aside)
 
 
-def _check_end(log: CommitLog, end: int, store_ms: int, durable_ms: int, *, crashed: bool) -> None:
-    """Say so where a log ends before what the checkpoint calls durable: no crash does that.
+def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) -> int:
+    """See what stands behind a log's end before it is made zeros, and keep beside the log what was a record, or is one.
 
-    Raises StoreUserError where whole records stand behind the end of a log that was closed, for opening it removes
-    them. After a crash that end may be a record that only looks torn, and what follows goes as ever.
+    Nobody can tell a record that rotted from one that a power cut tore, and what follows it may have been acknowledged:
+    so it is told, and kept (how many bytes). Raises StoreUserError where whole records stand behind the end of a log
+    that was closed and `is_short`, for no stop leaves that, and OSError where it cannot be kept.
     """
-    if store_ms >= durable_ms:
-        return
-    where = f"{log.segments.directory} ends at {end}, and more than that was on the disk"
-    behind = None if crashed else _next_record(log, end)
-    if behind is not None:
+    where = f"{log.segments.directory} ends at {end}"
+    behind = _next_record(log, end)
+    if is_short and not crashed and behind is not None:
         raise StoreUserError(
-            f"{where}: what stands there is damaged, and a whole record follows at {behind}; run `longpoll store "
-            "verify` and restore the file, or remove the store's `checkpoint` to do without everything behind it"
+            f"{where}, and more than that was on the disk: what stands there is damaged, and a whole record follows at "
+            f"{behind}; run `longpoll store verify` and restore the file, or remove the store's `checkpoint` to do "
+            "without everything behind it"
         )
-    _lines.error("%s: what is missing was acknowledged; restore the files if you have them", where)
+    if is_short:
+        lacks = "more than that was on the disk: what is missing was acknowledged; restore the files if you have them"
+        _lines.error("%s, and %s", where, lacks)
+    if behind is None and not _is_begun(log, end):
+        return 0
+    path, size = log.segments.set_aside(end)
+    _lines.log(
+        logging.WARNING if behind is None else logging.ERROR,
+        "%s, where a record is damaged%s: it was torn by a crash, or rotted, and then what goes was acknowledged; "
+        "its %d bytes are kept in %s",
+        where,
+        "" if behind is None else f" and whole ones follow from {behind} on",
+        size,
+        path,
+        extra=event("log_cut", log_end=end, following=behind, size=size, path=path),
+    )
+    return size
+
+
+def _is_begun(log: CommitLog, end: int) -> bool:
+    """Whether a record stands at the log's end that is not whole; one that a kill interrupted has no mark yet."""
+    found = log.read(end)
+    if isinstance(found, Damage):
+        mark = log.slice(end, SIZE_AND_MAGIC.size)
+        return mark is not None and any(mark)
+    return isinstance(found, Record)
 
 
 def _next_record(log: CommitLog, start: int) -> int | None:

@@ -20,6 +20,10 @@ MAPS_LOOKED_AT: Final = 8
 """As many of the oldest maps are looked at for one that may go, before one is made durable so that it may."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """A directory could not even be opened to be synced, so nothing is lost, and it can be tried again."""
+COPY_SIZE: Final = 1024 * 1024
+"""Bytes that are read and copied at once."""
+ASIDE: Final = "_cut"
+"""What the directory beside another is called that has what was cut off from it."""
 RESERVE_SIZE: Final = 1024 * 1024
 """How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte of the log, or of a long queue."""
 RESERVE_SIZE_MIN: Final = 4096
@@ -197,6 +201,32 @@ class Segment:
 
     def _not_ours(self) -> OSError:
         return FileNotFoundError(errno.ENOENT, "it was replaced by another file; put it back or restart", self.path)
+
+    def data_stop(self, start: int) -> int:
+        """The position after the last byte that is no zero, at or after `start`; `start` if there is none."""
+        at = stop = start
+        # Holes of a sparse file are not read.
+        while (at := self.mapped.data_from(at)) < self.size:
+            chunk = bytes(self.view[at : at + COPY_SIZE]).rstrip(b"\0")
+            stop = at + len(chunk) if chunk else stop
+            at += COPY_SIZE
+        return stop
+
+    def copy_to(self, path: str, start: int, stop: int) -> None:
+        """Copy bytes [start, stop) durably to a file of their own; raises OSError, and then there is none."""
+        copy = self._files.map(path, stop - start, writable=True, create=True)
+        try:
+            copy.reserve(0, stop - start)
+            for at in range(start, stop, COPY_SIZE):
+                content = self.view[at : min(at + COPY_SIZE, stop)]
+                copy.view[at - start : at - start + len(content)] = content
+            copy.sync(0, stop - start)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+            raise
+        finally:
+            copy.close()
 
     def close(self) -> None:
         """Unmap it, and map it no more."""
@@ -398,6 +428,33 @@ class SegmentList:
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
             keep[-1].reserved_end = 0
+
+    def set_aside(self, end: int) -> tuple[str, int]:
+        """Copy what stands from `end` on, up to the last byte that is no zero, to a directory beside this one.
+
+        Returns its path, and how many bytes. Of each segment it gets a file, named by the offset of its first byte, and
+        by a further number where an earlier one has that name. Raises OSError; nothing is taken away here.
+        """
+        directory = f"{self.directory}{ASIDE}"
+        self._files.make_directory(directory)
+        size = 0
+        for segment in self.segments:
+            start = max(end - segment.start, 0)
+            stop = segment.data_stop(start)
+            if start < stop:
+                segment.copy_to(self._free_path(f"{directory}/{segment_name(segment.start + start)}"), start, stop)
+                size += stop - start
+        for each in (directory, _parent(directory)):
+            self._files.sync_directory(each)
+        return directory, size
+
+    def _free_path(self, path: str) -> str:
+        """The path, or with the first further number that makes it nobody's."""
+        free, number = path, 0
+        while self._files.exists(free):
+            number += 1
+            free = f"{path}.{number}"
+        return free
 
     def flush(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable, and the names of the files that hold them. Raises OSError."""
