@@ -192,8 +192,8 @@ def drop_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def shift_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy tells a wrong offset_next, as a broker would that skips a message."""
 
-    def wrong(answer: Any) -> dict[str, Any]:
-        fields = events.pull_answer_fields(answer)
+    def wrong(answer: Any, topic: str, queue: int) -> dict[str, Any]:
+        fields = events.pull_answer_fields(answer, topic, queue)
         return fields | {"offset_next": fields["offset_next"] + 1} if answer.code == 0 else fields
 
     monkeypatch.setattr("longpoll_observe.tap.pull_answer_fields", wrong)

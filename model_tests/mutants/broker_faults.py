@@ -249,6 +249,42 @@ FAULTS: Final = (
         f"{TESTS}/service/test_observe_tap.py::test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue",
     ),
     Fault(
+        "the proxy tells an offset of another queue that lists the message",
+        "reference/longpoll_observe/events.py",
+        "        if has_inner:\n",
+        "        if False:\n",
+        f"{TESTS}/service/test_light_queues.py"
+        "::test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for",
+    ),
+    Fault(
+        "the proxy tells the expression where a heartbeat names other hashes",
+        "reference/longpoll_observe/events.py",
+        "        if wanted.code_set != ",
+        "        if False and wanted.code_set != ",
+        f"{TESTS}/service/test_observe_tap.py::test_what_a_broker_may_match_otherwise_is_no_subscription",
+    ),
+    Fault(
+        "the proxy tells the last of two subscriptions with one version",
+        "reference/longpoll_observe/events.py",
+        'self._latest[key] = (said[0], "", "")',
+        "self._latest[key] = said",
+        f"{TESTS}/service/test_observe_tap.py::test_a_pull_without_subscription_has_its_groups",
+    ),
+    Fault(
+        "the broker records the expression where it goes by a heartbeat's hashes",
+        f"{SERVICE}/pull/pull_events.py",
+        " or not is_as_said(wanted) else wanted",
+        " else wanted",
+        f"{TESTS}/service/test_record.py::test_an_expression_is_told_where_the_broker_goes_by_it",
+    ),
+    Fault(
+        "a batch's messages are listed by the tag that is not the last in their records",
+        f"{SERVICE}/send/send_processor.py",
+        'tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")',
+        'tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")',
+        f"{TESTS}/service/test_send_processor.py::test_a_batchs_tag_is_the_one_that_a_reader_of_its_records_finds",
+    ),
+    Fault(
         "what a pass appended is left to the flush thread",
         f"{SERVICE}/pull/dispatch_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",

@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 import msgspec
 import pytest
+from model_tests.service.observed import events_of, observing
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.service.send.message_maker import MessageMaker
@@ -53,6 +54,23 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: Start
     assert bodies(puller, "T") == [b"m", b"n"]
     assert bodies(puller, "%LMQ%a") == [b"m"]
     assert bodies(puller, "%LMQ%b", 1) == [b"n"]
+
+
+def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """A record has its offset in its own queue at the usual place: in an inner one it is another."""
+    broker = start_broker(store_config=LIGHT)
+    with observing(broker.address, tmp_path / "history") as proxy:
+        (door,) = proxy.doors.values()
+        client = connect(door)
+        send_message(client, "U")
+        for properties in ("", "", NAMES, "", NAMES, "INNER_MULTI_DISPATCH\x01U\x02"):
+            send_message(client, "T", properties=properties)
+        for topic in ("T", "%LMQ%b", "U"):
+            assert client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, group="%LMQ%g")).code == 0
+    told = {event.topic: event.offsets for event in events_of(tmp_path / "history") if event.offsets}
+    assert told == {"T": [0, 1, 2, 3, 4, 5], "%LMQ%b": [0, 1], "U": [0, 1]}
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])

@@ -17,6 +17,7 @@ from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_protocol.tags import java_hash
 from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.real import RealRuntime
@@ -244,6 +245,9 @@ def told_expression(scene: Scene, version: int) -> tuple[str, str]:
         ([("a || b", 2)], 1, ("TAG", "a || b")),
         ([("a", 1), ("b", 2)], 2, ("TAG", "b")),
         ([("a", 1), ("b", 2)], 1, ("", "")),
+        ([("a", 1), ("b", 1)], 1, ("", "")),
+        ([("a", 1), ("b", 1), ("a", 1)], 1, ("", "")),
+        ([("a", 1), ("b", 1), ("c", 2)], 2, ("TAG", "c")),
     ],
 )
 def test_a_pull_without_subscription_has_its_groups(
@@ -251,9 +255,40 @@ def test_a_pull_without_subscription_has_its_groups(
 ) -> None:
     """What heartbeats said last; nothing is told where the broker's choice cannot be known."""
     for opaque, (expression, said_version) in enumerate(expressions):
-        wanted = SubscriptionData(topic="T", sub_string=expression, sub_version=said_version)
+        codes = frozenset(java_hash(tag) for tag in expression.split(" || "))
+        wanted = SubscriptionData(topic="T", sub_string=expression, sub_version=said_version, code_set=codes)
         scene.asks(RequestCode.HEART_BEAT, opaque, None, body=heartbeat(wanted))
     assert told_expression(scene, version) == expected
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=frozenset({java_hash("b")})),
+        SubscriptionData(topic="T", sub_string="a", sub_version=1),
+        SubscriptionData(topic="T", sub_string="*", sub_version=1, class_filter_mode=True),
+    ],
+    ids=["other hashes", "no hashes", "a filter server"],
+)
+def test_what_a_broker_may_match_otherwise_is_no_subscription(scene: Scene, wanted: SubscriptionData) -> None:
+    """Java's goes by the hashes that a heartbeat names, and others by the expression."""
+    scene.asks(RequestCode.HEART_BEAT, 1, None, body=heartbeat(wanted))
+    assert told_expression(scene, 1) == ("", "")
+
+
+def test_an_empty_type_is_no_subscription(scene: Scene) -> None:
+    """With it nothing matches, as it is neither absent nor TAG."""
+    scene.asks(PULL, 1, pull_fields("T", 0) | {"expressionType": ""})
+    (asked,) = scene.events()
+    assert (asked.expression_type, asked.expression) == ("", "")
+
+
+def test_a_batch_with_tags_on_both_sides_is_no_message_of_the_queue(scene: Scene) -> None:
+    """4.9 lists its messages by the request's tag, and 5.x by their own."""
+    body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "TAGS\x01blue\x02")])
+    scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}, body=body)
+    scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
+    assert kinds(scene.events()) == ["request_received", "answer_sent"]
 
 
 def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:

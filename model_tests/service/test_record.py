@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ import pytest
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
 from longpoll_judge.run.job import judge
+from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
+from longpoll_protocol.tags import java_hash
 from longpoll_recorder import recorder as record
 from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime.interface import AppendFile, Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
-from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 WOKEN_COUNT = 5
 """Pulls that ask the same."""
@@ -147,6 +149,32 @@ def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: C
     pulls = [event for event in events_of(directory) if event.code == RequestCode.PULL_MESSAGE]
     assert [event.offset for event in pulls] == [NUMBER_MAX, -NUMBER_MAX]
     assert judge([directory], engine="local").gaps == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "codes"), [(STRICT, {"b"}), (ROCKETMQ_4_9, {"a"}), (ROCKETMQ_4_9, {"b"}), (ROCKETMQ_4_9, {})]
+)
+def test_an_expression_is_told_where_the_broker_goes_by_it(
+    policy: Policy,
+    codes: Collection[str],
+    start_broker: StartBroker,
+    connect: Connect,
+    tmp_path: Path,
+) -> None:
+    """4.9 matches by the hashes that a heartbeat names, and these may be of another tag."""
+    directory = tmp_path / "history"
+    broker = start_broker(policy=policy, record_directory=str(directory))
+    client = connect(broker.address)
+    send_message(client, "T", properties="TAGS\x01a\x02")
+    hashes = frozenset(map(java_hash, codes))
+    wanted = SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=hashes)
+    consumer = ConsumerData(group_name="G", subscription_data_set=[wanted])
+    client.call(RequestCode.HEART_BEAT, None, HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode())
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0) | {"sysFlag": "0", "subVersion": "1"})
+    broker.stop()
+    asked = one(events_of(directory), "request_received", code=11)
+    is_told = policy is STRICT or codes == {"a"}
+    assert (asked.expression_type, asked.expression) == (("TAG", "a") if is_told else ("", ""))
 
 
 def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.message import BatchMessage, encode_batch
-from longpoll_protocol.properties import read_properties
+from longpoll_protocol.properties import decode_properties, read_properties
+from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
 ONE, ONE_V2, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -377,14 +378,26 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
 
 
 def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_ids() -> None:
-    """And the offset of the first; each is told of with its own tag, or the request's."""
+    """And the offset of the first; each is told of with its tag."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
-    code, fields = told(world, command(BATCH, body, batch="true", properties=pairs(TAGS="z")))
+    code, fields = told(world, command(BATCH, body, batch="true"))
     ids = [f"7F00000100000009{position:016X}" for position in (0, RECORD_SIZE)]
     assert (code, fields) == (0, REGION | {"queueId": "2", "msgId": ",".join(ids), "queueOffset": "5"})
-    assert world.notes[-1] == ("acknowledged", 7, ["a", "z"])
+    assert world.notes[-1] == ("acknowledged", 7, ["a", ""])
     assert [(bytes(each.body), each.queue_id) for each in world.stored] == [(b"1", 2), (b"2", 2)]
+
+
+@pytest.mark.parametrize(("traits", "tags"), [(STRICT_TRAITS, ["z", "z"]), (TRAITS_5, ["a", ""])], ids=["strict", "5"])
+def test_a_batchs_tag_is_the_one_that_a_reader_of_its_records_finds(traits: Traits, tags: list[str]) -> None:
+    """4.9 has the request's behind each message's own, so it counts: a queue would be rebuilt with it."""
+    world = World()
+    body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
+    told(world, command(BATCH, body, batch="true", properties=pairs(TAGS="z")), traits=traits)
+    assert world.notes[-1][-1] == tags
+    for each, tag in zip(world.stored, tags, strict=True):
+        assert decode_properties(each.properties).get("TAGS", "") == tag
+        assert each.tags_code == java_hash(tag)
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,7 @@ class ConnectionTap:
 
     def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
         about_offset = asked.code in OFFSET_CODES
-        fields = told_offset(asked.code, command) if about_offset else pull_answer_fields(command)
+        fields = told_offset(asked.code, command) if about_offset else pull_answer_fields(command, **asked.place)
         self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place, **fields)
 
     def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:

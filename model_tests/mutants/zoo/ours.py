@@ -61,6 +61,16 @@ TOLD: Final[Mapping[str, str]] = {
     "broker's own history, and leaves its verdict unknown.",
     "the proxy tells no answer to a send that is stored elsewhere": "Whoever sends a delayed message through "
     "`longpoll observe` has the judge say 10 s later that the broker never answered.",
+    "the proxy tells an offset of another queue that lists the message": "Whoever reads a light queue through "
+    "`longpoll observe` has the judge convict the broker of offsets out of order: they were those of another queue.",
+    "the proxy tells the expression where a heartbeat names other hashes": "A client whose heartbeat names hashes of "
+    "other tags than it subscribes to has the judge convict a broker of Java, which goes by the hashes.",
+    "the proxy tells the last of two subscriptions with one version": "Two members that want different things under "
+    "one number: the broker keeps what came first, and the judge convicts it for the other.",
+    "the broker records the expression where it goes by a heartbeat's hashes": "The same of a broker's own history "
+    "under rocketmq-4.9.",
+    "a batch's messages are listed by the tag that is not the last in their records": "`longpoll store verify` finds "
+    "the store damaged, and a queue that is rebuilt from the log has other messages for who asks by tag.",
     "offsets are committed without their guard": "An older commit overwrites a newer one that another thread made in "
     "between.",
     "a topic's offsets are forgotten without their guard": "A deletion goes through the table while another thread "

@@ -113,6 +113,19 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
         return SqlFilter(expression, expression_type, None, str(error), isinstance(error, Sql92LimitError))
 
 
+def is_as_said(wanted: Filter) -> bool:
+    """Whether a filter matches what its expression says.
+
+    Not where a heartbeat brought other hashes than those of its tags, or left the filtering to a filter server.
+    """
+    if isinstance(wanted, SqlFilter):
+        return True
+    try:
+        return tag_filter(wanted.expression, wanted.expression_type) == wanted
+    except ExpressionError:
+        return False
+
+
 def not_supported(expression_type: str) -> str:
     """RocketMQ's remark on a type other than TAG while `enablePropertyFilter` is off."""
     return f"The broker does not support consumer to filter message by {expression_type[:64]}"

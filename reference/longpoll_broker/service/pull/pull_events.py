@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define
 
-from longpoll_broker.core.filter.filters import Filter
+from longpoll_broker.core.filter.filters import Filter, is_as_said
 from longpoll_broker.core.hold import Cause, Pull
 from longpoll_broker.core.pull import FLAG_SUSPEND, Refused
 from longpoll_broker.core.read import GetResult
@@ -83,7 +83,7 @@ class RecordedPullEvents(PullEvents):
         """`request_received`, but for a one-way pull, of which no answer can be missed."""
         if pull.flag & ONE_WAY:
             return
-        known = None if isinstance(wanted, Refused) else wanted
+        known = None if isinstance(wanted, Refused) or not is_as_said(wanted) else wanted
         self.recorder.put(
             "request_received",
             received_ns,

@@ -302,7 +302,8 @@ class SendProcessor(Serving):
             if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
                 own = write_properties(self.maker.without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
-            tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")
+            # The request's follow the message's own, and who reads a record takes the last of two alike.
+            tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
             message = self.maker.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
             )
