@@ -33,7 +33,13 @@ LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_ev
 """Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, one that holds what
 this process does beside another process, in which nothing is changed, and one whose threads turn in circles until they
 are done, for a time that is chance."""
-LET_IN: Final = ("service/test_access_control.py", "service/test_access_processor.py", "service/test_resources.py")
+LET_IN: Final = (
+    "service/test_accounts_read.py",
+    "service/test_account_file.py",
+    "service/test_access_control.py",
+    "service/test_access_processor.py",
+    "service/test_resources.py",
+)
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
 DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_delete_topic.py", "store/test_recovery.py")
 KEPT_TIDY: Final = (

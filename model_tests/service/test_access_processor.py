@@ -174,6 +174,28 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts:
         assert accounts.read_text() == ACCOUNTS
 
 
+def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
+    """Seven characters; what is empty at the end of a list is not there, and an empty default changes none."""
+    made = put(
+        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="PUB", topicPerms="T=PUB,,"
+    )
+    assert made.code == 0, made.remark
+    again = put(
+        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="", groupPerms="G=SUB,"
+    )
+    assert again.code == 0, again.remark
+    assert yaml.safe_load(accounts.read_text())["accounts"][-1] == {
+        "accessKey": "seven77",
+        "secretKey": "1234567",
+        "admin": True,
+        "defaultTopicPerm": "PUB",
+        "topicPerms": ["T=PUB"],
+        "groupPerms": ["G=SUB"],
+    }
+    for short in ({"accessKey": "six666", "secretKey": "1234567"}, {"accessKey": "seven77", "secretKey": "123456"}):
+        assert put(broker, **short).code == 209
+
+
 def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
     """A user's right signature is not enough, although 4.9.7 takes it: else a user could become an administrator."""
     for code in range(50, 55):

@@ -52,10 +52,14 @@ accounts:
     secretKey: 22222222
     topicPerms:
       - open=SUB
+    groupPerms:
+      - mine=SUB
   - accessKey: writers
     secretKey: 33333333
     topicPerms:
       - open=PUB
+    groupPerms:
+      - mine=PUB
   - accessKey: administrator
     secretKey: 87654321
     admin: true
@@ -202,6 +206,16 @@ def test_a_message_is_not_sent_back_to_a_denied_group(broker: Broker, connect: C
     assert refused(call(client, RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%theirs"), b"x"), "group:theirs")
 
 
+def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, connect: Connect) -> None:
+    """As RocketMQ's clients do where 36 fails: the right to consume is asked for, not one to publish."""
+    client = connect(broker.address)
+    for account, is_refused in (("readers", False), ("writers", True)):
+        answered = call(client, RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%mine"), b"x", account)
+        assert refused(answered, "group:mine") == is_refused
+    nameless = {name: value for name, value in send_fields("open").items() if name != "b"}
+    assert "No default permission" not in (call(client, RequestCode.SEND_MESSAGE_V2, nameless, b"x").remark or "")
+
+
 @pytest.mark.parametrize("delay_level", ["-1", "1"])
 def test_what_a_denied_group_failed_on_is_not_read_by_its_place(
     delay_level: str, broker: Broker, connect: Connect
@@ -210,13 +224,21 @@ def test_what_a_denied_group_failed_on_is_not_read_by_its_place(
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
     back = {"offset": place, "group": "theirs", "delayLevel": delay_level, "originTopic": "open"}
-    for group, is_refused in (("theirs", True), ("others", False)):
+    # An own group's is read without a right to any topic.
+    for account, group, is_refused in (
+        ("curious", "theirs", True),
+        ("curious", "others", False),
+        ("stranger", "theirs", True),
+        ("stranger", "mine", False),
+        ("readers", "mine", False),
+        ("readers", "others", True),
+    ):
         place = str(broker.store.log_end)
         assert (
             call(client, RequestCode.CONSUMER_SEND_MSG_BACK, back | {"group": group}, account="administrator").code == 0
         )
-        answered = call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}, account="curious")
-        assert (refused(answered, "group:theirs"), answered.code == 0) == (is_refused, not is_refused)
+        answered = call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}, account=account)
+        assert (refused(answered, f"group:{group}"), answered.code == 0) == (is_refused, not is_refused)
 
 
 @pytest.mark.parametrize(

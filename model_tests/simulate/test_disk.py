@@ -246,6 +246,31 @@ def test_a_kernel_writes_back_what_it_likes() -> None:
     assert {each.read("/d/f") for each in cuts(disk)} == {b"\1\0\0", b"\2\0\0"}
 
 
+@pytest.mark.parametrize("cleared", [None, 0, 1, 2])
+def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | None) -> None:
+    """The system takes it for written until it changes, and to be cleared is a change: the same bytes again are new."""
+    failing = ["sync"]
+
+    def before(operation: str, _path: str) -> None:
+        if operation in failing:
+            failing.remove(operation)
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk, files = filled(before)
+    mapped = files.map("/d/f", 3, writable=True, create=True)
+    files.sync_directory("/d")
+    mapped.view[:2] = b"ab"
+    with pytest.raises(OSError, match="Input/output error"):
+        mapped.sync(0, 3)
+    if cleared is not None:
+        mapped.clear_from(cleared)
+        mapped.view[:2] = b"ab"
+    mapped.sync(0, 3)
+    # Where nothing but zeros was cleared nothing has changed.
+    left = {b"ab\0"} if cleared in {0, 1} else {b"ab\0", b"\0\0\0"}
+    assert {each.read("/d/f") for each in cuts(disk)} == left
+
+
 def test_appended_bytes_are_left_up_to_any_place() -> None:
     """Of what was appended since the last sync any part is left, whole or with zeros; before that nothing is lost."""
     disk, files = filled()

@@ -107,7 +107,11 @@ class FileBytes:
         size = self.size
         for page in self._pages_with_data(start, size):
             begin, end = max(start, page * PAGE_SIZE), min(size, (page + 1) * PAGE_SIZE)
-            self.memory[begin:end] = bytes(end - begin)
+            zeros = bytes(end - begin)
+            if self.memory[begin:end] != zeros:
+                self.memory[begin:end] = zeros
+                # Changed once: whatever is written there now, be it what stood there, the system takes for changed.
+                self._lost.pop(page, None)
 
     # ------------------------------------------------------------------ what is durable
 
