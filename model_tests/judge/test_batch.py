@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise, product
 from typing import Any
 
@@ -14,8 +15,9 @@ from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns.batch import GROUP_KEY, make_batch, queue_numbers
 from longpoll_judge.columns.exchange import decode, encode, joined, taken
+from longpoll_judge.columns.queue_log import LOG_EVENTS
 from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
-from longpoll_judge.run.verdict import LOG_EVENTS, REQUEST_EVENTS
+from longpoll_judge.run.verdict import REQUEST_EVENTS
 
 NAMES = st.sampled_from(["", "a", "b", "r\u00e9", "x" * 80])
 EVENTS = st.fixed_dictionaries(
@@ -72,6 +74,20 @@ def test_queues_are_apart_and_in_order(events: Events) -> None:
         wanted.setdefault((event["broker"], event["topic"], event["queue"]), []).append(place(event))
 
     assert found == {name: sorted(places) for name, places in wanted.items()}
+
+
+def in_order(events: Events) -> dict[Any, Any]:
+    """What each queue's events tell, one after the other."""
+    queues = make_batch(table_of(events)).queues() if events else ()
+    return {name: [queue.evidence([row]) for row in range(len(queue))] for name, queue in queues}
+
+
+@given(events=HISTORIES, dice=st.randoms())
+def test_the_order_does_not_hang_on_that_of_arrival(events: Events, dice: random.Random) -> None:
+    """Not even where a source gave one number to all events of a moment."""
+    alike = [event | {"before_ns": 5, "after_ns": 0, "source": "one", "sequence": 0} for event in events]
+
+    assert in_order(dice.sample(alike, len(alike))) == in_order(alike)
 
 
 NAMED = list(product(["", "b"], ["a", "b"], [-1, 0, 3, 1 << 40]))

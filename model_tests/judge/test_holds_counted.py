@@ -77,10 +77,14 @@ def test_a_pull_is_gone_with_its_connection() -> None:
 
 
 def test_a_recheck_takes_out_whom_it_finds_something_for() -> None:
-    """It saw more than the hold did, or the pull was put back, of which it tells nothing."""
-    for visible_end, stays in ((4, True), (5, True), (6, False)):
+    """It may have seen more than the hold did, unless both tell the same end; of a pull put back it tells nothing.
+
+    An end below that of the hold cannot have been, of one of the two, and nothing is concluded from either.
+    """
+    for visible_end, stays in ((4, False), (5, True), (6, False), (-1, False)):
         held = told("hold", "1", 1, visible_end=5)
         assert is_counted(held, told("recheck", "1", 50, visible_end=visible_end)) is stays
+    assert not is_counted(told("hold", "1", 1, visible_end=-1), told("recheck", "1", 50, visible_end=-1))
     put_back = [told("hold", "1", 1), told("take", "1", 2), told("keep", "1", 3, visible_end=5)]
     assert not is_counted(*put_back, told("recheck", "1", 50, visible_end=5))
     assert is_counted(told("recheck", "1", 1, 60, visible_end=9), told("hold", "1", 50))

@@ -18,6 +18,7 @@ from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns import keys
 from longpoll_judge.columns.keys import LONG_BYTES, Keys, open_keys, repeated, text_hashes
+from longpoll_judge.columns.queue_log import LOG_EVENTS
 from longpoll_judge.evidence.holes import holes_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
@@ -28,7 +29,7 @@ from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import LOG_EVENTS, REQUEST_EVENTS, judge_table
+from longpoll_judge.run.verdict import REQUEST_EVENTS, judge_table
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta
 from longpoll_judge.testing.plant import FAULTS
 from longpoll_judge.testing.recording import NoVictimError, Recording
@@ -146,6 +147,61 @@ def test_a_hold_from_before_its_request_is_judged_alike_in_stretches() -> None:
 
     assert any("pull.hold.after_request" in text for _kind, _bucket, _count, text in whole)
     assert told(judge_stretches(stretches_of(cut(table, list(range(len(table))))), context)) == whole
+
+
+QUEUE = {"queue": 0, "source": "one", "broker": "b", "topic": "T", "width": 0}
+PULL = QUEUE | {"request": "a", "connection": "c"}
+ASKED = {"event": "request_received", "code": 11, "may_hold": True, "timeout_ms": 1, "count_max": 1}
+TOLD = {"event": "answer_sent", "code": 19, "offset_min": 0}
+TWO_LIVES = evolve(
+    CONTEXT,
+    inside=frozenset({"one"}),
+    broker_holes={},
+    life_holes={},
+    deleted={("b", "T"): holes_of([(50, 55)])},
+    begun_anew={},
+)
+
+
+def every_event_apart(rows: Rows) -> Stretches:
+    """A stretch an event."""
+    table = table_of(rows)
+    return stretches_of(cut(table, list(range(len(table)))))
+
+
+@pytest.mark.parametrize(("since", "first"), [(0, 0), (20, 5)])
+def test_what_no_first_life_showed_is_not_taken_for_visible_in_stretches(since: int, first: int) -> None:
+    """That messages were appended long before, or only long after, bounds what an answer can have seen."""
+    log = [
+        *(QUEUE | {"event": "append", "queue_offset": first + more, "after_ns": since + more} for more in range(3)),
+        QUEUE | {"event": "make_visible", "visible_end": first + 1, "after_ns": since + 3},
+    ]
+    pull = [
+        PULL | ASKED | {"offset": 3, "after_ns": 12, "expression_type": "TAG", "expression": "*"},
+        PULL | TOLD | {"offset_next": 3, "offset_max": first + 3, "after_ns": 13},
+    ]
+    between = [QUEUE | {"event": "expire", "after_ns": moment} for moment in (*range(5, 11), *range(14, 20))]
+    rows = sorted([*log, *pull, *between], key=lambda row: int(str(row["after_ns"])))
+    whole = told(judge_table(table_of(rows), TWO_LIVES))
+
+    assert any("pull.max.most" in text and '"verdict":"violated"' in text for _kind, _bucket, _count, text in whole)
+    assert told(judge_stretches(every_event_apart(rows), TWO_LIVES)) == whole
+
+
+def test_a_request_that_an_event_of_the_log_bears_lies_in_its_own_life() -> None:
+    """Such an event tells neither when the request came nor when it was answered, be it seen together with it."""
+    rows = [
+        QUEUE | {"event": "append", "queue_offset": 0, "after_ns": 1},
+        PULL | ASKED | {"offset": 0, "after_ns": 2, "expression_type": "TAG", "expression": "*"},
+        PULL | {"event": "hold", "after_ns": 2},
+        QUEUE | {"event": "make_visible", "visible_end": 1, "after_ns": 3},
+        PULL | TOLD | {"offset_next": 0, "offset_max": 0, "after_ns": 9},
+        PULL | {"event": "make_visible", "visible_end": 1, "after_ns": 60},
+    ]
+    whole = told(judge_table(table_of(rows), TWO_LIVES))
+
+    assert any("pull.wake.prompt" in text for _kind, _bucket, _count, text in whole)
+    assert told(judge_stretches(every_event_apart(rows), TWO_LIVES)) == whole
 
 
 @pytest.mark.parametrize(("name", "kind"), [("stop", ""), ("take", "pull.step.unanswered")])

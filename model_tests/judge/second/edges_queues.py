@@ -258,6 +258,10 @@ LIMITS: Final[dict[str, Edge]] = {
     "one was kept first": crowd(CROWDED, moved(52, "hold", "1"), moved(90, "keep", "1"), since=60),
     "one was rechecked for nothing": crowd(CROWDED, moved(52, "hold", "1"), moved(56, "recheck", "1")),
     "one was rechecked for more": crowd("", moved(52, "hold", "1"), moved(56, "recheck", "1", end=1)),
+    "one was rechecked for less": crowd("", moved(52, "hold", "1", end=1), moved(56, "recheck", "1")),
+    "one was rechecked for what is not told": crowd(
+        "", moved(52, "hold", "1", end=-1), moved(56, "recheck", "1", end=-1)
+    ),
     "one was kept, and rechecked": crowd("", moved(52, "take", "1"), moved(53, "keep", "1"), moved(56, "recheck", "1")),
     "the connection of one was closed": crowd(
         "answer.open_connection", moved(52, "hold", "1"), closed(70, connection="1")

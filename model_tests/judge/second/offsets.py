@@ -243,7 +243,7 @@ def _held(record: Record, source: str) -> Iterator[tuple[Seen, int, int]]:
             one.lo
             for one in record.of("recheck")
             if one.about == hold.about and one.hi >= hold.lo
-            if hold.event == "keep" or one.visible_end > hold.visible_end
+            if hold.event == "keep" or one.visible_end < 0 or one.visible_end != hold.visible_end
         ]
         request = asked.get(hold.about)
         ends += [

@@ -17,6 +17,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.lookup import order_by, run_starts
+from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import DEFAULTS, are_named, coded, coded_texts, event_dict
 
 Integers = NDArray[np.int64]
@@ -256,7 +257,27 @@ def _break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integer
     rank = np.empty(len(names), dtype=np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
     keys = [table[name].to_numpy()[rows] for name in ("sequence", "before_ns", "after_ns")]
-    return rows[np.lexsort((keys[0], rank[codes[rows]], keys[1], keys[2], queue[rows]))]
+    keys = [keys[0], rank[codes[rows]], keys[1], keys[2], queue[rows]]
+    order = np.lexsort(keys)
+    is_same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
+    if is_same.any():
+        # A source gave one number to several events of a moment: what they tell puts them in order.
+        tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
+        group = np.cumsum(np.append(True, ~is_same))[tied]
+        events = table.take(pa.array(rows[order[tied]]))
+        told = [_ranks(column) for column in events.columns]
+        order[tied] = order[tied][np.lexsort((*told, group))]
+    return rows[order]
+
+
+def _ranks(column: pa.ChunkedArray) -> Integers:
+    """Numbers in the order of a column's values."""
+    if pa.types.is_list(column.type):
+        column = pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.string())])
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    ranks: Integers = compute.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranks
 
 
 def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:

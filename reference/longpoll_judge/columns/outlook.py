@@ -32,6 +32,8 @@ class Outlook:
     """Whether visibility was seen from within the broker, anywhere."""
     first_known: int
     """The first offset whose message was seen anywhere; `NEVER` when none was."""
+    first_before: int = NEVER
+    """The first offset whose message earlier stretches show; `NEVER` when they show none."""
     floor: int = BEGINNING
     """Earlier stretches show no offset at or above this, and no higher visible end."""
     end_before: int = 0
@@ -43,5 +45,5 @@ class Outlook:
     begins_after_ns: int = NEVER
     """Nothing that they show of the log happened before this moment."""
     gap: Gap | None = None
-    """What lies between the piece around an offset and the piece around a moment, where these are apart; `end_before`
-    and `ended_before_ns` are then of the gap as well."""
+    """What lies between the piece around an offset and the piece around a moment, where these are apart. Then all but
+    `floor` that is told here of earlier stretches is of the gap as well."""

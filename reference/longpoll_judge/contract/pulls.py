@@ -410,8 +410,8 @@ PULL_CLAUSES: Final = (
         HOLD_LIMIT_KEPT,
         "No more pulls are certainly held at once than the source's hold_limit in meta.json: from the end of their "
         "hold or keep, and of their receipt, to the beginning of what may be the next of these: a take, expire, run, "
-        "stop or answer, a close of their connection, a recheck after a keep or one that saw more than their hold, the "
-        "source's last event.",
+        "stop or answer, a close of their connection, a recheck after a keep or one that does not tell the visible end "
+        "that their hold tells, the source's last event.",
         "the law's hold_limit_kept",
         ("hold(request)", "keep", "take", "expire", "run", "stop", "answer_sent", "hold_limit"),
         seen="inside",

@@ -106,7 +106,7 @@ class _Table:
             of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
             for each in of_it:
                 self.end(each, event)
-        elif name != "recheck" or (request in self.begun and _finds(self.begun[request], event)):
+        elif name != "recheck" or (request in self.begun and _may_find(self.begun[request], event)):
             self.end(request, event)
 
     def end(self, request: str, event: Event) -> None:
@@ -124,9 +124,12 @@ class _Table:
             self.held.append(_Held(begin_ns, moment_ns, begun, ends))
 
 
-def _finds(held: Event, recheck: Event) -> bool:
-    """Whether a recheck saw more than the pull has read; a put-back tells of its walker's end and not of the pull's."""
-    return bool(held["event"] != "hold" or recheck["visible_end"] > held["visible_end"])
+def _may_find(held: Event, recheck: Event) -> bool:
+    """Whether a recheck may have seen more than the pull has read; a put-back tells of its walker's end, not of that.
+
+    It did not where both tell the same end. One of two cannot have been where the recheck tells a lower one.
+    """
+    return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
 
 
 def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:

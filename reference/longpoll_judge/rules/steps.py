@@ -75,10 +75,9 @@ def _first_known(offsets: Integers, outlook: Outlook | None, life: Life | None) 
         return life.first_known
     if outlook is None or life is None:
         return outlook.first_known if outlook is not None else None
-    # Another life may have shown lower ones. What lies before these events is of the first life, and below the floor.
-    before = NEVER if outlook.floor == BEGINNING else outlook.floor
-    first: int = min([before, *offsets[:1].tolist()])
-    return max(first, outlook.first_known)
+    # Another life may have shown lower ones. What lies before these events is of the first life.
+    first: int = min([outlook.first_before, *offsets[:1].tolist()])
+    return first
 
 
 @frozen(eq=False)

@@ -183,7 +183,7 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     pulls, log = case.pulls, case.log
     if not len(pulls) or (case.life is not None and case.life.number == NEITHER):
         return np.zeros(len(pulls), dtype=np.bool_)
-    if case.life is not None and case.life.emptied_ns is not None:
+    if case.life is not None and (case.life.emptied_ns is not None or _is_without_base(case, outlook)):
         return np.ones(len(pulls), dtype=np.bool_)
     settled_ns = pulls.answered_before_ns
     if not pulls.is_answered.all():
@@ -208,6 +208,12 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     if outlook.gap is not None:
         away |= _hangs_on_gap(case, highest, told, outlook.gap)
     return away
+
+
+def _is_without_base(case: Case, outlook: Outlook) -> bool:
+    """Whether later stretches alone show where the log of the first of several lives begins, if they do."""
+    is_first_life = case.life is not None and case.life.number == 0
+    return is_first_life and case.log.base == NEVER and outlook.reach < NEVER
 
 
 def _lie_within(case: Case, outlook: Outlook, first_ns: int, last_ns: int) -> bool:

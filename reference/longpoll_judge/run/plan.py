@@ -130,7 +130,11 @@ class Plan:
         if not seen.counts[between].any():
             # `home` is told of the earlier run as if it were not at hand.
             return evolve(
-                outlook, floor=before.floor, end_before=before.end_before, ended_before_ns=before.ended_before_ns
+                outlook,
+                first_before=before.first_before,
+                floor=before.floor,
+                end_before=before.end_before,
+                ended_before_ns=before.ended_before_ns,
             )
         gap = Gap(
             reach=int(seen.known_min[between].min()),
@@ -138,8 +142,14 @@ class Plan:
             ended_ns=max(int(seen.before_max_ns[between].max()), before.ended_before_ns),
             floor=max(before.floor, int(seen.known_max[between].max()) + 1, int(seen.ends[between].max())),
         )
-        end_before = max(before.end_before, int(seen.ends[between].max()))
-        return evolve(outlook, floor=before.floor, end_before=end_before, ended_before_ns=gap.ended_ns, gap=gap)
+        return evolve(
+            outlook,
+            first_before=min(before.first_before, gap.reach),
+            floor=before.floor,
+            end_before=max(before.end_before, int(seen.ends[between].max())),
+            ended_before_ns=gap.ended_ns,
+            gap=gap,
+        )
 
     def stretch_of(self, name: QueueName, offsets: Integers) -> Integers:
         """The first stretch that shows each offset of a queue, or a higher one; the last one where none does."""
@@ -162,6 +172,7 @@ class Plan:
         return Outlook(
             is_white_box=seen.is_white_box,
             first_known=int(seen.known_min.min(initial=NEVER)),
+            first_before=int(seen.known_min[before].min(initial=NEVER)),
             floor=max(end_before, last_before + 1) if bool(seen.counts[before].any()) else BEGINNING,
             end_before=end_before,
             ended_before_ns=int(seen.before_max_ns[before].max(initial=BEGINNING)),

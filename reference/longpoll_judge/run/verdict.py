@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import Integers
+from longpoll_judge.columns.queue_log import LOG_EVENTS, Integers
 from longpoll_judge.contract.causes import keys_of
 from longpoll_judge.contract.clause import PULL_RESULTS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
@@ -47,8 +47,7 @@ LEFT_OUT: Final = "left_out"
 """The kind of one that counts findings of a group, its text, that are no rows themselves."""
 
 REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
-LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
-"""The events that a queue's verdict reads; the others serve the survey."""
+"""Besides those of its log (`LOG_EVENTS`) the events that a queue's verdict reads; the others serve the survey."""
 
 RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]

@@ -47,6 +47,7 @@ class Outlooks:
         return Outlook(
             is_white_box=is_white_box,
             first_known=min((span.known_min for span in whole), default=NEVER),
+            first_before=min((span.known_min for span in before), default=NEVER),
             floor=max(end, known + 1, 0) if before else BEGINNING,
             end_before=max(end, 0),
             ended_before_ns=max((span.before_max_ns for span in before), default=BEGINNING),
