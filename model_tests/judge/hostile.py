@@ -51,9 +51,9 @@ def hostile(seed: int) -> Hostile:
     """The history of a number."""
     dice = random.Random(seed)
     sources = dice.choice([["one"], ["one"], ["one", "other"]])
-    rows: list[Row] = []
+    is_inside, rows = dice.random() < 0.7, list[Row]()
     for _queue in range(dice.choice([1, 1, 2, 3])):
-        rows += _queue_of(dice, sources, dice.choice([4, 12, 40]))
+        rows += _queue_of(dice, sources, dice.choice([4, 12, 40]), is_inside=is_inside)
     rows += [row for source in sources for row in _of_source(dice, source)]
     rows.sort(key=lambda row: row["at"])
     _number(dice, rows)
@@ -70,7 +70,7 @@ def hostile(seed: int) -> Hostile:
     return Hostile(slices, dice.choice([1, 1, 8, 30]), overviews, context, survey.unplaced_answers > 0)
 
 
-def _queue_of(dice: random.Random, sources: list[str], count: int) -> list[Row]:
+def _queue_of(dice: random.Random, sources: list[str], count: int, *, is_inside: bool) -> list[Row]:
     """One queue's life, or several."""
     place = {
         "broker": dice.choice(["b", "b", "b", "", "c"]),
@@ -78,7 +78,6 @@ def _queue_of(dice: random.Random, sources: list[str], count: int) -> list[Row]:
         "queue": dice.choice([0, 0, 1]),
         "source": dice.choice(sources),
     }
-    is_inside = dice.random() < 0.75
     found: list[Row] = []
     end, at, number = 0, dice.choice([0, 0, 10]), 0
     while len(found) < count:
@@ -131,7 +130,7 @@ def _pull(dice: random.Random, here: Row, end: int, *, is_inside: bool) -> list[
         told |= {"code": 0, "offsets": body, "offset_next": body[-1] + 1}
     elif is_inside and dice.random() < 0.9:
         found.append(here | {"event": "hold", "at": at, "visible_end": end})
-    if dice.random() < 0.1:
+    if is_inside and dice.random() < 0.1:
         found.append(here | {"event": dice.choice(["recheck", "take", "expire", "keep", "run", "stop"]), "at": at + 1})
     where = {"queue": -1, "topic": ""} if dice.random() < 0.03 else {}
     answer = here | told | where | {"event": "answer_sent", "at": at + dice.choice([0, 1, 1, 2, 9])}
