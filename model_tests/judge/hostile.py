@@ -17,13 +17,13 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
-from longpoll_judge.columns.queue_log import LOG_EVENTS
 from longpoll_judge.evidence.attendance import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Context, context_and_gaps, merge
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import History
+from longpoll_judge.rules.steps import REQUEST_EVENTS
 from longpoll_judge.run.overview import Overview, overview_of_table
-from longpoll_judge.run.verdict import REQUEST_EVENTS
+from longpoll_judge.run.verdict import LOG_EVENTS
 
 TICK_NS: Final = 10**9
 """A deletion takes five of them, and some moments of a broker's promises one."""

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from attrs import frozen
 
-from longpoll_judge.rules.pulls.handling import STEPS, judge_handling
+from longpoll_judge.rules.pulls.handling import judge_handling
+from longpoll_judge.rules.steps import STEPS
 
 ALLOWED, LATER, UNANSWERED = "pull.step.allowed", "pull.step.after_request", "pull.step.unanswered"
 RECEIPT: Final = (10, 20)

@@ -18,10 +18,10 @@ from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns import keys
 from longpoll_judge.columns.keys import LONG_BYTES, Keys, open_keys, repeated, text_hashes
-from longpoll_judge.columns.queue_log import LOG_EVENTS
 from longpoll_judge.evidence.holes import holes_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
+from longpoll_judge.rules.steps import REQUEST_EVENTS
 from longpoll_judge.run import home
 from longpoll_judge.run.local import judge_stretches
 from longpoll_judge.run.overview import overview_of_table
@@ -29,7 +29,7 @@ from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import REQUEST_EVENTS, judge_table
+from longpoll_judge.run.verdict import LOG_EVENTS, judge_table
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta
 from longpoll_judge.testing.plant import FAULTS
 from longpoll_judge.testing.recording import NoVictimError, Recording
@@ -188,15 +188,16 @@ def test_what_no_first_life_showed_is_not_taken_for_visible_in_stretches(since: 
     assert told(judge_stretches(every_event_apart(rows), TWO_LIVES)) == whole
 
 
-def test_a_request_that_an_event_of_the_log_bears_lies_in_its_own_life() -> None:
-    """Such an event tells neither when the request came nor when it was answered, be it seen together with it."""
+@pytest.mark.parametrize("other", [{"event": "make_visible", "visible_end": 1}, {"event": "recheck"}])
+def test_what_else_bears_a_request_does_not_say_in_which_life_it_lies(other: dict[str, Any]) -> None:
+    """Neither when the request came nor when it was answered, be the event seen together with it."""
     rows = [
         QUEUE | {"event": "append", "queue_offset": 0, "after_ns": 1},
         PULL | ASKED | {"offset": 0, "after_ns": 2, "expression_type": "TAG", "expression": "*"},
         PULL | {"event": "hold", "after_ns": 2},
         QUEUE | {"event": "make_visible", "visible_end": 1, "after_ns": 3},
         PULL | TOLD | {"offset_next": 0, "offset_max": 0, "after_ns": 9},
-        PULL | {"event": "make_visible", "visible_end": 1, "after_ns": 60},
+        PULL | other | {"after_ns": 60},
     ]
     whole = told(judge_table(table_of(rows), TWO_LIVES))
 

@@ -152,6 +152,13 @@ class Events:
         codes = self.batch.event_codes[self.start : self.end]
         return {name: np.flatnonzero(codes == code) for code, name in enumerate(names)}
 
+    def are_of(self, events: Iterable[str]) -> NDArray[np.bool_]:
+        """Which rows are of one of these events."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        for event in events:
+            found[self.rows(event)] = True
+        return found
+
     def rows(self, event: str) -> Integers:
         """The rows of this event, ascending in time."""
         return self._event_rows.get(event, _NO_ROWS)

@@ -24,8 +24,6 @@ Integers = NDArray[np.int64]
 NEVER: Final = INTEGER_LIMIT
 """Later than every moment of a history, and higher than every offset."""
 BEGINNING: Final = -INTEGER_LIMIT
-LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
-"""The events that tell of a log."""
 
 
 def suffix_min(values: Integers) -> Integers:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.batch import Events, QueueName
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.outlook import Outlook
-from longpoll_judge.columns.queue_log import BEGINNING, LOG_EVENTS, NEVER, Integers, Matching, QueueLog
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers, Matching, QueueLog
 from longpoll_judge.contract.clause import LOGGED, PULL_RESULTS, TIMELESS
 from longpoll_judge.contract.result import FindingVerdict
 from longpoll_judge.evidence.holes import NO_HOLES
 from longpoll_judge.evidence.lives import Life, Lives
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context
-from longpoll_judge.rules.steps import MS, PULL_CODES, Pulls, pulls, queue_log
+from longpoll_judge.rules.steps import MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
 
 Booleans = NDArray[np.bool_]
 ENDS: Final = ("offset_next", "offset_min", "offset_max")
@@ -338,8 +338,8 @@ def _lives_of_requests(events: Events, lives: Lives) -> Integers:
     first_ns, last_ns = events.integers("after_ns", every), events.integers("before_ns", every)
     key = events.request_key
     mine = key >= 0
-    # A log's event may bear a request too: it says nothing of when that came or was answered.
-    mine[np.concatenate([events.rows(name) for name in LOG_EVENTS])] = False
+    # Any other event may bear a request too, as a message's acknowledgement does, or a recheck that comes too late.
+    mine &= events.are_of(REQUEST_EVENTS)
     count = int(key.max(initial=-1)) + 1
     first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (NEVER, BEGINNING))
     np.minimum.at(first_of, key[mine], first_ns[mine])

@@ -24,6 +24,10 @@ from longpoll_protocol.tags import java_hash
 
 PULL_CODES: Final = (11, 361)
 """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+STEPS: Final = ("take", "keep", "expire", "run", "stop")
+"""What is done with a held pull; a recheck is none, which may come after the answer."""
+REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
+"""The events that a verdict on a request reads."""
 TIMEOUT_MS_MAX: Final = 10**9
 """Longer timeouts are cut to this, eleven days, so that deadlines stay within an int64."""
 MS: Final = 1_000_000

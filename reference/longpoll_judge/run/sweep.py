@@ -23,14 +23,13 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.placing import place_answers
-from longpoll_judge.columns.queue_log import LOG_EVENTS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded, fill
 from longpoll_judge.run.home import Home, Settled
 from longpoll_judge.run.plan import REACH, Plan
 from longpoll_judge.run.spill import LogFile, open_logs
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import RESULT_SCHEMA
+from longpoll_judge.run.verdict import LOG_EVENTS, RESULT_SCHEMA
 
 READ: Final = 2
 """Most stretches whose messages are asked for that are at hand together, with their neighbours."""

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import LOG_EVENTS, Integers
+from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.contract.causes import keys_of
 from longpoll_judge.contract.clause import PULL_RESULTS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
@@ -30,11 +30,11 @@ from longpoll_judge.rules.latency import bucket_counts
 from longpoll_judge.rules.logs import judge_log
 from longpoll_judge.rules.pulls.codes import judge_codes
 from longpoll_judge.rules.pulls.connections import judge_connections
-from longpoll_judge.rules.pulls.handling import STEPS, judge_handling
+from longpoll_judge.rules.pulls.handling import judge_handling
 from longpoll_judge.rules.pulls.holding import judge_holding
 from longpoll_judge.rules.pulls.promptness import judge_promptness
 from longpoll_judge.rules.pulls.rightness import judge_once, judge_order, judge_rightness
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.steps import MS, PULL_CODES, REQUEST_EVENTS, STEPS
 from longpoll_spec.tables import with_table
 
 FINDINGS_MAX: Final = 50
@@ -46,8 +46,8 @@ FINDING: Final = "finding"
 LEFT_OUT: Final = "left_out"
 """The kind of one that counts findings of a group, its text, that are no rows themselves."""
 
-REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
-"""Besides those of its log (`LOG_EVENTS`) the events that a queue's verdict reads; the others serve the survey."""
+LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
+"""Besides `REQUEST_EVENTS` those that a queue's verdict reads; the others serve the survey."""
 
 RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]

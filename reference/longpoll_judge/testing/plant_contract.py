@@ -13,7 +13,7 @@ import msgspec
 from longpoll_judge.contract.clause import SHOWN_MS
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import EVIDENCE, Verdict
-from longpoll_judge.rules.pulls.handling import STEPS
+from longpoll_judge.rules.steps import STEPS
 from longpoll_judge.testing.fault import Fault
 from longpoll_judge.testing.recording import MS, NoVictimError, Recording, change, moved, pick
 from longpoll_spec.history import Event

@@ -9,14 +9,12 @@ Source: `PullRequestHoldService` 4.9 and 5.x, and the phases of the law.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
 from longpoll_judge.contract.result import HELD_AS_ASKED
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
-
-STEPS: Final = ("take", "keep", "expire", "run", "stop")
+from longpoll_judge.rules.steps import STEPS
 
 
 def judge_handling(case: Case) -> list[Suspects]:
