@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from attrs import evolve
@@ -20,12 +22,14 @@ from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.admin import routes_processor
 from longpoll_broker.service.admin.routes_processor import names_told
+from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
-from longpoll_protocol.bodies import TopicList
+from longpoll_protocol.bodies import BODY_SIZE_MAX, TopicList
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
@@ -254,6 +258,55 @@ def test_topics_are_limited_in_one_registration_and_of_all_brokers(
     assert register(client, table("A", "X"), name="second", address="10.0.0.8:1") == 0
     assert register(client, table("Y"), name="second", address="10.0.0.8:1") == 1
     assert [len(route(client, topic).get("queueDatas", ())) for topic in ("A", "X", "Y", "D")] == [2, 1, 0, 0]
+
+
+def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
+    """A registration of nearly so many bytes, whose topics all have this row."""
+    begin, end = '{"topicConfigSerializeWrapper":{"topicConfigTable":{', "}}}"
+    one = f'"t000000":{row},'
+    count = (size - len(begin) - len(end)) // len(one)
+    rows = ",".join(f'"t{number:06}":{row}' for number in range(count))
+    return f"{begin}{rows}{end}".encode()
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ('{"topicName":"t"}', "topics, over the limit of 50000"),
+        ('{"perm":6}', "missing required field"),
+        ("1", "Expected `object`, got `int`"),
+        ('{"topicName":"t","perm":"x"}', "over the limit of 50000"),
+        (json.dumps({"topicName": "t" * 80, "perm": "x"}), "Expected `int`, got `str`"),
+    ],
+)
+def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str) -> None:
+    """It is refused before all of its topics are read: what is made meanwhile is less than a hundredth of its bytes."""
+    told = NameServer(now_ms=lambda: 0)
+    command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=filled(row))
+    tracemalloc.start()
+    try:
+        with pytest.raises(HeaderError, match=words):
+            told.register(cast("Channel", object()), command, cast("Outbox", None))
+        made = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made < BODY_SIZE_MAX // 100
+    assert list(told.routes) == []
+
+
+def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of one more, however its names are written, it is not."""
+    monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
+    told = NameServer(now_ms=lambda: 0)
+    rows = [f'"{name}":{{"topicName":"{name}"}}' for name in "ABC"]
+    odd = '"D":{"topic\\u004eame":"D"}'
+    for given, is_taken in ((rows, True), ([*rows, odd], False), ([*rows[1:], odd], True)):
+        body = f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{{{",".join(given)}}}}}}}'.encode()
+        command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=body)
+        with nullcontext() if is_taken else pytest.raises(HeaderError, match="has 4 topics, over the limit of 3"):
+            told.register(cast("Channel", object()), command, cast("Outbox", None))
+    (broker,) = told.routes
+    assert set(broker.topics) == {"A", "B", "C", "D"}
 
 
 def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
