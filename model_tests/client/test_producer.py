@@ -30,6 +30,7 @@ from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, Re
 from longpoll_client.link import routes
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
+from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime.real import RealRuntime
@@ -81,6 +82,7 @@ def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
         ([OutgoingMessage(b"x", delay_level=1)], "cannot be delayed"),
         ([OutgoingMessage(b"x" * (3 * 1024 * 1024))] * 2, "over the limit"),
         ([OutgoingMessage(b"x", properties={"DELAY": "1"})], "set by the client"),
+        ([b"x"], "a bytes is no message"),
     ],
 )
 def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
@@ -90,6 +92,14 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
     with ScriptedServer(lambda _peer, _command: None) as server:
         with Producer(RUNTIME, server.address) as producer, pytest.raises(ConfigError, match=words):
             producer.send_batch("T", messages)
+        assert server.received == []
+
+
+def test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does() -> None:
+    """With an error of the client's, so that whoever catches those catches it too."""
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        with Producer(RUNTIME, server.address) as producer, pytest.raises(LocalProtocolError, match="not Unicode"):
+            producer.send_batch("T", [OutgoingMessage(b"x", tags="\ud800")])
         assert server.received == []
 
 

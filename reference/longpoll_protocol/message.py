@@ -88,10 +88,13 @@ class BatchMessage:
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """The body of a 320 request; raises LocalProtocolError when a property text is too long."""
+    """The body of a 320 request; raises LocalProtocolError when a property text is too long, or no Unicode."""
     parts: list[Buffer] = []
     for message in messages:
-        properties = message.properties.encode()
+        try:
+            properties = message.properties.encode()
+        except UnicodeEncodeError as error:
+            raise LocalProtocolError(f"text is not Unicode: {error}") from None
         if len(properties) > PROPERTIES_SIZE_MAX:
             raise LocalProtocolError(
                 f"{len(properties)} bytes of properties are over the limit of {PROPERTIES_SIZE_MAX}"

@@ -191,6 +191,8 @@ def batch_parcel(
     if not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise ConfigError(f"a batch of {len(messages)} messages is not allowed: 1 to {BATCH_COUNT_MAX}")
     for message in messages:
+        if not isinstance(message, OutgoingMessage):
+            raise ConfigError(f"a {type(message).__name__} is no message of a batch: give an OutgoingMessage")
         check_message(topic, message.body, message.properties)
         if message.delay_level:
             raise ConfigError("a message of a batch cannot be delayed: send it by itself")
