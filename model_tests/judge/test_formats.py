@@ -16,7 +16,7 @@ from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
-from longpoll_judge.read.schema import PLAIN_SCHEMA, event_dict, fill
+from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, event_dict, fill
 from longpoll_judge.read.source import Slice, find, read_slice
 from longpoll_judge.run.job import judge, judge_on
 from longpoll_judge.run.local import LocalEngine
@@ -121,6 +121,49 @@ def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_p
     ]
     parquet.write_table(pa.table(emptied, names=table.column_names), tmp_path / "copy" / written.name)
     assert parquet.read_table(tmp_path / "copy" / written.name)["request"].null_count
+    assert said(tmp_path / "copy") == said(in_parquet)
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "PLAIN"])
+@pytest.mark.parametrize("has_nulls", [False, True])
+def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
+    in_parquet: Path, tmp_path: Path, encoding: str, has_nulls: bool
+) -> None:
+    """DuckDB writes them so in version 2, most of them; each row group says by itself how."""
+    shutil.copytree(in_parquet, tmp_path / "copy")
+    (part,) = (tmp_path / "copy").glob("part-*")
+    table = plainly(parquet.read_table(part))
+    texts = [name for name in NAMES if name != "topic"]
+    for name in (text for text in texts if has_nulls and text not in REQUIRED):
+        emptied = compute.if_else(compute.equal(table[name], ""), None, table[name])
+        table = table.set_column(table.schema.get_field_index(name), name, emptied)
+    parquet.write_table(
+        table,
+        part,
+        row_group_size=1_000,
+        data_page_version="2.0",
+        use_dictionary=["topic"],
+        column_encoding=dict.fromkeys(texts, encoding),
+    )
+    group = parquet.read_metadata(part).row_group(0)
+    written = {group.column(place).path_in_schema: group.column(place).encodings for place in range(group.num_columns)}
+
+    assert encoding in written["request"]
+    assert "RLE_DICTIONARY" in written["topic"]
+    assert said(tmp_path / "copy") == said(in_parquet)
+    assert said(tmp_path / "copy", LocalEngine(threads=2, stretch_events=700)) == said(in_parquet)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, kind: pa.DataType) -> None:
+    """As Polars and others write them: the file names their type."""
+    shutil.copytree(in_parquet, tmp_path / "copy")
+    (part,) = (tmp_path / "copy").glob("part-*")
+    table = plainly(parquet.read_table(part))
+    columns = [column.cast(kind) if pa.types.is_string(column.type) else column for column in table.columns]
+    parquet.write_table(pa.table(columns, table.column_names), part, compression="zstd", row_group_size=1_000)
+
+    assert parquet.read_schema(part).field("request").type == kind
     assert said(tmp_path / "copy") == said(in_parquet)
 
 
@@ -230,6 +273,21 @@ def damaged(directory: Path) -> list[str]:
     result = judge([directory], engine="local")
     assert result.verdict == "unknown"
     return [gap["why"] for gap in result.gaps if gap["kind"] == "damage"]
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("codec", quick_if(["snappy", "zstd"], lambda codec: codec == "zstd"))
+def test_what_spark_writes_is_judged_alike(
+    in_parquet: Path, spark_engine: SparkEngine, tmp_path: Path, codec: str
+) -> None:
+    """In several files, with rows in no order, and beside files of its own that are no parts."""
+    events = spark_engine.session.read.parquet(str(in_parquet / "part-*"))
+    events.repartition(3).write.option("compression", codec).parquet(str(tmp_path / "copy"))
+    shutil.copy(in_parquet / "meta.json", tmp_path / "copy")
+
+    assert len(list((tmp_path / "copy").glob(f"part-*.{codec}.parquet"))) == 3
+    assert said(tmp_path / "copy") == said(in_parquet)
 
 
 def test_a_torn_parquet_file_is_named(in_parquet: Path, tmp_path: Path) -> None:
