@@ -63,7 +63,7 @@ def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> No
     """With the first call that ends after a second of silence, before it is told; not where others were answered."""
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told, timeout_s=2.0)
-    assert exchange.first_deadline_ns() == 2 * S
+    assert exchange.calls.due_ns == 2 * S
     assert exchange.expire(2 * S - 1) == []
     exchange.receive(b"", int(1.5 * S))
     ((call, error),) = exchange.expire(2 * S)
@@ -158,12 +158,29 @@ def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
         exchange.one_way_opaque(10)
 
 
+def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
+    """However they were begun: none before its deadline, none forgotten, and an answered one is of no account."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    opaques = {s: begun(exchange, told, timeout_s=float(s)) for s in (5, 2, 9, 3, 7)}
+    exchange.cancel(opaques[2])
+    ended = []
+    while (due_ns := exchange.calls.due_ns) is not None:
+        assert exchange.expire(due_ns - 1) == []
+        ended += [(call.deadline_ns // S, due_ns // S) for call, _error in exchange.expire(due_ns)]
+    assert ended == [(3, 3), (5, 5), (7, 7), (9, 9)]
+    exchange = Exchange("b:1")
+    for s in (5, 2, 9):
+        begun(exchange, told, timeout_s=float(s))
+    assert [call.deadline_ns // S for call, _error in exchange.expire(10 * S)] == [2, 5, 9]
+    assert exchange.calls.due_ns is None
+
+
 def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
-    """Calls, bytes, and deadlines of calls that have ended; a callback that raises is told of and harms nobody."""
+    """Calls and bytes; calls that ended leave nothing behind; a callback that raises is told of and harms nobody."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for number in range(20_000):
         exchange.cancel(begun(exchange, told, now_ns=number))
-    assert len(exchange.calls.deadlines) <= 4097
+    assert exchange.calls.pending == {}
     last = [begun(exchange, told) for _number in range(PENDING_COUNT_MAX)][-1]
     with pytest.raises(LocalProtocolError, match="wait for answers already"):
         begun(exchange, told)

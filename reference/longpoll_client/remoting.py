@@ -184,7 +184,7 @@ class RemotingClient:
             raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
         waiting = _Waiting()
         try:
-            leader_opaque = self._begin(code, write, waiting.receive, timeout_s, leader=waiting)
+            leader_opaque = self.begin(code, write, waiting.receive, timeout_s, leader=waiting)
             if leader_opaque is not None:
                 answer = self._leading.lead(leader_opaque, wait_ns(timeout_s) / 1e9 + GRACE_S)
                 if answer is not None:
@@ -217,12 +217,10 @@ class RemotingClient:
         """
         self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
 
-    def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> None:
-        """The same with a request that the caller writes."""
-        self._begin(code, write, callback, timeout_s, leader=None)
-
-    def _begin(self, code: int, write: Write, callback: Callback, timeout_s: float, *, leader: object) -> int | None:
-        """Add a call and have it sent; its opaque where the caller, which may, is to lead."""
+    def begin(
+        self, code: int, write: Write, callback: Callback, timeout_s: float, *, leader: object = None
+    ) -> int | None:
+        """The same with a request that the caller writes; its opaque where this `leader` is to read the answer."""
         if self._process_id != self._runtime.process_id():
             raise ConnectionLostError(
                 f"{self._exchange.name(code)}: the connection is that of the process before a fork"
@@ -242,8 +240,9 @@ class RemotingClient:
         calls = self._exchange.calls
         is_alone = not calls.pending
         opaque = self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
-        if self._due_ns is None or calls.earliest_ns < self._due_ns:
-            self._due_ns = calls.earliest_ns
+        due_ns = calls.due_ns
+        if self._due_ns is None or (due_ns is not None and due_ns < self._due_ns):
+            self._due_ns = due_ns
             if not self._is_awake:
                 self._poller.wake()
         self._alone_count = self._alone_count + 1 if is_alone else 0
@@ -468,7 +467,7 @@ class RemotingClient:
     def _tell(self, call: PendingCall, answer: Answer) -> None:
         """Call back; a callback that exits ends neither this thread nor the process."""
         try:
-            self._exchange.tell(call, answer)
+            call.callback(answer)
         except ANYTHING:
             log.exception("the callback of %s failed", self._exchange.name(call.code))
 
@@ -489,7 +488,7 @@ class RemotingClient:
             if self._due_ns is None or now_ns < self._due_ns:
                 return
             expired = self._exchange.expire(now_ns)
-            self._due_ns = self._exchange.first_deadline_ns()
+            self._due_ns = self._exchange.calls.due_ns
             if expired:
                 self._leading.wake()
         for call, error in expired:

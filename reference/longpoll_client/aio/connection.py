@@ -229,7 +229,8 @@ class AsyncConnection(asyncio.Protocol):
         now_ns = self._now_ns()
         exchange = self._exchange
         opaque = exchange.ask(code, callback, now_ns, timeout_s, write, self._write)
-        if self._timer is None or exchange.calls.earliest_ns < self._timer_ns:
+        due_ns = exchange.calls.due_ns
+        if self._timer is None or (due_ns is not None and due_ns < self._timer_ns):
             self._set_timer(now_ns)
         return opaque
 
@@ -341,10 +342,10 @@ class AsyncConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline_ns = self._exchange.first_deadline_ns()
-        if deadline_ns is not None:
-            self._timer_ns = deadline_ns
-            self._timer = self._loop.call_later(max(0.0, (deadline_ns - now_ns) / 1e9), self._expire)
+        due_ns = self._exchange.calls.due_ns
+        if due_ns is not None:
+            self._timer_ns = due_ns
+            self._timer = self._loop.call_later(max(0.0, (due_ns - now_ns) / 1e9), self._expire)
 
     def _expire(self) -> None:
         """End the calls whose deadline has come, and give the connection up if it is silent."""

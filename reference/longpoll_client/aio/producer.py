@@ -13,7 +13,7 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
-from attrs import define
+import msgspec
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
@@ -49,14 +49,15 @@ from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
 _UNENDED: Final = ClientError("the send came to no end: it was cancelled, or what picks its queue has failed")
 
 
-@define(slots=True, eq=False)
-class _Sending:
+@with_table
+class _Sending(msgspec.Struct, eq=False):
     """One send, over all of its tries."""
 
     tries: Tries

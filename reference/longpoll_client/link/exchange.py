@@ -187,10 +187,6 @@ class Exchange:
 
     # ------------------------------------------------------------ what ends
 
-    def first_deadline_ns(self) -> int | None:
-        """When `expire` has something to do."""
-        return self.calls.first_deadline_ns()
-
     def expire(self, now_ns: int) -> list[Lost]:
         """End the calls whose deadline has come, and set `failure` if the connection is silent, or stuck in a frame.
 

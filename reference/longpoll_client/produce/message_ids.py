@@ -39,6 +39,8 @@ class MessageIds:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._unix_ms = runtime.unix_ms
+        self._current_process_id = runtime.process_id
         self._lock = runtime.lock()
         self._prefix = self._written = ""
         self._process_id = -1
@@ -60,10 +62,10 @@ class MessageIds:
 
     def _look_at_clock(self) -> int:
         """Begin what has to be begun; the time."""
-        now_ms = self._runtime.unix_ms()
-        if now_ms == self._last_ms and self._process_id == self._runtime.process_id():
+        now_ms = self._unix_ms()
+        is_of_process = self._process_id == self._current_process_id()
+        if is_of_process and now_ms == self._last_ms:
             return now_ms
-        is_of_process = self._process_id == self._runtime.process_id()
         if is_of_process and self._last_ms < now_ms < self._end_ms:
             self._begin(now_ms)
         else:

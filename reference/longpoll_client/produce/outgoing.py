@@ -45,6 +45,8 @@ BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
 COMPRESS_OVER_BYTES: Final = 4096
 _BYTES: Final = (bytes, bytearray, memoryview)
+_MAPPINGS: Final = (dict, Mapping)
+"""A mapping; a `dict`, which nearly all are, is known in a tenth of the time that the abstract class takes."""
 NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
@@ -213,7 +215,7 @@ def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> Non
         raise ConfigError(f"a body of type {type(body).__name__} cannot be sent: give bytes, such as text.encode()")
     if len(body) > BODY_SIZE_MAX:
         raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
-    if not isinstance(properties, Mapping):
+    if not isinstance(properties, _MAPPINGS):
         raise ConfigError(f"properties are {str(properties)[:40]!r}: give texts by their names, such as a dict")
     reserved = RESERVED_PROPERTIES & properties.keys() if properties else ()
     if reserved:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from attrs import define
+import msgspec
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleError
 from longpoll_client.instance import ClientInstance
@@ -29,6 +29,7 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
+from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ Told: TypeAlias = Callable[[SendResult | LongpollError], object]
 """Is called once with where a message went, or why it did not; it must not wait."""
 
 
-@define(slots=True, eq=False)
-class _Sending:
+@with_table
+class _Sending(msgspec.Struct, eq=False):
     """One send."""
 
     tries: Tries
