@@ -127,6 +127,27 @@ def _slip(name: str, says: str, *changes: Change, units: tuple[str, ...] = ()) -
 OURS: Final = (
     *map(_mended, FAULTS),
     _slip(
+        "a-list-that-lacks-a-number-is-read",
+        "An event whose list of offsets has a null in it is taken for an event: the judge counts with a number that "
+        "nobody wrote.",
+        Change(
+            "reference/longpoll_judge/read/ndjson.py",
+            "return are_intervals(table) and are_filled(table) and _are_small(table)",
+            "return are_intervals(table) and _are_small(table)",
+        ),
+        units=("judge/test_source.py",),
+    ),
+    _slip(
+        "text-of-a-batch-that-is-no-unicode-raises-pythons-error",
+        "Who catches the client's errors around a batch is surprised by one of Python's.",
+        Change(
+            "reference/longpoll_protocol/message.py",
+            "        except UnicodeEncodeError as error:\n            raise LocalProtocolError(",
+            "        except RecursionError as error:\n            raise LocalProtocolError(",
+        ),
+        units=("client/test_producer.py::test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does",),
+    ),
+    _slip(
         "woken-are-counted-alone",
         "A walk counts down those that it wakes, and not those whose filter raised: the bucket is never empty again, "
         "and at the queue's limit everybody is refused.",
