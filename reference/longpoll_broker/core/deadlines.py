@@ -47,6 +47,11 @@ class Deadlines(Generic[Item]):
                 self._heap = list(self._due)
                 heapq.heapify(self._heap)
 
+    @property
+    def may_have_items(self) -> bool:
+        """Whether any item is armed, or was until lately; one look, so other threads may arm and disarm meanwhile."""
+        return bool(self._heap)
+
     def next_ms(self) -> int | None:
         """The earliest armed time; None when nothing is armed."""
         while self._heap and self._heap[0] not in self._due:

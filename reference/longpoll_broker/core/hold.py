@@ -178,6 +178,11 @@ class HoldTable:
         bucket = self._buckets.get(key)
         return list(bucket.pulls) if bucket is not None else []
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether `deadline_next_ms` may be other than None; may be asked without the lock, as nothing else here."""
+        return self._deadlines.may_have_items
+
     def deadline_next_ms(self) -> int | None:
         """When `expire` is next needed; None when no deadline is armed."""
         return self._deadlines.next_ms()

@@ -132,6 +132,7 @@ class IoLoop:
         self._name = name
         self._limits = limits
         self._pass_ended = pass_ended
+        self._ends_pass = KeepGoing(log, "a pass could not be ended")
         self._has_more = has_more
         """Whether the end of another pass has something to do, which then begins at once."""
         self._clock = clock
@@ -206,6 +207,7 @@ class IoLoop:
 
     def _run(self) -> None:
         clock = self._clock
+        does_what_is_due = KeepGoing(log, "what was due could not be done")
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
             has_more = self._unfinished or self._leaving or (self._has_more is not None and self._has_more())
@@ -213,7 +215,7 @@ class IoLoop:
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
-                with KeepGoing(log, "what was due could not be done"):
+                with does_what_is_due:
                     clock.run(self.outbox)
             self.outbox.flush()
             while self._to_close:
@@ -250,7 +252,7 @@ class IoLoop:
                     self._accept(data)
         self._receive_slow(list(slow), unfinished, now_ns)
         self._serve_unfinished(list(unfinished))
-        with KeepGoing(log, "a pass could not be ended"):
+        with self._ends_pass:
             self._pass_ended(self.outbox)
 
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
@@ -258,6 +260,8 @@ class IoLoop:
 
         They are served behind those that wait already. A read may take a millisecond: that of a TLS handshake.
         """
+        if not channels:
+            return
         clock_ns = self._runtime.monotonic_ns
         end_ns = clock_ns() + PASS_NS
         for number, channel in enumerate(channels):
@@ -271,6 +275,8 @@ class IoLoop:
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
         """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass."""
+        if not channels:
+            return
         now_ns = self._runtime.monotonic_ns
         slow: deque[Channel] = deque()
         for channel in channels:
