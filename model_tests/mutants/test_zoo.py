@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -246,6 +247,35 @@ def test_a_process_that_somebody_ends_has_found_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", ENDED], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith("ZooError: units of the code as it is ended by itself (15)")
+
+
+LOADED: Final = """
+import sys
+from model_tests.mutants.zoo import methods
+
+try:
+    print("seen:", methods._run_tests((sys.argv[1],)))
+except AssertionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("import nothing_of_this_name", "pytest ended with 2: a test that is named is not there, or cannot be loaded"),
+        ("def test_it():\n    assert False", "seen: Seen("),
+        ("def test_it():\n    assert True", "seen: None"),
+    ],
+)
+def test_tests_that_cannot_be_loaded_have_found_nothing(content: str, told: str, tmp_path: Path) -> None:
+    """The method `units` counts a bug as found by a test that ran and was red."""
+    file = tmp_path / "test_it.py"
+    file.write_text(content)
+    name = os.path.relpath(file, ROOT / "model_tests")
+    done = subprocess.run([sys.executable, "-c", LOADED, name], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1].startswith(told)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
