@@ -13,11 +13,13 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store import recovery
+from longpoll_broker.store import recovery, segment
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_checkpoint
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
@@ -25,6 +27,7 @@ from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
 
 COUNT = 34
@@ -349,27 +352,101 @@ def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: pathlib.Path) ->
     assert found[2] == found[2] | found[1] | found[0]
 
 
-@pytest.mark.parametrize("how", ["no room", "no sync"])
-def test_what_cannot_be_kept_is_not_cut_off(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """The start is refused, and the log is as it was."""
-    store = tmp_path / "store"
+def with_much_rotten(store: pathlib.Path) -> int:
+    """A killed store whose log ends early in its first file, and has others; where it ends."""
     made(store, closed=False)
-    place, _size = records_of(store)[BEFORE_CHECKPOINT]
+    (store / "checkpoint").unlink()
+    place, _size = records_of(store)[2]
     rotted(store, place)
-    before = {file.name: file.read_bytes() for file in logs(store)}
+    assert len(logs(store)) > 2
+    return place
 
-    def fails(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_what_cannot_be_kept_is_not_cut_off(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """The start is refused, and all is as it was: one that is tried again and again fills no disk with copies."""
+    store = tmp_path / "store"
+    place = with_much_rotten(store)
+    before = {file.name: file.read_bytes() for file in logs(store)}
+    write, room = RealFiles.write_atomic, [None] * written
+
+    def fails(files: RealFiles, path: str, content: Buffer) -> None:
+        if "commitlog_cut" in path and not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room.pop()
+        write(files, path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RealMappedFile, "reserve" if how == "no room" else "sync", fails)
+        patch.setattr(RealFiles, "write_atomic", fails)
         with pytest.raises(OSError, match="No space left"):
             open_store(store)
+    assert not room
     assert {file.name: file.read_bytes() for file in logs(store)} == before
     assert cut(store) == {}
     opened = open_store(store)
     assert opened.log_end == place
     opened.close()
+    assert len(cut(store)) == len(before)
+
+
+class KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_start_that_is_killed_leaves_no_half_copy_under_a_copys_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could tell it from a whole one; the next start writes what is unfinished anew."""
+    store = tmp_path / "store"
+    place = with_much_rotten(store)
+    before = b"".join(file.read_bytes() for file in logs(store))
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KilledError):
+            open_store(store)
+    assert [name for name in cut(store) if not name.endswith(".tmp")] == []
+    opened = open_store(store)
+    opened.close()
+    kept = cut(store)
+    assert sum(map(len, kept.values())) == opened.cut_size
+    assert before[place:].startswith(kept[f"{place:020}"])
+
+
+def test_what_is_looked_through_makes_no_data_of_holes() -> None:
+    """On a tmpfs reading makes data of them: a start took a gigabyte of memory for a log of a few messages."""
+    size, written = 16 * segment.PIECE_SIZE, 5000
+    descriptor = os.memfd_create("log")
+    try:
+        os.ftruncate(descriptor, size)
+        os.pwrite(descriptor, b"x", written)
+        mapped = RealMappedFile(f"/proc/self/fd/{descriptor}", size, writable=True, descriptor=descriptor)
+        looked_through = cast("segment.Segment", SimpleNamespace(size=size, mapped=mapped))
+        for at, stop in segment.Segment.data(looked_through, written - 1):
+            assert bytes(mapped.view[at:stop]).strip(b"\0") == b"x"
+        assert 0 < os.fstat(descriptor).st_blocks * 512 <= segment.PIECE_SIZE
+        mapped.close()
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_a_whole_record_is_found_across_the_border_of_two_pieces(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Wherever the pieces part its size and its mark."""
+    store = tmp_path / "store"
+    made(store, closed=True)
+    place, _size = records_of(store)[-1]
+    rotted(store, records_of(store)[-2][0])
+    monkeypatch.setattr(segment, "PIECE_SIZE", place % SMALL.commit_log_file_size + before)
+    with pytest.raises(StoreUserError, match=f"a whole record follows at {place}"):
+        open_store(store)
 
 
 def test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_away(

@@ -244,7 +244,7 @@ class RealFiles:
         with open(path, "rb") as file:
             return file.read()
 
-    def write_atomic(self, path: str, content: bytes) -> None:
+    def write_atomic(self, path: str, content: Buffer) -> None:
         """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory.
 
         Who may read the file is as before: it may hold secrets.

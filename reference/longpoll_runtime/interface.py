@@ -170,7 +170,7 @@ class Files(Protocol):
         """The file's bytes; raises FileNotFoundError."""
         ...
 
-    def write_atomic(self, path: str, content: bytes) -> None:
+    def write_atomic(self, path: str, content: Buffer) -> None:
         """Replace the file's content durably: a crash leaves the old bytes or the new ones."""
         ...
 

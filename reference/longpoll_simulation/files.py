@@ -263,7 +263,7 @@ class SimulatedFiles:
         self.before("read", path)
         return self.disk.file(path).content()
 
-    def write_atomic(self, path: str, content: bytes) -> None:
+    def write_atomic(self, path: str, content: Buffer) -> None:
         """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory."""
         path = _plain(path)
         disk, temporary = self.disk, f"{path}.tmp"

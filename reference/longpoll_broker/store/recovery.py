@@ -35,7 +35,6 @@ from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)
 
-CHUNK_SIZE: Final = 1024 * 1024
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 """Of both magics."""
 FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
@@ -188,17 +187,16 @@ def _next_record(log: CommitLog, start: int) -> int | None:
     for segment in log.segments.segments:
         if segment.stop <= start:
             continue
-        at = max(0, start - segment.start)
-        # Holes of a sparse file are not read.
-        while (at := segment.mapped.data_from(at)) < segment.size:
-            chunk = bytes(segment.view[at : at + CHUNK_SIZE + SIZE_AND_MAGIC.size])
-            found = chunk.find(MAGIC_START, 4)
+        for at, stop in segment.data(max(0, start - segment.start)):
+            # From before the last piece's end, for a mark that lies across.
+            begin = max(0, at - SIZE_AND_MAGIC.size)
+            piece = bytes(segment.view[begin:stop])
+            found = piece.find(MAGIC_START, 4)
             while found >= 0:
-                physical_offset = segment.start + at + found - 4
+                physical_offset = segment.start + begin + found - 4
                 if physical_offset > start and isinstance(log.read(physical_offset), Record):
                     return physical_offset
-                found = chunk.find(MAGIC_START, found + 1)
-            at += CHUNK_SIZE
+                found = piece.find(MAGIC_START, found + 1)
     return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from longpoll_broker.errors import StoreUserError, SyncFailedError
@@ -20,8 +21,8 @@ MAPS_LOOKED_AT: Final = 8
 """As many of the oldest maps are looked at for one that may go, before one is made durable so that it may."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """A directory could not even be opened to be synced, so nothing is lost, and it can be tried again."""
-COPY_SIZE: Final = 1024 * 1024
-"""Bytes that are read and copied at once."""
+PIECE_SIZE: Final = 1024 * 1024
+"""Bytes that are looked through at once."""
 ASIDE: Final = "_cut"
 """What the directory beside another is called that has what was cut off from it."""
 RESERVE_SIZE: Final = 1024 * 1024
@@ -202,31 +203,25 @@ class Segment:
     def _not_ours(self) -> OSError:
         return FileNotFoundError(errno.ENOENT, "it was replaced by another file; put it back or restart", self.path)
 
+    def data(self, start: int) -> Iterator[tuple[int, int]]:
+        """Where bytes at or after `start` may be no zeros, in pieces of `PIECE_SIZE` at most.
+
+        Holes of a sparse file are not read: that may take a gigabyte, and on a tmpfs what is read becomes data. So each
+        piece ends where a page does, or the next one would begin in a hole that this one has made data of.
+        """
+        at = start
+        while (at := self.mapped.data_from(at)) < self.size:
+            stop = min(at - at % PIECE_SIZE + PIECE_SIZE, self.size)
+            yield at, stop
+            at = stop
+
     def data_stop(self, start: int) -> int:
         """The position after the last byte that is no zero, at or after `start`; `start` if there is none."""
-        at = stop = start
-        # Holes of a sparse file are not read.
-        while (at := self.mapped.data_from(at)) < self.size:
-            chunk = bytes(self.view[at : at + COPY_SIZE]).rstrip(b"\0")
-            stop = at + len(chunk) if chunk else stop
-            at += COPY_SIZE
-        return stop
-
-    def copy_to(self, path: str, start: int, stop: int) -> None:
-        """Copy bytes [start, stop) durably to a file of their own; raises OSError, and then there is none."""
-        copy = self._files.map(path, stop - start, writable=True, create=True)
-        try:
-            copy.reserve(0, stop - start)
-            for at in range(start, stop, COPY_SIZE):
-                content = self.view[at : min(at + COPY_SIZE, stop)]
-                copy.view[at - start : at - start + len(content)] = content
-            copy.sync(0, stop - start)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.remove(path)
-            raise
-        finally:
-            copy.close()
+        found = start
+        for at, stop in self.data(start):
+            content = bytes(self.view[at:stop]).rstrip(b"\0")
+            found = at + len(content) if content else found
+        return found
 
     def close(self) -> None:
         """Unmap it, and map it no more."""
@@ -437,15 +432,25 @@ class SegmentList:
         """
         directory = f"{self.directory}{ASIDE}"
         self._files.make_directory(directory)
+        made: list[str] = []
         size = 0
-        for segment in self.segments:
-            start = max(end - segment.start, 0)
-            stop = segment.data_stop(start)
-            if start < stop:
-                segment.copy_to(self._free_path(f"{directory}/{segment_name(segment.start + start)}"), start, stop)
-                size += stop - start
-        for each in (directory, _parent(directory)):
-            self._files.sync_directory(each)
+        try:
+            for segment in self.segments:
+                start = max(end - segment.start, 0)
+                stop = segment.data_stop(start)
+                if start < stop:
+                    path = self._free_path(f"{directory}/{segment_name(segment.start + start)}")
+                    # Whole or not at all: nobody is to take half a copy, which a kill has left, for the bytes.
+                    self._files.write_atomic(path, segment.view[start:stop])
+                    made.append(path)
+                    size += stop - start
+            self._files.sync_directory(_parent(directory))
+        except OSError:
+            # Who is refused a start tries it again and again, and would fill the disk with copies.
+            for path in made:
+                with contextlib.suppress(OSError):
+                    self._files.remove(path)
+            raise
         return directory, size
 
     def _free_path(self, path: str) -> str:
