@@ -1,7 +1,11 @@
 """A broker and its name server as processes that can be stopped, killed and started again, each behind a proxy.
 
-Every life of the broker after a kill has a recording proxy of its own, since what a killed broker forgets is no fault:
-it keeps offsets in memory for seconds. Over a stop in order the proxy stays.
+Every life of the broker has a recording proxy of its own. A broker that stops in order tells the pulls that it holds to
+ask again, and only the end of their record tells that from answers that come too early. The next life's proxy stands
+there before the stop, so that no moment is unwatched and messages that are lost over it convict. The judge does not
+hold one proxy's commits against what another one's clients are told, so that an offset outlives the stop is asked of
+the broker itself. After a kill nobody watches until the broker runs again, since what a killed broker forgets is no
+fault: it keeps offsets in memory for seconds.
 
 Leaves out the relays before the proxies (`relay`), and what is asked of the broker.
 """
@@ -15,18 +19,22 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from model_tests.conformance.java_broker import free_port, listens
 
+from longpoll_broker.testing.raw_client import RawClient
 from longpoll_java.broker import JVM, LOGBACK
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.closeable import Closeable
 
 END_S: Final = 60.0
 READY_S: Final = 180.0
 """Many that start at once share the processors."""
+PLACE: Final = {"consumerGroup": "TOOLS_CONSUMER", "topic": "TBW102", "queueId": "0"}
+"""A group and a queue that every broker has and nobody uses, for an offset that must outlive a stop in order."""
 LONGPOLL: Final = str(Path(sys.executable).with_name("longpoll"))
 
 
@@ -205,30 +213,34 @@ class Observed(Closeable):
         self.address = server.address
         self._home = home
         self._proxy: Process | None = None
+        self._offset_kept: int | None = None
+        """What was committed before the broker was stopped in order; None: it was not."""
 
     def start(self) -> None:
         """Start what does not run."""
         self.server.start()
+        if self._offset_kept is not None:
+            with closing(RawClient(self.server.address)) as client:
+                answer = client.call(RequestCode.QUERY_CONSUMER_OFFSET, PLACE)
+            told = (answer.ext_fields or {}).get("offset")
+            assert told == str(self._offset_kept), f"offset {self._offset_kept} is {told} after a stop"
         if self._proxy is None:
-            self.histories.append(self._home / f"history-{len(self.histories)}")
-            self._proxy = Process(
-                [LONGPOLL, "observe", "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*self.server.address),
-                 "--record", str(self.histories[-1]), "--json"],
-                self._home / "observe.out",
-                is_telling=True,
-            )  # fmt: skip
-            brokers = self._proxy.ready()["brokers"]
-            assert isinstance(brokers, dict)
-            (door,) = brokers.values()
-            host, port = str(door).rsplit(":", 1)
-            self.address = host, int(port)
+            self._proxy = self._new_proxy()
 
     def stop(self) -> None:
-        """Stop the broker in order."""
+        """Stop the broker in order after one more commit; its proxy ends after it, and the next one is there."""
+        self._offset_kept = len(self.histories)
+        ending, self._proxy = self._proxy, self._new_proxy()
+        with closing(RawClient(self.server.address)) as client:
+            fields = {**PLACE, "commitOffset": str(self._offset_kept)}
+            answer = client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert answer.code == ResponseCode.SUCCESS, f"a commit is refused: {answer.code} {answer.remark}"
         self.server.stop(signal.SIGTERM)
+        self._end(ending)
 
     def kill(self) -> None:
         """Kill the broker; its proxy ends after it."""
+        self._offset_kept = None
         self.server.stop(signal.SIGKILL)
         self._end_proxy()
 
@@ -237,10 +249,28 @@ class Observed(Closeable):
         self.server.close()
         self._end_proxy()
 
+    def _new_proxy(self) -> Process:
+        self.histories.append(self._home / f"history-{len(self.histories)}")
+        proxy = Process(
+            [LONGPOLL, "observe", "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*self.server.address),
+             "--record", str(self.histories[-1]), "--json"],
+            self._home / "observe.out",
+            is_telling=True,
+        )  # fmt: skip
+        brokers = proxy.ready()["brokers"]
+        assert isinstance(brokers, dict)
+        (door,) = brokers.values()
+        host, port = str(door).rsplit(":", 1)
+        self.address = host, int(port)
+        return proxy
+
     def _end_proxy(self) -> None:
-        if self._proxy is not None:
-            code = self._proxy.end()
-            self._proxy = None
+        proxy, self._proxy = self._proxy, None
+        self._end(proxy)
+
+    def _end(self, proxy: Process | None) -> None:
+        if proxy is not None:
+            code = proxy.end()
             assert code == 0, f"the proxy ended with {code}: {(self._home / 'observe.out').read_text()[-1000:]}"
 
 

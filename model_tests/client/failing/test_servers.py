@@ -1,0 +1,80 @@
+"""What the judge says of a broker that is stopped in order and started again, each of its lives behind a proxy."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from model_tests.client.failing.run import OUR_LATE_MS
+from model_tests.client.failing.servers import Observed, OurServer, judged
+
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_judge.contract.clause import STOPPING_MS
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers.offset import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+
+pytestmark = pytest.mark.timeout(120)
+TOPIC, GROUP = "T", "G"
+HOLD_MS = 20_000
+GOES_ON_MS = STOPPING_MS + 500
+"""So long the broker's second life lasts at least: longer than what tells of a stop goes on after it."""
+STORED = 1
+"""An offset that the group commits."""
+COMMIT = UpdateConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0, commit_offset=STORED).encode()
+QUERY = QueryConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0).encode()
+
+
+def restarted(home: Path, between: Callable[[], None], late_ms: float = OUR_LATE_MS) -> tuple[int, dict[str, object]]:
+    """A broker is stopped while it holds a pull, and started again after something else was done.
+
+    What the held pull is told, and the verdict. The second life lasts as long as a pull is held, if it is.
+    """
+    with ExitStack() as stack:
+        observed = stack.enter_context(Observed(OurServer(home), home))
+        observed.start()
+        with closing(RawClient(observed.address)) as client:
+            assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(TOPIC), b"body").code == ResponseCode.SUCCESS
+            assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, COMMIT).code == ResponseCode.SUCCESS
+            opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, STORED, timeout_ms=HOLD_MS, group=GROUP))
+            # What is answered after it was asked later: the pull has come.
+            assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, QUERY).code == ResponseCode.SUCCESS
+            stopping = threading.Thread(target=observed.stop)
+            stopping.start()
+            held = client.reply(opaque)
+            stopping.join()
+        between()
+        observed.start()
+        with closing(RawClient(observed.address)) as client:
+            client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, STORED, timeout_ms=GOES_ON_MS, group=GROUP))
+        observed.close()
+        assert held is not None
+        return held.code, judged(observed.histories, late_ms, home)
+
+
+def test_a_pull_that_is_told_of_a_stop_is_not_told_too_early(tmp_path: Path) -> None:
+    """The end of its life's record shows that there was a stop."""
+    held, result = restarted(tmp_path, lambda: None)
+    assert held == ResponseCode.PULL_NOT_FOUND
+    assert (result["verdict"], result["findings"], result["gaps"]) == ("valid", [], [])
+
+
+def test_messages_that_are_lost_over_a_stop_convict(tmp_path: Path) -> None:
+    """Although two proxies saw it: the second one was there before the first one ended."""
+
+    def lose() -> None:
+        for part in ("commitlog", "consumequeue"):
+            shutil.rmtree(tmp_path / "store" / part)
+
+    _held, result = restarted(tmp_path, lose, 100.0)
+    assert result["verdict"] == "invalid"
+    assert "pull.max.least" in str(result["findings"])
+
+
+def test_an_offset_that_is_lost_over_a_stop_is_seen(tmp_path: Path) -> None:
+    """The judge holds no proxy's commits against another one's answers, so the broker itself is asked."""
+    with pytest.raises(AssertionError, match="offset 1 is 0 after a stop"):
+        restarted(tmp_path, lambda: shutil.rmtree(tmp_path / "store" / "config"))
