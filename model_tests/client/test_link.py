@@ -175,6 +175,22 @@ def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
     assert exchange.calls.due_ns is None
 
 
+def test_looking_at_the_calls_that_wait_has_a_share_of_the_time_alone() -> None:
+    """However short the time-outs of those that are added; each is noticed a microsecond later a call that waits."""
+    exchange, told = Exchange("b:1"), list[Answer]()
+    for _number in range(10_000):
+        begun(exchange, told, timeout_s=1_000.0)
+    ended, looks = list[int](), 0
+    for now_ns in range(0, 100_000_000, 100_000):
+        begun(exchange, told, now_ns=now_ns, timeout_s=0.0)
+        if (due_ns := exchange.calls.due_ns) is not None and due_ns <= now_ns:
+            ended += [now_ns - call.deadline_ns for call, _error in exchange.expire(now_ns)]
+            looks += 1
+    assert 9 <= looks <= 10
+    assert len(ended) > 900
+    assert max(ended) <= 10_200_000
+
+
 def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
     """Calls and bytes; calls that ended leave nothing behind; a callback that raises is told of and harms nobody."""
     exchange, told = Exchange("b:1"), list[Answer]()

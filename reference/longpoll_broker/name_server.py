@@ -57,8 +57,8 @@ class _Topics(Body):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
-class _Registration(Body):
-    """What is read of a `RegisterBody`."""
+class RegisterBrokerBody(Body):
+    """What is read of a `RegisterBody`; the name that a broker is told whose body cannot be read."""
 
     topic_config_serialize_wrapper: _Topics = msgspec.field(default_factory=_Topics)
 
@@ -291,7 +291,7 @@ def _table(command: Command) -> _Topics:
     body = command.body
     # Before anything is made of it: to read a body of a hundred thousand small topics costs others a tenth of a second.
     _check_count(bytes(body).count(_TOPIC_NAME))
-    table = _Registration.decode(body).topic_config_serialize_wrapper if body else _Topics()
+    table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))
     return table
 
@@ -299,4 +299,4 @@ def _table(command: Command) -> _Topics:
 def _check_count(count: int) -> None:
     if count > REGISTERED_COUNT_MAX:
         told = f"has {count} topics, over the limit of {REGISTERED_COUNT_MAX} for one registration"
-        raise HeaderError("RegisterBrokerBody", "topicConfigTable", told)
+        raise HeaderError(RegisterBrokerBody.__name__, "topicConfigTable", told)

@@ -144,7 +144,7 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
 
     Nobody can tell a record that rotted from one that a power cut tore, and what follows it may have been acknowledged:
     so it is told, and kept (how many bytes). Raises StoreUserError where whole records stand behind the end of a log
-    that was closed and `is_short`, for no stop leaves that, and OSError where it cannot be kept.
+    that was closed and `is_short`, for no stop leaves that, and where it cannot be kept.
     """
     where = f"{log.segments.directory} ends at {end}"
     behind = _next_record(log, end)
@@ -159,7 +159,13 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
         _lines.error("%s, and %s", where, lacks)
     if behind is None and not _is_begun(log, end):
         return 0
-    path, size = log.segments.set_aside(end)
+    try:
+        path, size = log.segments.set_aside(end)
+    except OSError as error:
+        raise StoreUserError(
+            f"{where}, where a record is damaged, and what stands from there on cannot be kept beside it ({error}): "
+            "nothing was changed; make room there"
+        ) from error
     _lines.log(
         logging.WARNING if behind is None else logging.ERROR,
         "%s, where a record is damaged%s: it was torn by a crash, or rotted, and then what goes was acknowledged; "

@@ -57,6 +57,8 @@ class Calls:
     pending: dict[int, PendingCall] = field(factory=dict)
     due_ns: int | None = None
     """When `expired` is to be asked next; None: not before another call is added."""
+    rests_until_ns: int = 0
+    """When the calls may be looked at again, whatever deadlines are added meanwhile."""
     opaque_next: int = 0
 
     def add(self, call: PendingCall) -> int:
@@ -67,7 +69,7 @@ class Calls:
         self.opaque_next = (opaque + 1) & OPAQUE_MAX
         self.pending[opaque] = call
         if self.due_ns is None or call.deadline_ns < self.due_ns:
-            self.due_ns = call.deadline_ns
+            self.due_ns = max(call.deadline_ns, self.rests_until_ns)
         return opaque
 
     def expired(self, now_ns: int) -> list[PendingCall]:
@@ -77,5 +79,6 @@ class Calls:
         late = [opaque for opaque, call in self.pending.items() if call.deadline_ns <= now_ns]
         found = sorted([self.pending.pop(opaque) for opaque in late], key=_deadline_ns)
         first_ns = min(map(_deadline_ns, self.pending.values()), default=None)
-        self.due_ns = None if first_ns is None else max(first_ns, now_ns + LOOK_NS * len(self.pending))
+        self.rests_until_ns = now_ns + LOOK_NS * len(self.pending)
+        self.due_ns = None if first_ns is None else max(first_ns, self.rests_until_ns)
         return found
