@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from longpoll_runtime.collector import rare_collections
+from longpoll_runtime.collector import no_collections, rare_collections
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.threads import RealQueue
 from longpoll_runtime.turns import TURN_S, short_turns
@@ -106,6 +106,30 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
     assert inside == 0
     assert gc.get_stats()[0]["collections"] > started
     assert (gc.get_threshold(), gc.get_freeze_count()) == (usual_collections, 0)
+
+
+def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
+    """Whatever ends the block, and only for who had them before."""
+    collected = [stats["collections"] for stats in gc.get_stats()]
+    with no_collections():
+        kept = [[number] for number in range(100_000)]
+        inside = [stats["collections"] for stats in gc.get_stats()]
+
+    assert len(kept) == 100_000
+    assert inside == collected
+    assert gc.isenabled()
+
+    with pytest.raises(OSError, match="the disk"), no_collections():
+        raise OSError("the disk")
+    assert gc.isenabled()
+
+    gc.disable()
+    try:
+        with no_collections():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_turns_are_short_until_the_end_of_the_block() -> None:

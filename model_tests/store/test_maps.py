@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import threading
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -404,6 +405,32 @@ def test_more_files_of_queues_than_maps_open_again(tmp_path: pathlib.Path, monke
                 assert all(re.search(rb"\x00[\x01\x02]%d\x01T" % queue_id, record) for record in records)
             store.abandon() if life == 1 else store.close()
         assert verify(RealFiles(), str(directory)).problems == []
+
+
+def test_a_start_maps_no_file_twice_that_still_has_its_map(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start looks at all queues three times: with maps for thirty of forty files it maps ten of them again each time.
+
+    In one order each time it would map all of them three times, for the next one is always the one that has just gone.
+    """
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
+    store.close()
+    mapped: list[str] = []
+    map_file = RealFiles._map
+
+    def noted(files: RealFiles, path: str, *words: Any, **more: Any) -> Any:
+        mapped.append(path)
+        return map_file(files, path, *words, **more)
+
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 30)
+    monkeypatch.setattr(RealFiles, "_map", noted)
+    open_store(tmp_path).close()
+
+    of_queues = [path for path in mapped if "/consumequeue/" in path]
+    assert len(set(of_queues)) == 40
+    assert len(of_queues) == 40 + 10 + 10
 
 
 def test_a_reader_without_a_map_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
-"""How often the interpreter looks for cycles of garbage while a broker serves.
+"""How often the interpreter looks for cycles of garbage while a broker starts and serves.
 
 A broker's many short-lived objects hold no cycles: reference counts free them. By default the collector all the same
 looks at the young ones after every 700 that stay, which a herd of held pulls or its answers is at once, and walks
 everything that lives every few of those times: a third of the time of a send. Cycles do come, from exceptions, so it
 is made rare and not switched off.
 
-Leaves out who calls it: a process that does nothing but serve (`longpoll serve`), for the setting is the process's.
+Leaves out who calls them: a process that does nothing but serve (`longpoll serve`), for the setting is the process's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,21 @@ YOUNG_MAX: Final = 50_000
 YOUNG_ROUNDS: Final = 20
 """Looks at the young ones for one at the middle-aged; at all that lives the interpreter looks when a quarter is new."""
 OLD_ROUNDS: Final = 100
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Look never until the end of the block, in which much is made that stays, as the queues of a store that is opened.
+
+    Who had switched it off before finds it so afterwards.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

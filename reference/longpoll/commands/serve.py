@@ -28,7 +28,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, with_health
 from longpoll_runtime import Event
-from longpoll_runtime.collector import rare_collections
+from longpoll_runtime.collector import no_collections, rare_collections
 from longpoll_runtime.logs import Format, logging_to
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import ServerTls, server_context
@@ -138,18 +138,19 @@ def serve(
             place.link(store_directory)
             directory = str(store_directory.absolute())
             try:
-                broker = Broker.start(
-                    runtime,
-                    directory,
-                    policy=policy,
-                    config=broker_config,
-                    store_config=store_config,
-                    listen=address_of(listen or place.listen or LISTEN),
-                    name_server=address_of(name_server),
-                    ha=None if ha is None else address_of(ha),
-                    record_directory=None if record is None else str(record.absolute()),
-                    is_fast=not plain,
-                )
+                with no_collections():
+                    broker = Broker.start(
+                        runtime,
+                        directory,
+                        policy=policy,
+                        config=broker_config,
+                        store_config=store_config,
+                        listen=address_of(listen or place.listen or LISTEN),
+                        name_server=address_of(name_server),
+                        ha=None if ha is None else address_of(ha),
+                        record_directory=None if record is None else str(record.absolute()),
+                        is_fast=not plain,
+                    )
             except OSError as error:
                 raise UserError(f"cannot open the store {directory}: {error}; name another --store") from None
             stack.enter_context(_stopping(broker, directory))

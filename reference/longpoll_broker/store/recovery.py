@@ -69,7 +69,8 @@ def recover(
     So it is after a clean stop where files of queues are `gone` since: nobody knows what they listed. Raises OSError,
     and StoreUserError where opening the store would take away what is whole, or show one queue's messages as another's.
     """
-    _check_firsts(log, queues)
+    # The other way round than the recovery goes: of more files than may be mapped those are that were looked at last.
+    _check_firsts(log, reversed(queues))
     if gone and not crashed:
         _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
         found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
@@ -217,15 +218,15 @@ def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
             found = log.read(physical_offset) if size > 0 and size != PRE_BLANK_SIZE else None
             if not isinstance(found, Record) or found.size != size or not found.in_queue:
                 continue
-            if queue.topic not in _topics_of(found):
+            if queue.topic != found.topic and queue.topic not in _inner_topics(found):
                 raise StoreUserError(
                     f"{segment.path} lists messages of {found.topic}, queue {found.queue_id}: it is another queue's "
                     "file; restore it, or remove the whole directory `consumequeue` to have all queues made anew"
                 )
 
 
-def _topics_of(record: Record) -> set[str]:
-    return {record.topic, *(topic for light in (False, True) for topic, _id, _at in inner_places(record, light=light))}
+def _inner_topics(record: Record) -> set[str]:
+    return {topic for light in (False, True) for topic, _id, _at in inner_places(record, light=light)}
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
