@@ -60,11 +60,10 @@ def java_member(java: Java, name_server: str, topic: str, group: str, home: Path
     member = Member("java", java_command(java, name_server, topic, group, "threads"), told, home)
     try:
         yield told
-        member.leave()
-        assert member.ended(time.monotonic() + LEAVE_S) == ""
     finally:
-        if not member.is_over:
-            member.die()
+        member.leave()
+        wrong = member.ended(time.monotonic() + LEAVE_S)
+    assert wrong == ""
 
 
 def test_ours_says_so_and_nobody_is_stuck(
