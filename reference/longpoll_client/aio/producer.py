@@ -13,8 +13,6 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
-import msgspec
-
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.checks import check_callable, check_group, check_runtime
@@ -23,7 +21,7 @@ from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
 from longpoll_client.link.waits import wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.hooks import Outcome, SendHook, Sending, SendMetrics, Watch
+from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -37,7 +35,7 @@ from longpoll_client.produce.outgoing import (
     single_parcel,
 )
 from longpoll_client.produce.requests import AsksLater, OnReply, reply_to
-from longpoll_client.produce.sending import Told
+from longpoll_client.produce.sending import Begun, Told
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
@@ -49,21 +47,10 @@ from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
-from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
 _UNENDED: Final = ClientError("the send came to no end: it was cancelled, or what picks its queue has failed")
-
-
-@with_table
-class _Sending(msgspec.Struct, eq=False):
-    """One send, over all of its tries."""
-
-    tries: Tries
-    told_of: Sending | None
-    """What the hooks were told of it, if there are any."""
-    begun_ns: int
 
 
 class AsyncProducer(AsksLater):
@@ -302,17 +289,17 @@ class AsyncProducer(AsksLater):
 
     # ------------------------------------------------------------ one send that is awaited
 
-    def _begin(self, parcel: Parcel, select: Select | None, timeout_s: float) -> _Sending:
+    def _begin(self, parcel: Parcel, select: Select | None, timeout_s: float) -> Begun:
         now_ns = self._now_ns()
         tries = Tries(parcel, select, now_ns + wait_ns(timeout_s), self._slow, header_of)
-        return _Sending(tries, self._watch.begin(parcel), now_ns)
+        return Begun(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         self._instance.check()
         return await self._tried(self._begin(parcel, select, timeout_s))
 
-    async def _tried(self, sending: _Sending) -> tuple[SendResult, ...]:
+    async def _tried(self, sending: Begun) -> tuple[SendResult, ...]:
         """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_async`."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
@@ -352,12 +339,12 @@ class AsyncProducer(AsksLater):
         if is_lost(error):
             self._instance.doubt_route(parcel.topic)
 
-    def _ended(self, sending: _Sending, outcome: Outcome) -> None:
+    def _ended(self, sending: Begun, outcome: Outcome) -> None:
         self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
 
     # ------------------------------------------------------------ one send that nobody awaits
 
-    def _sent_at_once(self, sending: _Sending, told: Told) -> bool:
+    def _sent_at_once(self, sending: Begun, told: Told) -> bool:
         """Send without a task, where route and connection are there and the broker reads; else false."""
         tries = sending.tries
         route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
@@ -378,7 +365,7 @@ class AsyncProducer(AsksLater):
             asyncio.get_running_loop().call_soon(_tell, told, outcome)
         return True
 
-    def _answered(self, sending: _Sending, told: Told, answer: Command | ClientError) -> None:
+    def _answered(self, sending: Begun, told: Told, answer: Command | ClientError) -> None:
         """Tell what came of it, or have a task try it again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
@@ -395,7 +382,7 @@ class AsyncProducer(AsksLater):
         self._ended(sending, found)
         _tell(told, found[0])
 
-    def _send_later(self, sending: _Sending, told: Told) -> None:
+    def _send_later(self, sending: Begun, told: Told) -> None:
         self._keep(self._tell_later(sending, told))
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
@@ -404,7 +391,7 @@ class AsyncProducer(AsksLater):
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _tell_later(self, sending: _Sending, told: Told) -> None:
+    async def _tell_later(self, sending: Begun, told: Told) -> None:
         outcome: SendResult | LongpollError
         try:
             (outcome,) = await self._tried(sending)

@@ -38,14 +38,20 @@ Told: TypeAlias = Callable[[SendResult | LongpollError], object]
 
 
 @with_table
-class _Sending(msgspec.Struct, eq=False):
-    """One send."""
+class Begun(msgspec.Struct, eq=False):
+    """One send, over all of its tries."""
 
     tries: Tries
-    told: Told
     told_of: Sending | None
     """What the hooks were told of it, if there are any."""
     begun_ns: int
+
+
+@with_table
+class _Sending(Begun, eq=False):
+    """One send of which somebody is told."""
+
+    told: Told
 
 
 class ManySends:
@@ -80,7 +86,7 @@ class ManySends:
         """
         begun_ns = self._now_ns()
         tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
-        sending = _Sending(tries, told, self._watch.begin(parcel), begun_ns)
+        sending = _Sending(tries, self._watch.begin(parcel), begun_ns, told)
         try:
             self._try(sending)
         except FAULTS as error:
