@@ -183,6 +183,11 @@ class ConsumeQueue:
         segments = self.segments.segments
         if not segments:
             return
+        first_offset = segments[0].start // UNIT_SIZE
+        if log_start == 0 and self.offset_end > first_offset:
+            # All records are there: no file need be mapped to see that.
+            self.offset_min = first_offset
+            return
         last = self.segments.find((self.offset_end - 1) * UNIT_SIZE)
         if self.follows_log and last is not None:
             position = (self.offset_end - 1) * UNIT_SIZE - last.start
@@ -193,7 +198,7 @@ class ConsumeQueue:
         count = min(first.size, self.offset_end * UNIT_SIZE - first.start) // UNIT_SIZE
         for index in range(count):
             if UNIT.unpack_from(first.view, index * UNIT_SIZE)[0] >= log_start:
-                self.offset_min = first.start // UNIT_SIZE + index
+                self.offset_min = first_offset + index
                 return
 
     def remove_before(self, log_start: int) -> None:
