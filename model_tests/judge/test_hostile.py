@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from model_tests.judge.hostile import Hostile, hostile
 from model_tests.judge.test_stretches import told
 
+from longpoll_judge.columns.exchange import joined
 from longpoll_judge.run import home
 from longpoll_judge.run.local import judge_stretches
 from longpoll_judge.run.plan import Plan
@@ -26,7 +27,7 @@ def both(one: Hostile) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """What is said of a history in stretches, and of the whole."""
     plan = Plan(one.overviews, one.stretch_events)
     stretches = Stretches(plan, one.slices.__getitem__, one.is_unplaced)
-    whole = judge_table(stretches.together(one.slices), one.context)
+    whole = judge_table(stretches.placed(joined(one.slices)), one.context)
     return told(judge_stretches(stretches, one.context)), told(whole)
 
 

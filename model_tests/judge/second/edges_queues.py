@@ -35,6 +35,19 @@ SENT = (asked_to_keep(50, "s1"), kept(60, 0, "s1"))
 HELD = {"may_hold": True, "timeout_ms": 1_000}
 SHORT, LONG = {"may_hold": True, "timeout_ms": 40}, {"may_hold": True, "timeout_ms": 15_000}
 
+ASKED, ANSWERED = pull(50, "p", 0, 19, end=0)
+UNPLACED = ANSWERED | {"queue": -1, "topic": ""}
+
+ANSWERS: Final[dict[str, Edge]] = {
+    "answered twice, in no queue": edge("answer.once", [ASKED, UNPLACED, UNPLACED | {"at": 55}]),
+    "perhaps answered in two queues": edge(
+        "", [ASKED, ASKED | {"at": 52, "queue": 1}, UNPLACED, UNPLACED | {"at": 55}]
+    ),
+    "perhaps answered in another queue, after its close": edge(
+        "", [ASKED, ASKED | {"at": 60, "queue": 1}], closed(70), [UNPLACED | {"at": 80}]
+    ),
+}
+
 SHOWN: Final[dict[str, Edge]] = {
     "not shown": edge("send.shown", NOTHING, appended(49, 0), kept(50, 0)),
     "neither of two is shown": edge("send.shown", NOTHING, appended(48, 0), appended(49, 1), kept(50, 0), kept(51, 1)),
@@ -276,4 +289,4 @@ LIMITS: Final[dict[str, Edge]] = {
         "", moved(52, "hold", "1"), moved(84, "take", "1"), hold=moved(82, "hold", "2", 2)
     ),
 }
-QUEUES: Final = {**LIMITS, **LOGS, **SHOWN, **SENDS, **ENDS, **PULLS}
+QUEUES: Final = {**ANSWERS, **LIMITS, **LOGS, **SHOWN, **SENDS, **ENDS, **PULLS}

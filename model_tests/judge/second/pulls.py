@@ -62,10 +62,15 @@ def error_explained(record: Record) -> Iterator[Said]:
             yield unknown(one.request, f"{one.name} is answered SYSTEM_ERROR")
 
 
+def _answers(record: Record) -> list[Seen]:
+    """Those of which it is known whose they are."""
+    return [one for one in record.of("answer_sent") if not one.is_nobodys]
+
+
 def after_request(record: Record) -> Iterator[Said]:
     """answer.after_request."""
     asked = {one.about: one for one in record.of("request_received") if one.request}
-    for one in record.of("answer_sent"):
+    for one in _answers(record):
         if one.about in asked and one.place == asked[one.about].place and before(one, asked[one.about]):
             yield violated(one, f"{one.request} is answered before it came")
 
@@ -74,7 +79,7 @@ def once(record: Record) -> Iterator[Said]:
     """answer.once."""
     # Of answers that name different queues nobody knows which is whose.
     seen: set[object] = set()
-    for one in record.of("answer_sent"):
+    for one in _answers(record):
         if (one.about, one.place) in seen:
             yield violated(one, f"{one.request} has several answers")
         seen.add((one.about, one.place))
@@ -84,7 +89,7 @@ def same_connection(record: Record) -> Iterator[Said]:
     """answer.same_connection."""
     asked = {one.about: one for one in record.of("request_received") if one.request}
     told = Counter(one.about for one in record.of("request_received"))
-    for one in record.of("answer_sent"):
+    for one in _answers(record):
         request = asked.get(one.about) if told[one.about] == 1 else None
         if request is None or request.place != one.place or not (one.connection and request.connection):
             continue
@@ -94,7 +99,7 @@ def same_connection(record: Record) -> Iterator[Said]:
 
 def open_connection(record: Record) -> Iterator[Said]:
     """answer.open_connection."""
-    for one in record.of("answer_sent"):
+    for one in _answers(record):
         if is_after_close(record, one):
             yield violated(one, f"{one.request} is answered on a closed connection")
 

@@ -34,6 +34,8 @@ FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
 """Numbers of 61 bits or more are damage."""
 Queue = tuple[str, str, int]
+NOBODYS: Final[Queue] = ("", "", -2)
+"""Where no request is."""
 
 
 class Seen:
@@ -50,6 +52,7 @@ class Seen:
         self.hi = hi
         self.place: Queue = (self.broker, self.topic, self.queue)
         self.about = (self.source, self.request)
+        self.is_nobodys = False
 
     def __getattr__(self, name: str) -> Any:
         """For a field that is missing and has no default."""
@@ -194,11 +197,19 @@ def _moment(fields: Mapping[str, Any], sources: Mapping[str, Any]) -> Seen:
 
 
 def _placed(events: list[Seen]) -> list[Seen]:
-    """The events, with answers that name no queue at the place of their requests."""
-    places = {one.about: one.place for one in reversed(events) if one.event == "request_received" and one.queue >= 0}
+    """The events, with answers that name no queue at the place of their requests; nobody's where there are several."""
+    places: dict[object, set[Queue]] = defaultdict(set)
     for one in events:
-        if one.event == "answer_sent" and one.queue < 0 and one.request and one.about in places:
-            one.place = places[one.about]
+        if one.event == "request_received":
+            places[one.about].add(one.place)
+    for one in events:
+        if one.event == "answer_sent" and one.queue < 0 and one.request:
+            asked = places[one.about]
+            one.is_nobodys = len(asked) > 1
+            if one.is_nobodys:
+                one.place = NOBODYS
+            elif asked and min(asked)[2] >= 0:
+                (one.place,) = asked
     return events
 
 

@@ -237,6 +237,21 @@ class Events:
         found: NDArray[np.bool_] = np.isin(key[mine], key[told]) & are_named(request_names)[requests[mine]]
         return found
 
+    def is_asked_in_several(self, rows: Integers) -> NDArray[np.bool_]:
+        """Whether requests of several of the queues that are here bear the identifier of each of these rows."""
+        table = self.batch.table
+        sources, source_names = self.batch.codes("source")
+        requests, request_names = coded_texts(table, "request")
+        key = requests.astype(np.int64) * len(source_names) + sources
+        kinds, names = self.batch.codes("event")
+        asked = np.flatnonzero(kinds == (names.index("request_received") if "request_received" in names else -1))
+        queue, _rows = queue_numbers(table)
+        places = np.unique(np.column_stack((key[asked], queue[asked].astype(np.int64))), axis=0)[:, 0]
+        several = places[1:][places[1:] == places[:-1]]
+        mine = self.table_rows(rows)
+        found: NDArray[np.bool_] = np.isin(key[mine], several) & are_named(request_names)[requests[mine]]
+        return found
+
     def evidence(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """The events of these rows as the history tells them (times on the common clock)."""
         places = self._places[np.array(sorted(set(rows)), dtype=np.int64)]

@@ -1,7 +1,9 @@
 """Gives answers that name no queue the broker, topic and queue of their requests.
 
-Rule 4 of a history says that answers carry them; other recorders may leave them out, at the price of this join. Leaves
-out how requests and their answers come together (`local`, `spark`).
+Rule 4 of a history says that answers carry them; other recorders may leave them out, at the price of this join. An
+answer whose identifier requests of several queues bear is placed nowhere: whose it is nobody knows. So who places by
+some of the events does so for as long as he looks at them, and hands them on as they are told. Leaves out how requests
+and their answers come together (`sweep`, `rest`).
 """
 
 from __future__ import annotations
@@ -11,27 +13,29 @@ import pyarrow as pa
 
 from longpoll_judge.columns.batch import GROUP_KEY
 from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA
+from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
 
 
 def place_answers(table: pa.Table) -> pa.Table:
-    """Give answers that name no queue the broker, topic and queue of their request."""
-    names = ["source", "request", *GROUP_KEY]
-    kinds = pa.schema([PLAIN_SCHEMA.field(name) for name in names])
-    received = compute.equal(table["event"], "request_received")
-    requests = table.select(names).cast(kinds).filter(compute.and_(received, compute.greater_equal(table["queue"], 0)))
-    requests = requests.group_by(names[:2]).aggregate([(name, "min") for name in GROUP_KEY])
+    """The same rows; answers that name no queue have the broker, topic and queue of the one place that asked."""
+    table = fill(table)
     is_unplaced = compute.and_(compute.equal(table["event"], "answer_sent"), compute.less(table["queue"], 0))
-    answers = table.filter(is_unplaced)
-    keys = (
-        answers.select(names[:2])
-        .cast(pa.schema([kinds.field(name) for name in names[:2]]))
-        .append_column("place", pa.array(np.arange(len(answers))))
-    )
-    found = keys.join(requests, names[:2], join_type="left outer").sort_by("place")
+    names = ["source", "request", *GROUP_KEY]
+    plain = table.select(names).cast(pa.schema([PLAIN_SCHEMA.field(name) for name in names]))
+    answers = plain.filter(is_unplaced)
+    if not len(answers):
+        return table
+    is_asked = compute.and_(compute.equal(table["event"], "request_received"), compute.not_equal(plain["request"], ""))
+    ends = [(name, end) for name in GROUP_KEY for end in ("min", "max")]
+    asked = plain.filter(is_asked).group_by(names[:2]).aggregate(ends)
+    asked = asked.filter(compute.greater_equal(asked["queue_min"], 0))
     for name in GROUP_KEY:
-        column = compute.coalesce(found[f"{name}_min"], answers[name].cast(kinds.field(name).type))
-        answers = answers.set_column(
-            answers.schema.get_field_index(name), EVENT_SCHEMA.field(name), column.cast(EVENT_SCHEMA.field(name).type)
-        )
-    return pa.concat_tables([table.filter(compute.invert(is_unplaced)), answers])
+        asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
+    keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
+    found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
+    for name in GROUP_KEY:
+        of_answers = compute.coalesce(found[f"{name}_min"], answers[name]).combine_chunks()
+        column = compute.replace_with_mask(plain[name].combine_chunks(), is_unplaced.combine_chunks(), of_answers)
+        kind = EVENT_SCHEMA.field(name)
+        table = table.set_column(table.schema.get_field_index(name), kind, column.cast(kind.type))
+    return table.unify_dictionaries().combine_chunks()

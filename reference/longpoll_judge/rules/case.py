@@ -139,7 +139,9 @@ class Case:
 
     @cached_property
     def _answers_tell_all(self) -> bool:
-        """Whether every answer that is at hand tells its code and the three offsets, so that none is damaged."""
+        """Whether every answer that is at hand tells its queue, its code and the three offsets: none is damaged."""
+        if self.name[2] < 0:
+            return False
         if any(self.events.batch.has_negative("answer_sent", name) for name in ("code", *ENDS)):
             return False
         asked = self.events.integers("code", self.events.rows("request_received"))
@@ -172,7 +174,10 @@ class Case:
 
     @cached_property
     def is_damaged(self) -> Booleans:
-        """Which events are answers that lack what their kind needs: nothing is concluded from them."""
+        """Which events are answers of which nothing is concluded.
+
+        They lack what their kind needs; or they name no queue, and requests of several ones bear their identifier.
+        """
         events = self.events
         found = np.zeros(len(events), dtype=np.bool_)
         if self._answers_tell_all:
@@ -181,6 +186,8 @@ class Case:
         code = events.integers("code", rows)
         ends = [events.integers(name, rows) for name in ENDS]
         found[rows[code < 0]] = True
+        if self.name[2] < 0 and len(rows):
+            found[rows[events.is_asked_in_several(rows)]] = True
         # -1 is a number that the answer does not tell: each of the three counts.
         lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0)
         requests = events.integers("code", events.rows("request_received"))

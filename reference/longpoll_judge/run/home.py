@@ -67,6 +67,9 @@ class Home:
     """Which pulls of a case hang on what has not come, for another reason than their log; None where all has."""
     note: Callable[[Case], None] | None = None
     """Hears of what is judged."""
+    place: Callable[[pa.Table], pa.Table] | None = None
+    """Gives answers that name no queue a place, row by row, for this look alone: a request that is not here may bear
+    the same identifier."""
 
     @cached_property
     def _batch(self) -> Batch:
@@ -100,6 +103,7 @@ class Home:
 
         `unanswered`: requests without an answer have none anywhere.
         """
+        handed, table = table, table if self.place is None else self.place(table)
         requests = request_rows(table)
         queue, _rows = queue_numbers(table)
         is_whole = _are_whole(table, requests, queue, held, unanswered=unanswered)
@@ -126,8 +130,8 @@ class Home:
             settled.append(mine.events.table_rows(mine.events.rows("request_received")))
         return Settled(
             rows=rows_of(judged),
-            open=taken(table, requests[~is_whole]),
-            far=taken(table, np.concatenate(far)),
+            open=taken(handed, requests[~is_whole]),
+            far=taken(handed, np.concatenate(far)),
             keys=request_keys(table, np.concatenate(settled)),
         )
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
+from longpoll_judge.columns.exchange import joined
 from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
@@ -90,7 +91,7 @@ class LocalReading:
         plan = Plan(self._overviews, self._engine.stretch_events)
         stretches = Stretches(plan, self._read, unplaced)
         if len(plan.stretches) <= 1:
-            return judge_table(stretches.events(0) if plan.stretches else stretches.together([]), context)
+            return judge_table(stretches.placed(stretches.events(0) if plan.stretches else joined([])), context)
         return judge_stretches(stretches, context)
 
     def _read(self, number: int) -> pa.Table:

@@ -36,6 +36,8 @@ LOG_EVENTS_MAX: Final = 2_000_000
 
 def judge_rest(stretches: Stretches, rest: pa.Table, faulty: Iterable[QueueName], context: Context) -> pa.Table:
     """Judge all events that are left, and the logs of the faulty queues; returns rows of `RESULT_SCHEMA`."""
+    # Of a request that is here all events are: where its answers belong holds for good.
+    rest = stretches.placed(rest)
     judged = [RESULT_SCHEMA.empty_table()]
     left = [rest.slice(0, 0)]
     single, others = _by_stretch(stretches.plan, rest)

@@ -24,7 +24,7 @@ from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.placing import place_answers
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.read.schema import coded, fill
+from longpoll_judge.read.schema import coded
 from longpoll_judge.run.home import Home, Settled
 from longpoll_judge.run.plan import REACH, Plan
 from longpoll_judge.run.spill import LogFile, open_logs
@@ -61,12 +61,11 @@ class Stretches:
 
     def events(self, stretch: int) -> pa.Table:
         """All events of a stretch, in one chunk."""
-        return self.together(self.read(number) for number in self.plan.stretches[stretch])
+        return joined(self.read(number) for number in self.plan.stretches[stretch])
 
-    def together(self, tables: Iterable[pa.Table]) -> pa.Table:
-        """Some events in one table of one chunk, their answers placed."""
-        table = joined(tables)
-        return joined([place_answers(fill(table))]) if self.unplaced and len(table) else table
+    def placed(self, table: pa.Table) -> pa.Table:
+        """The same rows with their answers at the place of their requests, as far as these are in the table."""
+        return place_answers(table) if self.unplaced and len(table) else table
 
     def log(self, stretch: int) -> pa.Table:
         """The log events of a stretch."""
@@ -74,7 +73,7 @@ class Stretches:
 
     def home(self, first: int, last: int, logs: Iterable[pa.Table], context: Context) -> Home:
         """Where stretches from first to last are judged, given the logs of them and their neighbours."""
-        return Home(joined(logs), partial(self.plan.home, first, last), context)
+        return Home(joined(logs), partial(self.plan.home, first, last), context, place=self.placed)
 
 
 @frozen(eq=False)
@@ -94,7 +93,8 @@ class Neighbourhood:
         earlier = range(max(first - REACH, 0), min(last + REACH + 1, self.stretch - REACH))
         own = self.stretch, self.stretch
         outlook = partial(self.stretches.plan.apart, (first, last), own)
-        return Home(joined([*map(self._log, earlier), *self.logs]), outlook, self.context)
+        logs = joined([*map(self._log, earlier), *self.logs])
+        return Home(logs, outlook, self.context, place=self.stretches.placed)
 
     def _log(self, stretch: int) -> pa.Table:
         if self.kept.get(stretch) is None:
@@ -142,16 +142,16 @@ def sweep(
                 del again
             if len(settled.far):
                 give_back_memory()
-            table = stretches.together([settled.open, *([coming.result()] if coming else [])])
+            table = joined([settled.open, *([coming.result()] if coming else [])])
             del logs[0]
-    return Swept(tally.rows(), stretches.together([*rest, table]), frozenset(faulty))
+    return Swept(tally.rows(), joined([*rest, table]), frozenset(faulty))
 
 
 def judge_far(here: Neighbourhood, far: pa.Table) -> Iterator[Settled]:
     """Judge requests that ask for messages of earlier stretches, together as long as these lie side by side."""
     if not len(far):
         return
-    asked = _asked_stretches(here.stretches.plan, far)
+    asked = _asked_stretches(here.stretches.plan, here.stretches.placed(far))
     # What is not judged although its messages are at hand hangs on something else.
     is_near = asked >= here.stretch - REACH
     near = taken(far, np.flatnonzero(is_near))

@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from longpoll_judge.columns.exchange import decode, encode
+from longpoll_judge.columns.exchange import decode, encode, joined
 from longpoll_judge.columns.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
@@ -150,7 +150,7 @@ class SparkReading:
                 groups.append(np.frombuffer(content.as_buffer(), dtype=np.uint64))
             else:
                 faulty |= {tuple(name) for name in msgspec.msgpack.decode(content.as_buffer())}
-        left = stretches.together(rest)
+        left = joined(rest)
         keys = np.unique(request_keys(left, np.arange(len(left))))
         if ranges == 1:
             return tally, left, frozenset(faulty), repeated([*groups, keys])

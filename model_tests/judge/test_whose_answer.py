@@ -1,0 +1,101 @@
+"""An answer that names no queue is its request's; where requests of several queues bear its identifier, it is nobody's.
+
+Which of them was answered, and when, nothing tells. So the answer shows nothing of any, and it is noted that the
+identifier was received twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pytest
+from model_tests.judge.one_queue import Row, asked, context, told
+from model_tests.judge.test_stretches import cut
+from model_tests.judge.test_stretches import told as added_up
+
+from longpoll_judge.columns.placing import place_answers
+from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
+from longpoll_judge.run.local import judge_stretches
+from longpoll_judge.run.overview import overview_of_table
+from longpoll_judge.run.plan import Plan
+from longpoll_judge.run.sweep import Stretches
+from longpoll_judge.run.verdict import NOTE_REPEATED, Found, judge_table
+
+NOWHERE: Final[Row] = {"broker": "", "topic": "", "queue": -1}
+HELD: Final = [asked(0), asked(300, queue=1)]
+"""Two pulls of one identifier, in two queues; each is to be answered within 100 ms."""
+NOBODYS: Final[dict[str, list[Row]]] = {
+    "late for one of them": [*HELD, told(350, **NOWHERE)],
+    "late for both": [*HELD, told(900, **NOWHERE)],
+    "early for both": [asked(50), asked(60, queue=1), told(40, **NOWHERE)],
+    "one for each": [*HELD, told(90, **NOWHERE), told(390, **NOWHERE)],
+    "of another broker": [asked(0), asked(300, broker="c"), told(900, **NOWHERE)],
+    "of a request that names no queue itself": [
+        asked(0),
+        asked(990, queue=-1),
+        told(900, queue=-1),
+        told(50, queue=-1),
+    ],
+}
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    """The events as columns, in order of time."""
+    numbered = [{"sequence": number} | row for number, row in enumerate(sorted(rows, key=lambda row: row["after_ns"]))]
+    return fill(pa.Table.from_pylist(numbered, schema=PLAIN_SCHEMA))
+
+
+def said(rows: pa.Table) -> tuple[list[str], dict[str, int]]:
+    """The clauses that are certainly broken, and the notes."""
+    found = [
+        msgspec.json.decode(row["text"], type=Found).finding for row in rows.to_pylist() if row["kind"] == "finding"
+    ]
+    notes = {row["text"]: row["count"] for row in rows.to_pylist() if row["kind"] == "note"}
+    return [finding.clause for finding in found if finding.verdict == "violated"], notes
+
+
+def in_stretches(slices: list[pa.Table]) -> list[tuple[Any, ...]]:
+    """What is said of the slices, each a stretch."""
+    plan = Plan([overview_of_table(part, []) for part in slices], 1)
+    return added_up(judge_stretches(Stretches(plan, slices.__getitem__, unplaced=True), context()))
+
+
+@pytest.mark.parametrize("rows", NOBODYS.values(), ids=NOBODYS)
+def test_an_answer_that_is_nobodys_shows_nothing(rows: list[Row]) -> None:
+    """Nothing is held against either request, and the identifier is noted."""
+    assert said(judge_table(place_answers(table_of(rows)), context())) == ([], {NOTE_REPEATED: 1})
+
+
+TWICE: Final = {"of one queue, received twice": [asked(0), asked(300), told(900, **NOWHERE)]}
+
+
+@pytest.mark.parametrize("rows", [*NOBODYS.values(), *TWICE.values()], ids=[*NOBODYS, *TWICE])
+def test_it_is_nobodys_in_stretches_too(rows: list[Row]) -> None:
+    """However the history is cut, and whichever of the requests is at hand with the answer."""
+    table = table_of(rows)
+    whole = added_up(judge_table(place_answers(table), context()))
+
+    assert [in_stretches(cut(table, [border])) for border in range(len(rows))] == [whole] * len(rows)
+    assert in_stretches([table.slice(place, 1) for place in range(len(rows))]) == whole
+
+
+def test_an_answer_is_placed_where_it_was_asked_for() -> None:
+    """By one request, or by several of one queue; a request of another source, or without an identifier, is no other.
+
+    The pull of the other source stays unanswered.
+    """
+    rows = [
+        asked(0),
+        asked(1, source="t", queue=1),
+        asked(2, "", queue=2),
+        told(900, **NOWHERE),
+        told(9, 19, "", queue=-1),
+    ]
+    table = place_answers(table_of(rows))
+    again = place_answers(table_of([*rows, asked(3)]))
+
+    assert table.select(["broker", "topic", "queue"]).to_pylist()[-1] == {"broker": "b", "topic": "T", "queue": 0}
+    assert again["queue"].to_pylist() == [0, 1, 2, 0, -1, 0]
+    assert said(judge_table(table, context()))[0] == ["pull.deadline.met", "pull.answered"]
