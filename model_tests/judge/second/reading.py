@@ -32,7 +32,7 @@ DISORDER_NS: Final = 50 * MS
 """What is missing may lie so far from its neighbours by number."""
 FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
-"""Numbers of 61 bits or more are damage."""
+"""Numbers of this size or more are damage."""
 Queue = tuple[str, str, int]
 NOBODYS: Final[Queue] = ("", "", -2)
 """Where no request is."""
