@@ -30,9 +30,10 @@ from longpoll_broker.testing.stores import open_store
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.log_record import Record
+from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -417,6 +418,38 @@ def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
     lines = [line for line in said.splitlines() if "CRC check failed" in line]
     assert len(lines) == 1
     assert " ERROR " not in lines[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("version", "policy"), [("4.9.7", ROCKETMQ_4_9), ("5.5.0", ROCKETMQ_5)])
+def test_both_list_a_batch_by_the_same_of_two_tags(
+    class_paths: dict[str, str], tmp_path: Path, version: str, policy: Policy
+) -> None:
+    """4.9.7 appends the request's properties to each message's, so its tag is the last and counts; 5.5.0 does not."""
+    tags = ("TAGS\x01own\x02", "TAGS\x01request\x02"), ("TAGS\x01own\x02", "TAGS\x01\x02"), ("", "TAGS\x01request\x02")
+
+    def found(address: tuple[str, int]) -> list[tuple[int, ...]]:
+        """Per queue how the pulls of each tag are answered."""
+        codes = []
+        with RawClient(address) as client:
+            wait_until_ready(client, TOPICS[0])
+            for queue_id, (own, request) in enumerate(tags):
+                fields = send_fields(TOPICS[0], queue_id, request) | {"m": "true"}
+                assert (
+                    client.call(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch([BatchMessage(b"x", own)])).code
+                    == 0
+                )
+                assert len(pull_all(client, TOPICS[0], queue_id, 1)) == 1
+                pulls = [pull_fields(TOPICS[0], 0, queue_id=queue_id, subscription=tag) for tag in ("own", "request")]
+                codes.append(tuple(client.call(RequestCode.PULL_MESSAGE, each).code for each in pulls))
+        return codes
+
+    with running(class_paths[version], tmp_path / "java", settings=SETTINGS) as broker:
+        by_java = found(broker.address)
+    with Broker.start(RealRuntime(), str(tmp_path / "ours"), policy=policy, store_config=OURS) as ours_:
+        assert found(ours_.address) == by_java
+    assert (by_java[0] == (0, 20)) is (version == "5.5.0")
+    assert verify(RealFiles(), str(tmp_path / "java" / "store")).problems == []
 
 
 def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:

@@ -259,8 +259,8 @@ FAULTS: Final = (
     Fault(
         "the proxy tells the expression where a heartbeat names other hashes",
         "reference/longpoll_observe/events.py",
-        "        if wanted.code_set != ",
-        "        if False and wanted.code_set != ",
+        "        if not hashes or wanted.code_set != hashes:\n",
+        "        if not hashes:\n",
         f"{TESTS}/service/test_observe_tap.py::test_what_a_broker_may_match_otherwise_is_no_subscription",
     ),
     Fault(

@@ -267,11 +267,13 @@ def test_a_pull_without_subscription_has_its_groups(
         SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=frozenset({java_hash("b")})),
         SubscriptionData(topic="T", sub_string="a", sub_version=1),
         SubscriptionData(topic="T", sub_string="*", sub_version=1, class_filter_mode=True),
+        SubscriptionData(topic="T", sub_string="", sub_version=1),
+        SubscriptionData(topic="T", sub_string=" || ", sub_version=1),
     ],
-    ids=["other hashes", "no hashes", "a filter server"],
+    ids=["other hashes", "no hashes", "a filter server", "nothing", "no tag"],
 )
 def test_what_a_broker_may_match_otherwise_is_no_subscription(scene: Scene, wanted: SubscriptionData) -> None:
-    """Java's goes by the hashes that a heartbeat names, and others by the expression."""
+    """Java's goes by the hashes that a heartbeat names, so by none where there is no tag; others by the expression."""
     scene.asks(RequestCode.HEART_BEAT, 1, None, body=heartbeat(wanted))
     assert told_expression(scene, 1) == ("", "")
 

@@ -121,9 +121,10 @@ def _expression(wanted: SubscriptionData) -> tuple[str, str]:
     kind, expression = wanted.expression_type or TAG, wanted.sub_string
     if wanted.class_filter_mode:
         return "", ""
-    if kind == TAG and expression not in {"", "*"}:
+    if kind == TAG and expression != "*":
         tags = {tag.strip() for tag in expression.split("||")}
-        if wanted.code_set != {java_hash(tag) for tag in tags if tag}:
+        hashes = {java_hash(tag) for tag in tags if tag}
+        if not hashes or wanted.code_set != hashes:
             return "", ""
     return kind, expression
 
