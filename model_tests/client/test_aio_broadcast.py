@@ -36,6 +36,7 @@ from longpoll_client.errors import RefusedError
 from longpoll_client.offsets import OffsetsFile
 from longpoll_protocol.bodies import ConsumeType
 from longpoll_protocol.codes import ResponseCode
+from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
@@ -173,7 +174,7 @@ class Slow(RealFiles):
         self.failures = 0
         self.written: list[bytes] = []
 
-    def write_atomic(self, path: str, content: bytes) -> None:
+    def write_atomic(self, path: str, content: Buffer) -> None:
         """Write, once it may."""
         self.writing += 1
         self.most_at_once = max(self.most_at_once, self.writing)
@@ -183,7 +184,7 @@ class Slow(RealFiles):
         if self.failures:
             self.failures -= 1
             raise OSError("the disk is full")
-        self.written.append(content)
+        self.written.append(bytes(content))
         super().write_atomic(path, content)
 
 
