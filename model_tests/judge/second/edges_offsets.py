@@ -52,7 +52,41 @@ LATELY = [*exchange(1_500, ASKS, NOT_FOUND), *exchange(1_950, ASKS, 7)]
 """None, and then more than nothing; what may have been committed meanwhile came up to two seconds before."""
 SINCE = (LATELY[:2], LONG_COMMIT[1:], LATELY[2:])
 
+
+def named(told: list[Told], **fields: object) -> list[Told]:
+    """The same, with one identifier for all; `fields` are of the last of the events."""
+    renamed = [one | {"request": "x"} for one in told]
+    return [*renamed[:-1], renamed[-1] | fields]
+
+
+TO_7 = exchange(50, COMMITS, 7)
+SECOND: Final[Told] = {"queue": 1}
+NOWHERE: Final[Told] = {"topic": "", "queue": -1}
+ASKED_IN_SECOND = [named(exchange(60, ASKS, 5))[0] | SECOND]
+
+NOBODYS: Final[dict[str, Edge]] = {
+    "told in the queue of another question": edge(
+        "",
+        TO_7,
+        [named(exchange(55, ASKS, 5))[0] | SECOND, named(exchange(55, ASKS, 5))[1] | SECOND],
+        named(exchange(60, ASKS, 7)),
+    ),
+    "told one of two questions": edge("", TO_7, ASKED_IN_SECOND, named(exchange(65, ASKS, 5), **NOWHERE)),
+    "told one question": edge("commit.told.least", TO_7, named(exchange(65, ASKS, 5), **NOWHERE)),
+    "told of another queue": edge("", TO_7, named(exchange(65, ASKS, 5), **SECOND)),
+    "one of two commits was refused": edge(
+        "answer.once",
+        named(exchange(50, COMMITS, 5)),
+        named(exchange(60, COMMITS, 7), code=REFUSED),
+        exchange(70, ASKS, 5),
+    ),
+    "perhaps a code that there is not": edge("", ASKED_IN_SECOND, named(exchange(65, ASKS, -77), **NOWHERE)),
+    "perhaps late": edge("", ASKED_IN_SECOND, named(exchange(5_000, ASKS, NOT_FOUND), **NOWHERE)),
+    "a pull was answered": edge("", named(pull(50, "x", 0, 19, end=0)), [named(exchange(60, ASKS, 5))[0]]),
+}
+
 OFFSETS: Final[dict[str, Edge]] = {
+    **NOBODYS,
     "made up after the group was deleted": edge(
         "commit.told.written",
         *(exchange(50, ASKS, NOT_FOUND), gone(60, GROUP_DELETED)),

@@ -5,6 +5,7 @@ Leaves out pulls (`pulls`), logs and sends (`logs`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -40,9 +41,20 @@ def _key(one: Seen) -> tuple[str, str, str, int]:
     return one.broker, one.group, one.topic, one.queue
 
 
+def _answers(record: Record) -> dict[tuple[str, str], Seen | None]:
+    """The first answer to each request; None where nobody knows whose it is, or what it is about."""
+    times = Counter(one.about for one in record.of("request_received"))
+    places = {one.about: one.place for one in record.of("request_received")}
+    told: dict[tuple[str, str], Seen | None] = {
+        about: one if one.place == places.get(about) and not one.is_nobodys else None
+        for about, one in first_answers(record).items()
+    }
+    return told | {about: None for about, count in times.items() if count > 1}
+
+
 def commits(record: Record, query: Seen) -> list[Commit]:
     """What the group of a query may have committed in its queue, in any source of the broker."""
-    answers = first_answers(record)
+    answers = _answers(record)
     found = []
     for one in record.of("request_received"):
         if _key(one) != _key(query) or one.commit_offset < 0 or one.code not in {*PULLS, UPDATE}:
@@ -71,10 +83,11 @@ def _until(record: Record, reset: Seen) -> int:
 
 def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
     """Questions for a committed offset, and the first answer to each."""
-    answers = first_answers(record)
+    answers = _answers(record)
     for one in record.of("request_received"):
-        if one.code == QUERY and one.request and one.about in answers:
-            yield one, answers[one.about]
+        answer = answers.get(one.about)
+        if one.code == QUERY and one.request and answer is not None:
+            yield one, answer
 
 
 def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
@@ -198,19 +211,21 @@ def told_some(record: Record) -> Iterator[Said]:
 
 def commit_answered(record: Record) -> Iterator[Said]:
     """commit.answered."""
-    answers = first_answers(record)
+    answers = _answers(record)
     for one in record.of("request_received"):
-        if one.code in {QUERY, UPDATE} and one.request:
+        is_judged = one.about not in answers or answers[one.about] is not None
+        if one.code in {QUERY, UPDATE} and one.request and is_judged:
             exchange = Exchange(one, answers.get(one.about))
             yield from over(record, exchange, (one.lo, one.hi), ANSWER_NS, f"{one.request} is not answered in time")
 
 
 def code_known(record: Record) -> Iterator[Said]:
     """commit.code.known."""
-    answers = first_answers(record)
+    answers = _answers(record)
     for one in record.of("request_received"):
-        if one.code in {QUERY, UPDATE} and one.request and one.about in answers:
-            code = answers[one.about].code
+        answer = answers.get(one.about)
+        if one.code in {QUERY, UPDATE} and one.request and answer is not None:
+            code = answer.code
             if code not in CODES and not (code == 22 and one.code == QUERY):
                 yield violated(one, f"{one.request} is answered {code}")
 

@@ -69,7 +69,8 @@ def _answers(record: Record) -> list[Seen]:
 
 def after_request(record: Record) -> Iterator[Said]:
     """answer.after_request."""
-    asked = {one.about: one for one in record.of("request_received") if one.request}
+    # Of an identifier that came twice the first counts.
+    asked = {one.about: one for one in reversed(record.of("request_received")) if one.request}
     for one in _answers(record):
         if one.about in asked and one.place == asked[one.about].place and before(one, asked[one.about]):
             yield violated(one, f"{one.request} is answered before it came")

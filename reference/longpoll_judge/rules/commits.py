@@ -7,8 +7,9 @@ A commit comes with a pull (`commit_offset`) or by itself (request 15), and what
 (request 14). An explicit commit may put the offset back; one that came with a pull may not, since pulls overtake each
 other (RocketMQ commits whichever comes last). So the offset told is wrong if a greater one was certainly committed by
 then, unless an explicit commit of no more than what was told can have come after that. A commit that nobody
-answered, as one-way ones are, counts as such an excuse and as nothing else. What convicts was seen by the observer of
-the question, in one life; what excuses, by any observer of the broker.
+answered, as one-way ones are, counts as such an excuse and as nothing else. So does one of whose answer nobody knows
+that it is its own: its identifier came twice, or its answer names another queue. What convicts was seen by the observer
+of the question, in one life; what excuses, by any observer of the broker.
 
 Commits, questions and answers are held in memory. Once a group or topic was deleted, or its offsets were put elsewhere
 on the broker (207, 215, 222, 314), nothing earlier counts. Leaves out slaves.
@@ -28,6 +29,7 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import PULL_RESULTS, QUERY_CODES, UNHELD_MS, UPDATE_CODES
@@ -40,6 +42,7 @@ from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.read.source import History, read_slice
+from longpoll_judge.rules.across import have_request, rows_where
 from longpoll_judge.rules.steps import MS, PULL_CODES
 
 RESETS: Final = (207, 215, 222, 314)
@@ -68,7 +71,7 @@ def judge_commits(history: History, context: Context) -> tuple[list[Finding], Sh
 
 def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
     """The same of exchanges that are at hand."""
-    asked, answers = found
+    asked, answers, twice = found
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
     asked = asked.filter(compute.invert(is_reset))
@@ -78,7 +81,7 @@ def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], 
     )
     gaps = [_gap(f"request_received without {name}", int(np.count_nonzero(flags))) for name, flags in lacks.items()]
     context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
-    groups = list(_groups(asked, answers))
+    groups = list(_groups(asked, answers, twice))
     gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
     findings = [finding for group in groups for finding in group.findings(resets, context)]
     questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
@@ -132,13 +135,14 @@ class _Reset:
         return all(own in {"", other} for own, other in pairs)
 
 
-Exchanges = tuple[pa.Table, pa.Table]
-"""Requests that commit or ask for an offset, or put it elsewhere, in order; and the answers to all requests."""
+Exchanges = tuple[pa.Table, pa.Table, Keys]
+"""Requests that commit or ask for an offset, or put it elsewhere, in order; the answers to all requests; and the keys
+of the requests, of any kind, whose identifier came twice."""
 
 
 def exchanges(tables: Iterable[pa.Table]) -> Exchanges:
     """The exchanges among some events."""
-    asked, answers = [_NOTHING], [_NOTHING]
+    asked, answers, keys = [_NOTHING], [_NOTHING], [NO_KEYS]
     for whole in tables:
         table = whole.select(COLUMNS)
         names = table["event"].cast(pa.string())
@@ -146,19 +150,21 @@ def exchanges(tables: Iterable[pa.Table]) -> Exchanges:
         about = compute.or_(
             compute.greater_equal(table["commit_offset"], 0), compute.is_in(table["code"], value_set=codes)
         )
-        asked.append(table.filter(compute.and_(compute.equal(names, "request_received"), about)))
+        received = compute.equal(names, "request_received")
+        asked.append(table.filter(compute.and_(received, about)))
+        keys.append(request_keys(table, np.flatnonzero(rows_where(table, "request_received") & have_request(table))))
         answers.append(table.filter(compute.equal(names, "answer_sent")))
     together = pa.concat_tables(asked).unify_dictionaries()
     order = [(name, "ascending") for name in ("after_ns", "before_ns", "source", "sequence")]
     plain = pa.table(
         {name: together[name].cast(pa.string()) if name == "source" else together[name] for name, _ in order}
     )
-    return together.take(compute.sort_indices(plain, sort_keys=order)), pa.concat_tables(answers).unify_dictionaries()
+    asked_in_order = together.take(compute.sort_indices(plain, sort_keys=order))
+    return asked_in_order, pa.concat_tables(answers).unify_dictionaries(), repeated(keys)
 
 
-def answer_rows(found: Exchanges) -> Integers:
+def _answer_rows(asked: pa.Table, answers: pa.Table) -> Integers:
     """By request the row of its answer; -1 for none."""
-    asked, answers = found
     place = compute.index_in(_texts(asked, "source", "request"), value_set=_texts(answers, "source", "request"))
     has_request = compute.not_equal(asked["request"].cast(pa.string()), "")
     return np.where(has_request.to_numpy(), place.fill_null(-1).to_numpy(), -1).astype(np.int64)
@@ -172,6 +178,8 @@ class _Group:
     answers: pa.Table
     answer: Integers
     """By request the row of its answer; -1 for none."""
+    is_doubtful: Flags
+    """By request whether nobody knows which answer is its own: it has none here, and is not judged."""
 
     @property
     def answered_count(self) -> int:
@@ -330,7 +338,7 @@ class _Group:
         """Requests about offsets without an answer, or with a code that there is not."""
         requests, names = coded(self.asked, "request")
         named = np.array([bool(name) for name in names], dtype=np.bool_)[requests]
-        about = named & is_one_of(all_.code, OFFSET_CODES)
+        about = named & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful
         known = np.where(
             all_.code == QUERY_CONSUMER_OFFSET,
             is_one_of(all_.answer_code, QUERY_CODES),
@@ -437,9 +445,20 @@ def _offset(all_: _Exchanges, question: int) -> str:
     return "that it has none" if all_.told[question] < 0 else str(all_.told[question])
 
 
-def _groups(asked: pa.Table, answers: pa.Table) -> Iterator[_Group]:
+def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flags:
+    """Which requests have an answer that names another queue; one that names none is about that of its request."""
+    own = _texts(asked, "broker", "topic", "queue")
+    told = _texts(answers, "broker", "topic", "queue").take(pa.array(answer, mask=answer < 0))
+    is_named = np.append(answers["queue"].to_numpy() >= 0, False)[answer]
+    found: Flags = is_named & compute.not_equal(own, told).fill_null(False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _groups(asked: pa.Table, answers: pa.Table, twice: Keys) -> Iterator[_Group]:
     """The exchanges of each group and queue in which the group asks for its offset, or commits one by itself."""
-    answer = answer_rows((asked, answers))
+    answer = _answer_rows(asked, answers)
+    is_doubtful = np.isin(request_keys(asked, np.arange(len(asked))), twice) | _are_elsewhere(asked, answers, answer)
+    answer[is_doubtful] = -1
     places = _texts(asked, "broker", "topic", "queue", "group").dictionary_encode()
     codes, names = coded(pa.table({"place": places}), "place")
     is_asked = np.zeros(len(names), dtype=np.bool_)
@@ -448,7 +467,7 @@ def _groups(asked: pa.Table, answers: pa.Table) -> Iterator[_Group]:
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     for code in np.flatnonzero(is_asked).tolist():
         rows = order[ends[code - 1] if code else 0 : ends[code]]
-        yield _Group(asked.take(pa.array(rows)), answers, answer[rows])
+        yield _Group(asked.take(pa.array(rows)), answers, answer[rows], is_doubtful[rows])
 
 
 def _texts(table: pa.Table, *names: str) -> pa.Array:
