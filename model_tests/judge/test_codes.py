@@ -39,12 +39,12 @@ def found(*ones: One, base: int = 0) -> list[tuple[str, str, list[int]]]:
     kinds = np.array([names.index(one.expression_type) for one in ones], dtype=np.int64)
     rows = ROW_STEP * np.arange(len(ones))
     codes = np.array([-7 if code is None else code for one in ones for code in (-7, one.code)], dtype=np.int64)
-    is_answered = np.array([one.code is not None for one in ones], dtype=np.bool_)
     case: Any = CaseOfParts(
+        is_answered=np.array([one.code not in {None, -1} for one in ones], dtype=np.bool_),
         pulls=SimpleNamespace(
             row=rows,
             answer_row=rows + 1,
-            is_answered=is_answered,
+            is_answered=np.array([one.code is not None for one in ones], dtype=np.bool_),
             count_max=np.array([one.count_max for one in ones], dtype=np.int64),
             offset=np.arange(len(ones)) + 5,
         ),

@@ -32,6 +32,8 @@ NOBODYS: Final[dict[str, list[Row]]] = {
     "early for both": [asked(50), asked(60, queue=1), told(40, **NOWHERE)],
     "one for each": [*HELD, told(90, **NOWHERE), told(390, **NOWHERE)],
     "of another broker": [asked(0), asked(300, broker="c"), told(900, **NOWHERE)],
+    "of a code that no broker gives": [asked(0, queue=-1), asked(300), told(350, 77, queue=-1)],
+    "of a code that another request may get": [asked(0, queue=-1), asked(10, code=14), told(50, 22, queue=-1)],
     "of a request that names no queue itself": [
         asked(0),
         asked(990, queue=-1),

@@ -24,11 +24,11 @@ def judge_codes(case: Case) -> list[Suspects]:
     """Judge the codes of the answers to one queue's pulls; members are indices of pulls."""
     pulls = case.pulls
     code = case.answer_code
-    is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
+    # Without damaged ones, whose code is not in the record, or which may be another request's.
+    is_refused = case.is_answered & ~is_one_of(code, PULL_RESULTS)
     if not is_refused.any():
         return []
-    # -1 is damage: the answer's code is not in the record.
-    strange = is_refused & (code >= 0) & ~is_one_of(code, PULL_REFUSALS)
+    strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
     # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
     # failure.
     failed = is_refused & (code == SYSTEM_ERROR) & (case.log.base < NEVER)
