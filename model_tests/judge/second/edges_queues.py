@@ -25,13 +25,15 @@ from model_tests.judge.second.edges import (
     wide,
     widened,
 )
-from model_tests.judge.second.edges_offsets import ASKS, exchange
+from model_tests.judge.second.edges_offsets import ASKS, NOT_FOUND, exchange, named
 from model_tests.judge.second.parts import Told
 
 NOTHING = shown(20, 0)
 """A source that tells visible ends."""
 
 SENT = (asked_to_keep(50, "s1"), kept(60, 0, "s1"))
+QUESTION, SENT_TOO = named(exchange(40, ASKS, NOT_FOUND)), [*asked_to_keep(50, "x"), *kept(60, 0, "x")]
+"""Of one identifier."""
 HELD = {"may_hold": True, "timeout_ms": 1_000}
 SHORT, LONG = {"may_hold": True, "timeout_ms": 40}, {"may_hold": True, "timeout_ms": 15_000}
 
@@ -90,6 +92,8 @@ SENDS: Final[dict[str, Edge]] = {
     "acknowledged twice": edge("send.acknowledged.once", *SENT, kept(70, 1, "s1")),
     "acknowledged twice, perhaps at once": edge("", SENT[0], kept(60, 0, "s1", 10), kept(65, 1, "s1", 10)),
     "one identifier of two sends": edge("", SENT[0], asked_to_keep(55, "s1"), SENT[1], kept(65, 1, "s1")),
+    "one identifier of a question and a send": edge("", QUESTION, SENT_TOO),
+    "refused, and acknowledged": edge("send.acknowledged.once", SENT_TOO, named(exchange(64, ASKS, NOT_FOUND))[1:]),
     "acknowledged in another queue": edge(
         "send.acknowledged.place", asked_to_keep(50, "s1", queue=1), kept(60, 0, "s1")
     ),

@@ -134,11 +134,11 @@ def acknowledged_same_connection(record: Record) -> Iterator[Said]:
 
 
 def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Sends whose identifier came once, each with one of its acknowledgements."""
-    asked = [one for one in record.of("request_received") if one.code in SENDS and one.request]
+    """Sends whose identifier came once, with whatever requests, each with one of its acknowledgements."""
+    asked = [one for one in record.of("request_received") if one.request]
     for one in record.of("message_acknowledged"):
-        mine = [send for send in asked if send.about == one.about]
-        if len(mine) == 1:
+        mine = [request for request in asked if request.about == one.about]
+        if len(mine) == 1 and mine[0].code in SENDS:
             yield mine[0], one
 
 

@@ -90,23 +90,26 @@ SEND_CLAUSES: Final = (
         "send.acknowledged.open_connection",
         SEND_IS_KEPT,
         "No message is acknowledged on a connection that was closed before: not close.before_ns < "
-        "acknowledgement.after_ns, of the first close of this connection in this source that is not before its send.",
+        "acknowledgement.after_ns, of the first close of this connection in this source that is not before its send, "
+        "whose identifier came once, with whatever requests.",
         "NettyRemotingAbstract.writeResponse",
         ("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
     ),
     Clause(
         "send.acknowledged.once",
         SEND_IS_KEPT,
-        "A send whose identifier came once is answered once: it has no answer_sent beside an acknowledgement, and no "
-        "acknowledgement that comes certainly after another one (those of a batch come together).",
+        "A send whose identifier came once, with whatever requests, is answered once: it has no answer_sent beside an "
+        "acknowledgement, and no acknowledgement that comes certainly after another one (those of a batch come "
+        "together).",
         "SendMessageProcessor: one response a request",
         ("request_received(code, request)", "message_acknowledged(request)", "answer_sent(request)"),
     ),
     Clause(
         "send.acknowledged.place",
         SEND_IS_KEPT,
-        "A send whose identifier came once is acknowledged in its topic, and in its queue where it names one (not -1). "
-        "Topics of the broker's own are excused: %..., RMQ_SYS_..., rmq_sys_..., SCHEDULE_TOPIC_..., TRANS_CHECK_....",
+        "A send whose identifier came once, with whatever requests, is acknowledged in its topic, and in its queue "
+        "where it names one (not -1). Topics of the broker's own are excused: %..., RMQ_SYS_..., rmq_sys_..., "
+        "SCHEDULE_TOPIC_..., TRANS_CHECK_....",
         "SendMessageProcessor.sendMessage: the queue is the one that was asked for",
         ("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
     ),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.keys import Keys, text_hashes
+from longpoll_judge.columns.keys import Keys, repeated, request_keys, text_hashes
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
@@ -59,12 +59,16 @@ class Messages:
     appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
+    received: list[Keys] = field(factory=list)
+    """By slice the keys of its requests, of any kind, that have an identifier."""
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
         named = have_request(table)
         # A send without a name joins no acknowledgement.
-        is_send = rows_where(table, "request_received") & named & is_one_of(table["code"].to_numpy(), SEND_CODES)
+        is_receipt = rows_where(table, "request_received") & named
+        self.received.append(request_keys(table, np.flatnonzero(is_receipt)))
+        is_send = is_receipt & is_one_of(table["code"].to_numpy(), SEND_CODES)
         self.sends.add(table, number, np.flatnonzero(is_send))
         topics, topic_names = coded_texts(table, "topic")
         # What lacks its place is damage, of which nothing is concluded.
@@ -118,7 +122,7 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     send = first_of(told.request, sends.request)
     breaches = [
         *_joined(sends, told, send, context),
-        *_as_answers(sends, told, send, messages.refused.all(), context),
+        *_as_answers(messages, sends, told, send, context),
         *_unanswered(sends, told, messages.refused.all(), context),
         *_delivered(sends, told, send, messages.delivered.all(), context),
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
@@ -157,13 +161,13 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
 
 
 def _as_answers(
-    sends: Gathered, told: Gathered, send: Integers, refused: Gathered, context: Context
+    messages: Messages, sends: Gathered, told: Gathered, send: Integers, context: Context
 ) -> Iterator[_Breach]:
     """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
-    names, counts = np.unique(sends.request, return_counts=True)
+    refused = messages.refused.all()
     mine = np.flatnonzero(send >= 0)
-    # Of an identifier that came twice it is not known which of the two sends was answered.
-    mine = mine[np.isin(told.request[mine], names[counts == 1])]
+    # Of an identifier that came twice, with whatever requests, it is not known which of the two was answered.
+    mine = mine[~np.isin(told.request[mine], repeated(messages.received))]
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
     pair = ((answered, every), (asked, every))
