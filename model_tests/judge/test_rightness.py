@@ -542,5 +542,6 @@ def test_a_second_answer_is_found() -> None:
         [asked(0), told(1), told(2, -1)],
         [asked(0), told(1), told(2, request="q"), asked(0, "q")],
         [asked(0, ""), told(1, request=""), told(2, request="")],
+        [asked(0), told(1), asked(2), told(3)],
     ):
         assert lines(judge_once(case_of(others, context())), others) == []

@@ -75,7 +75,7 @@ NOBODYS: Final[dict[str, Edge]] = {
     "told one question": edge("commit.told.least", TO_7, named(exchange(65, ASKS, 5), **NOWHERE)),
     "told of another queue": edge("", TO_7, named(exchange(65, ASKS, 5), **SECOND)),
     "one of two commits was refused": edge(
-        "answer.once",
+        "",
         named(exchange(50, COMMITS, 5)),
         named(exchange(60, COMMITS, 7), code=REFUSED),
         exchange(70, ASKS, 5),

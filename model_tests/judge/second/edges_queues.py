@@ -42,6 +42,15 @@ UNPLACED = ANSWERED | {"queue": -1, "topic": ""}
 
 ANSWERS: Final[dict[str, Edge]] = {
     "answered twice, in no queue": edge("answer.once", [ASKED, UNPLACED, UNPLACED | {"at": 55}]),
+    "two of one identifier, each answered": edge("", [ASKED, ANSWERED, ASKED | {"at": 60}, ANSWERED | {"at": 61}]),
+    "two of one identifier, one of no queue": edge(
+        "", [ASKED, ASKED | {"at": 52, "queue": -1, "code": 200_050}, ANSWERED | {"at": 53}, ANSWERED | {"at": 55}]
+    ),
+    "two of one identifier, before a deletion": edge(
+        "",
+        [ASKED, ASKED | {"at": 52, "queue": -1, "code": 200_050}, ANSWERED | {"at": 53}, ANSWERED | {"at": 55}],
+        gone(20_000),
+    ),
     "perhaps answered in two queues": edge(
         "", [ASKED, ASKED | {"at": 52, "queue": 1}, UNPLACED, UNPLACED | {"at": 55}]
     ),

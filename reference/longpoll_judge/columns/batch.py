@@ -239,15 +239,22 @@ class Events:
 
     def is_asked_in_several(self, rows: Integers) -> NDArray[np.bool_]:
         """Whether requests of several of the queues that are here bear the identifier of each of these rows."""
-        table = self.batch.table
+        queue, _rows = queue_numbers(self.batch.table)
+        return self._are_asked_with_several(rows, queue)
+
+    def is_asked_again(self, rows: Integers) -> NDArray[np.bool_]:
+        """Whether several requests, in any of the queues that are here, bear the identifier of each of these rows."""
+        return self._are_asked_with_several(rows, np.arange(len(self.batch.table)))
+
+    def _are_asked_with_several(self, rows: Integers, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether the requests with the identifier of each of these rows have several values; by row of the table."""
         sources, source_names = self.batch.codes("source")
-        requests, request_names = coded_texts(table, "request")
+        requests, request_names = coded_texts(self.batch.table, "request")
         key = requests.astype(np.int64) * len(source_names) + sources
         kinds, names = self.batch.codes("event")
         asked = np.flatnonzero(kinds == (names.index("request_received") if "request_received" in names else -1))
-        queue, _rows = queue_numbers(table)
-        places = np.unique(np.column_stack((key[asked], queue[asked].astype(np.int64))), axis=0)[:, 0]
-        several = places[1:][places[1:] == places[:-1]]
+        pairs = np.unique(np.column_stack((key[asked], values[asked].astype(np.int64))), axis=0)[:, 0]
+        several = pairs[1:][pairs[1:] == pairs[:-1]]
         mine = self.table_rows(rows)
         found: NDArray[np.bool_] = np.isin(key[mine], several) & are_named(request_names)[requests[mine]]
         return found

@@ -254,9 +254,9 @@ PULL_CLAUSES: Final = (
     Clause(
         "answer.once",
         ANSWERED_ONCE,
-        "No request has two answers.",
+        "No request has two answers, unless its identifier came more than once, with whatever requests.",
         "the law's answered_at_most_once",
-        ("answer_sent(request)",),
+        ("request_received(request)", "answer_sent(request)"),
     ),
     Clause(
         "answer.same_connection",

@@ -472,6 +472,9 @@ def judge_once(case: Case) -> list[Suspects]:
     first = case.events.firsts(rows, "answer_sent")
     # Each later answer leads to the first of its request; one that is the first leads to itself.
     twice = np.unique(first[first < rows])
+    if len(twice):
+        # Of an identifier that came again each answer may be that of another request.
+        twice = twice[~case.events.is_asked_again(twice)]
 
     def explain(row: int) -> Explanation:
         same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
