@@ -60,6 +60,13 @@ FAULTS: Final = (
         f"{TESTS}/simulate/test_preempted.py::test_a_unit_is_written_before_it_is_shown",
     ),
     Fault(
+        "new connections come before one that was slow once",
+        f"{SERVICE}/io/transport.py",
+        "(new if channel.is_new else known).append(channel)",
+        "known.append(channel)",
+        f"{TESTS}/service/test_turns.py::test_who_was_slow_once_waits_for_no_flood_of_new_connections",
+    ),
+    Fault(
         "a channel over its limit goes on",
         f"{SERVICE}/io/channel.py",
         'the loop that owns the channel closes it."""\n        self.broken = True\n',

@@ -436,3 +436,51 @@ def test_planted_new_connections_that_are_all_read_at_once_are_noticed(
     """Where a pass may take for ever."""
     monkeypatch.setattr(transport, "PASS_NS", 1 << 60)
     assert max(map(len, read_in_passes(start_broker, connect, monkeypatch, 5))) >= 5
+
+
+def passes_until_served(start_broker: StartBroker, connect: Connect, new_count: int) -> int:
+    """How many passes begin until one is served that was slow once, beside so many that ask for the first time."""
+    broker = start_broker()
+    loop, goes_on, stood = broker.loops[0], broker.runtime.event(), broker.runtime.event()
+    known = connect(broker.address)
+    send_message(known, "T")
+    (channel,) = loop._channels
+    new = [connect(broker.address) for _ in range(new_count)]
+    wait_until(lambda: loop.channel_count == new_count + 1)
+    served: list[int] = []
+    run_pass, serve = loop._run_pass, loop._serve
+
+    def stand(ready: list[tuple[object, bool, bool]]) -> None:
+        stood.set()
+        assert goes_on.wait(60.0)
+        served.append(0)
+        run_pass(ready)
+
+    def note(one: Channel) -> None:
+        if one is channel:
+            served.append(1)
+        serve(one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_run_pass", stand)
+        patch.setattr(loop, "_serve", note)
+        loop.wake()
+        assert stood.wait(60.0)
+        asked = [(peer, peer.send(QUICK, {"topic": "T", "queueId": "0"})) for peer in (*new, known)]
+        channel.is_slow = True
+        goes_on.set()
+        assert all(peer.reply(opaque) is not None for peer, opaque in asked)
+    return served[: served.index(1)].count(0)
+
+
+def test_who_was_slow_once_waits_for_no_flood_of_new_connections(start_broker: StartBroker, connect: Connect) -> None:
+    """On a busy machine anybody is slow once; a port scan's connections, a few a pass, then came before it for ever."""
+    assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) <= 3
+
+
+def test_planted_new_connections_that_all_come_first_are_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody is known to be new, each has its turn in the order in which it came."""
+    monkeypatch.setattr(Channel, "is_new", property(lambda _channel: False, lambda _channel, _is_new: None))
+    assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) >= 8

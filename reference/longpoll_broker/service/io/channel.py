@@ -95,6 +95,7 @@ class Channel:
         "handler",
         "host_bytes",
         "is_heavy",
+        "is_new",
         "is_slow",
         "number",
         "peer",
@@ -160,6 +161,8 @@ class Channel:
         """What it was answered in its last turn was much: only a few such have a turn in one pass. The loop only."""
         self.is_slow = True
         """Its last turn took too long, or it had none yet: those that are quick have theirs before. The loop only."""
+        self.is_new = True
+        """It had no turn yet. The loop only."""
         self.turn_end_ns = NO_END_NS
         """When others have their turn. The loop only."""
         self.rest: Callable[[Outbox], None] | None = None

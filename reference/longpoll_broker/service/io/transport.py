@@ -150,6 +150,8 @@ class IoLoop:
         self._to_adopt: deque[_Accepted] = deque()
         self._unfinished: dict[Channel, None] = {}
         """Channels that gave way: nothing more is read from them before what came is served."""
+        self._is_turn_of_new = False
+        """Whether it was the turn of those that had none yet, of all whose requests may take long."""
         self._unread: dict[Channel, None] = {}
         """Channels that are new or slow, and for whose bytes there was no time; the poller tells of them again."""
         self._stopping = False
@@ -278,23 +280,27 @@ class IoLoop:
         if not channels:
             return
         now_ns = self._runtime.monotonic_ns
-        slow: deque[Channel] = deque()
+        known: deque[Channel] = deque()
+        new: deque[Channel] = deque()
         for channel in channels:
             if channel.rest is not None or channel.is_heavy or channel.is_slow:
-                slow.append(channel)
+                (new if channel.is_new else known).append(channel)
             elif not (channel.closed or channel.broken):
                 self._serve(channel)
         end_ns = now_ns() + PASS_NS
         for _ in range(RESTS_MAX):
-            if not slow:
+            # In turn: anybody is slow once on a busy machine, and waits for no flood of those who have just come.
+            self._is_turn_of_new = not self._is_turn_of_new
+            waiting = (new or known) if self._is_turn_of_new else (known or new)
+            if not waiting:
                 break
-            channel = slow.popleft()
+            channel = waiting.popleft()
             if not (channel.closed or channel.broken):
                 self._serve(channel)
                 if now_ns() > end_ns:
                     break
         # First in the next pass: those that had their turn have come behind them.
-        self._unfinished = dict.fromkeys(slow) | self._unfinished
+        self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
         """Close those that are idle, go on accepting, and take over what another loop accepted."""
@@ -333,6 +339,7 @@ class IoLoop:
         connection, received = channel.connection, channel.handler.received
         now_ns = self._runtime.monotonic_ns
         end_ns = channel.turn_end_ns = now_ns() + self._turn_ns
+        channel.is_new = False
         had_command = False
         try:
             while True:
