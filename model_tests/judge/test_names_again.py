@@ -65,6 +65,10 @@ HISTORIES: dict[str, tuple[tuple[Told, ...], list[tuple[str, str]]]] = {
         (opened(2), asked(3, "r1"), closed(5), answered(11, "r1")),
         [("answer.open_connection", "r1")],
     ),
+    "asked again by the second": (
+        (opened(2), asked(3, "r1"), closed(5), opened(10), asked(11, "r1"), answered(12, "r1"), closed(20)),
+        [],
+    ),
     "not answered before its own close": ((opened(2), asked(3, "r1", may_hold=True), closed(5), opened(10)), []),
     "a send by the second": ((*FIRST, sent(11, "s"), acknowledged(12, "s")), []),
     "a send that was acknowledged after its own close": (

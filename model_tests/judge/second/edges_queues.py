@@ -51,6 +51,11 @@ ANSWERS: Final[dict[str, Edge]] = {
         [ASKED, ASKED | {"at": 52, "queue": -1, "code": 200_050}, ANSWERED | {"at": 53}, ANSWERED | {"at": 55}],
         gone(20_000),
     ),
+    "answered after the close": edge("answer.open_connection", [ASKED], closed(55), [ANSWERED | {"at": 70}]),
+    "asked again after the close": edge("", [ASKED], closed(55), [ASKED | {"at": 60}, ANSWERED | {"at": 70}]),
+    "asked something else after the close": edge(
+        "", [ASKED], closed(55), [ASKED | {"at": 60, "queue": -1, "code": 200_050}, ANSWERED | {"at": 70}]
+    ),
     "perhaps answered in two queues": edge(
         "", [ASKED, ASKED | {"at": 52, "queue": 1}, UNPLACED, UNPLACED | {"at": 55}]
     ),

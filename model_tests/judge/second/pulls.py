@@ -101,8 +101,9 @@ def same_connection(record: Record) -> Iterator[Said]:
 
 def open_connection(record: Record) -> Iterator[Said]:
     """answer.open_connection."""
+    told = Counter(one.about for one in record.of("request_received"))
     for one in _answers(record):
-        if is_after_close(record, one):
+        if told[one.about] <= 1 and is_after_close(record, one):
             yield violated(one, f"{one.request} is answered on a closed connection")
 
 

@@ -271,7 +271,7 @@ PULL_CLAUSES: Final = (
         ANSWERED_ONCE,
         "No answer is sent on a connection that was closed before: not close.before_ns < answer.after_ns, of the first "
         "close of this connection in this source that is not before its request (of the last one where that is not "
-        "there).",
+        "there), unless its identifier came more than once, with whatever requests.",
         "NettyRemotingAbstract.writeResponse",
         ("request_received(request)", "answer_sent(connection)", "connection_closed(connection)"),
     ),

@@ -29,8 +29,6 @@ def judge_connections(case: Case) -> list[Suspects]:
     # Codes are of names, and an empty name is none; -1 is cut to 0 only to pick something, and `asked >= 0` leaves it
     # out.
     elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
-    if elsewhere.any():
-        elsewhere &= ~_came_twice(case, events.request_key[rows])
     after_ns = events.integers("after_ns", rows)
     # The name of a connection that was closed before the request came is that of another one.
     since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
@@ -38,6 +36,11 @@ def judge_connections(case: Case) -> list[Suspects]:
     closed_ns = np.where(asked >= 0, next_closes_of(case, rows, since_ns)[1], closes_of(case, rows)[1])
     # Certainly closed before it was sent; one sent elsewhere says nothing of its own connection.
     late = ~elsewhere & (closed_ns < after_ns)
+    wrong = np.flatnonzero(elsewhere | late)
+    if len(wrong):
+        # Of an identifier that came again neither connection is that of what was answered, nor either close.
+        again = wrong[events.is_asked_again(rows[wrong])]
+        elsewhere[again] = late[again] = False
 
     def explain_elsewhere(row: int) -> Explanation:
         (place,) = np.flatnonzero(rows == row).tolist()
@@ -62,14 +65,6 @@ def judge_connections(case: Case) -> list[Suspects]:
         if flags.any():
             is_timeless = explain is explain_elsewhere
             found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timeless))
-    return found
-
-
-def _came_twice(case: Case, keys: Integers) -> Booleans:
-    """Which requests' identifiers came twice: neither connection is that of what was answered."""
-    received = case.events.rows("request_received")
-    names, counts = np.unique(case.events.request_key[received], return_counts=True)
-    found: Booleans = np.isin(keys, names[counts > 1])
     return found
 
 
