@@ -106,6 +106,9 @@ SENDS: Final[dict[str, Edge]] = {
     "acknowledged twice": edge("send.acknowledged.once", *SENT, kept(70, 1, "s1")),
     "acknowledged twice, perhaps at once": edge("", SENT[0], kept(60, 0, "s1", 10), kept(65, 1, "s1", 10)),
     "one identifier of two sends": edge("", SENT[0], asked_to_keep(55, "s1"), SENT[1], kept(65, 1, "s1")),
+    "one identifier of two sends, on two connections": edge(
+        "", SENT[0], asked_to_keep(55, "s1", connection="2"), SENT[1], kept(65, 1, "s1", connection="2")
+    ),
     "one identifier of a question and a send": edge("", QUESTION, SENT_TOO),
     "refused, and acknowledged": edge("send.acknowledged.once", SENT_TOO, named(exchange(64, ASKS, NOT_FOUND))[1:]),
     "acknowledged in another queue": edge(

@@ -126,10 +126,8 @@ def acknowledged_after_request(record: Record) -> Iterator[Said]:
 
 def acknowledged_same_connection(record: Record) -> Iterator[Said]:
     """send.acknowledged.same_connection."""
-    sends = _sends(record)
-    for one in record.of("message_acknowledged"):
-        send = sends.get(one.about)
-        if send is not None and send.connection and one.connection and send.connection != one.connection:
+    for send, one in _told_of(record):
+        if send.connection and one.connection and send.connection != one.connection:
             yield violated(one, f"{one.request} is acknowledged on another connection")
 
 

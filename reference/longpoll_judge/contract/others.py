@@ -82,7 +82,8 @@ SEND_CLAUSES: Final = (
     Clause(
         "send.acknowledged.same_connection",
         SEND_IS_KEPT,
-        "A message is acknowledged on the connection that its send came on, where both name one.",
+        "A message is acknowledged on the connection that its send came on, where both name one and its identifier "
+        "came once, with whatever requests.",
         "NettyRemotingAbstract.writeResponse: on the request's channel",
         ("request_received(code, request, connection)", "message_acknowledged(request, connection)"),
     ),

@@ -121,7 +121,7 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     sends, told = messages.sends.all(), messages.acknowledged.all()
     send = first_of(told.request, sends.request)
     breaches = [
-        *_joined(sends, told, send, context),
+        *_joined(messages, sends, told, send, context),
         *_as_answers(messages, sends, told, send, context),
         *_unanswered(sends, told, messages.refused.all(), context),
         *_delivered(sends, told, send, messages.delivered.all(), context),
@@ -136,7 +136,7 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     return findings, left_out, share, int(np.count_nonzero(unasked))
 
 
-def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+def _joined(messages: Messages, sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
@@ -147,6 +147,8 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     # 0 is no name: an observer that tells no connections says nothing of two.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
+    # Of an identifier that came twice neither connection is certainly that of the send that was acknowledged.
+    elsewhere = elsewhere[~np.isin(answered.request[elsewhere], repeated(messages.received))]
     why = "a message was acknowledged on another connection than its send came on"
     yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
     life = answered.place * WEIGHT + lives(asked, answered, context)
