@@ -12,7 +12,7 @@ import pytest
 
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter.filters import filter_of, tag_filter
-from longpoll_broker.core.hold import HELD, QUEUED, Pull
+from longpoll_broker.core.hold import HELD, QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import LARGE_HERD, Walk
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
@@ -183,6 +183,33 @@ def test_the_clock_sleeps_until_the_earliest_deadline_and_is_told_of_an_earlier_
     bench.hold(deadline_ms=300)
     assert woken == [1]
     assert bench.service.wait_s() == 0.3
+
+
+def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is later than the one for which the clock slept last, and in a shard that has just been looked at."""
+    bench = Bench(STRICT)
+    woken: list[int] = []
+    bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
+    bench.hold(deadline_ms=300)
+    bench.hold(deadline_ms=900, queue_id=7)
+    assert bench.service.wait_s() == 0.3
+    bench.now_ns = 300_000_000
+    bench.service.run(bench.outbox)
+    woken.clear()
+    looked_at = HoldTable.deadline_next_ms
+    between = Pull("c", 1, "G", "T", 0, 0, 32, 2, deadline_ms=500)
+    between.filter = tag_filter("*", None)
+
+    def look(table: HoldTable) -> int | None:
+        found = looked_at(table)
+        if between.phase is not HELD:
+            bench.service.hold(between, bench.outbox)
+        return found
+
+    monkeypatch.setattr(HoldTable, "deadline_next_ms", look)
+    assert bench.service.wait_s() == pytest.approx(0.6)
+    assert (between.phase, woken) == (HELD, [1])
+    assert bench.service.wait_s() == pytest.approx(0.2)
 
 
 def test_at_a_deadline_exactly_the_late_ones_leave() -> None:

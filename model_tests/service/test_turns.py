@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from attrs import define
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -484,3 +485,40 @@ def test_planted_new_connections_that_all_come_first_are_noticed(
     """Where nobody is known to be new, each has its turn in the order in which it came."""
     monkeypatch.setattr(Channel, "is_new", property(lambda _channel: False, lambda _channel, _is_new: None))
     assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) >= 8
+
+
+@define(eq=False)
+class Waiting:
+    """What a loop asks of a channel whose requests may take long."""
+
+    is_new: bool
+    rest: None = None
+    is_heavy: bool = True
+    is_slow: bool = True
+    closed: bool = False
+    broken: bool = False
+
+
+def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two passes one is a new one's, and the other is not: neither kind waits for the other to have nothing left."""
+    runtime = RealRuntime()
+    clock_ns = [0]
+    monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
+    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+    known, new = Waiting(is_new=False), [Waiting(is_new=True) for _ in range(4)]
+    served: list[str] = []
+
+    def serve(channel: Waiting) -> None:
+        served.append("new" if channel.is_new else "known")
+        clock_ns[0] += PASS_NS + 1
+        if channel is known:
+            loop._unfinished[channel] = None
+
+    monkeypatch.setattr(loop, "_serve", serve)
+    loop._unfinished = dict.fromkeys((known, *new))
+    for _ in range(8):
+        waiting, loop._unfinished = loop._unfinished, {}
+        loop._serve_unfinished(list(waiting))
+    loop.stop()
+
+    assert served in (["known", "new"] * 4, ["new", "known"] * 4)
