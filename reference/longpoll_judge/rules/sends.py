@@ -9,6 +9,7 @@ Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -61,6 +62,11 @@ class Messages:
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
     received: list[Keys] = field(factory=list)
     """By slice the keys of its requests, of any kind, that have an identifier."""
+
+    @cached_property
+    def came_again(self) -> Keys:
+        """The keys that came more than once, when all slices are seen."""
+        return repeated(self.received)
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
@@ -148,7 +154,7 @@ def _joined(messages: Messages, sends: Gathered, told: Gathered, send: Integers,
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     # Of an identifier that came twice neither connection is certainly that of the send that was acknowledged.
-    elsewhere = elsewhere[~np.isin(answered.request[elsewhere], repeated(messages.received))]
+    elsewhere = elsewhere[~np.isin(answered.request[elsewhere], messages.came_again)]
     why = "a message was acknowledged on another connection than its send came on"
     yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
     life = answered.place * WEIGHT + lives(asked, answered, context)
@@ -169,7 +175,7 @@ def _as_answers(
     refused = messages.refused.all()
     mine = np.flatnonzero(send >= 0)
     # Of an identifier that came twice, with whatever requests, it is not known which of the two was answered.
-    mine = mine[~np.isin(told.request[mine], repeated(messages.received))]
+    mine = mine[~np.isin(told.request[mine], messages.came_again)]
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
     pair = ((answered, every), (asked, every))
