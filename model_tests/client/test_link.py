@@ -163,11 +163,13 @@ def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
     exchange, told = Exchange("b:1"), list[Answer]()
     opaques = {s: begun(exchange, told, timeout_s=float(s)) for s in (5, 2, 9, 3, 7)}
     exchange.cancel(opaques[2])
-    ended = []
-    while (due_ns := exchange.calls.due_ns) is not None:
+    ended, looks = [], 0
+    # Also at 2 s, for what was answered, and never before a deadline.
+    while (due_ns := exchange.calls.due_ns) is not None and looks < 10:
         assert exchange.expire(due_ns - 1) == []
         ended += [(call.deadline_ns // S, due_ns // S) for call, _error in exchange.expire(due_ns)]
-    assert ended == [(3, 3), (5, 5), (7, 7), (9, 9)]
+        looks += 1
+    assert (ended, looks) == ([(3, 3), (5, 5), (7, 7), (9, 9)], 5)
     exchange = Exchange("b:1")
     for s in (5, 2, 9):
         begun(exchange, told, timeout_s=float(s))

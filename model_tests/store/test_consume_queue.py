@@ -318,6 +318,13 @@ def test_a_queue_without_messages_that_follows_the_log_begins_at_0(queue: Consum
     assert queue.offset_min == 0
 
 
+def test_a_file_that_has_no_unit_yet_moves_no_minimum(queue: ConsumeQueue) -> None:
+    """Where the log is whole no file is looked into: neither that one's start is a message's place."""
+    queue.segments.append(COUNT * UNIT_SIZE)
+    queue.correct_min(0)
+    assert queue.offset_min == 0
+
+
 def test_the_minimum_is_looked_for_among_the_written(queue: ConsumeQueue) -> None:
     """What lies after the end is no unit, whatever stands there; without files there is nothing to look at."""
     queue.correct_min(0)
