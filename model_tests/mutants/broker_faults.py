@@ -60,16 +60,6 @@ FAULTS: Final = (
         f"{TESTS}/simulate/test_preempted.py::test_a_unit_is_written_before_it_is_shown",
     ),
     Fault(
-        "the clock passes for asleep while it looks",
-        f"{SERVICE}/pull/hold_service.py",
-        """        self._clock_sleeps_until_ms = float("inf")
-        deadlines_ms: list[int] = []
-""",
-        """        deadlines_ms: list[int] = []
-""",
-        f"{TESTS}/service/test_hold_service.py::test_a_deadline_that_comes_while_the_clock_looks_wakes_it",
-    ),
-    Fault(
         "new connections come before one that was slow once",
         f"{SERVICE}/io/transport.py",
         "(new if channel.is_new else known).append(channel)",
