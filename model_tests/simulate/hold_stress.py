@@ -34,10 +34,11 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, ST
 
 FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))
 """Where an actor may be interrupted."""
+STRICT_LOOK: Final = attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take")
 POLICIES: Final = (
     STRICT,
     STRICT_CLONE,
-    attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take"),
+    STRICT_LOOK,
     attrs.evolve(STRICT, name="strict-walk", recheck="walk"),
     ROCKETMQ_4_9,
     ROCKETMQ_PR7359,
@@ -62,6 +63,9 @@ HELD_MAX: Final = 4
 """How many pulls may be held under a policy that looks in the lock; as many as are held before, and one."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
 """How many of one queue may be held: as many as one has before, or any number."""
+FIRST_QUEUES: Final = (0, 5)
+"""The first queue of the topic: so that its shard comes before the one of the other topic's queue, or after it. Whoever
+goes over all shards has been at one of them when a pull comes to it, and that has to be seen in either."""
 BURST_SHARE: Final = 0.5
 """In how many stages pulls that came side by side are held together."""
 STALE_MS: Final = 90
@@ -81,6 +85,7 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (STRICT, ("arrive b", "hold b", "hold a")),  # two pulls and a message want the lock of one shard
     (STRICT, ("clock", "hold e")),  # a deadline comes while the clock looks for the earliest that is left
     (STRICT, ("arrive a", "hold b")),  # the last pull of a channel is let go while its next one comes
+    (STRICT_LOOK, ("role", "close e")),  # what the return of a master takes belongs to a channel that closes
 )
 """Who meets seldom by chance, at a place that is short, and under which policy."""
 MEETING_SHARE: Final = 0.4
@@ -173,9 +178,8 @@ class Stage:
             held_count_max=HELD_MAX,
             queue_held_count_max=choose.choice(QUEUE_LIMITS),
         )
-        shard = hold_service.shard_of(TOPIC, 0)
-        other = next(number for number in range(2) if hold_service.shard_of(RETRIED, number) != shard)
-        self.keys = [(TOPIC, 0), (TOPIC, hold_service.SHARD_COUNT), (RETRIED, other)]
+        queue_id = random.Random(self.seed ^ 0xF1257).choice(FIRST_QUEUES)
+        self.keys = [(TOPIC, queue_id), (TOPIC, queue_id + hold_service.SHARD_COUNT), (RETRIED, 0)]
         self.service.run_clock_on(Outbox(), self.wake_clock)
         self.log = Log(self.queues, self.lock())
         stage: Any = self
@@ -426,6 +430,19 @@ def without_lock_at(site: str) -> ModuleType:
     name, _, number = site.rpartition("-")
     function = next(each for each in _methods(tree) if each.name == name)
     _locks_in(function)[int(number)].items[0].context_expr = ast.Call(ast.Name("nullcontext", ast.Load()), [], [])
+    return _module(tree)
+
+
+def with_stale_sleep() -> ModuleType:
+    """The hold service as a module whose clock passes for asleep, as long as it slept last, while it looks anew."""
+    tree = ast.parse(_SOURCE)
+    (look,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "wait_s")
+    (said,) = (node for node in look.body if ast.unparse(node) == "self._clock_sleeps_until_ms = float('inf')")
+    look.body[look.body.index(said)] = ast.copy_location(ast.Pass(), said)
+    return _module(tree)
+
+
+def _module(tree: ast.Module) -> ModuleType:
     module = ModuleType(hold_service.__name__)
     module.__dict__.update(nullcontext=nullcontext, __file__=hold_service.__file__)
     exec(compile(ast.fix_missing_locations(tree), str(hold_service.__file__), "exec"), module.__dict__)  # noqa: S102 - our own text

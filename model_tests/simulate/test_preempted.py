@@ -12,6 +12,7 @@ import pytest
 from model_tests.simulate.hold_stress import (
     Stage,
     lock_sites,
+    with_stale_sleep,
     without_lock_at,
     without_room_guard,
     without_shard_locks,
@@ -44,6 +45,8 @@ SEEDS: Final = 600
 """Runs of a quick test, two seconds; a table without locks fails in one of the first twenty."""
 SEEDS_LONG: Final = 30_000
 """Runs in which each lock must be missed; most are in the first fifty, the slowest in some thousands."""
+SEEDS_CLOCK: Final = 6_000
+"""Runs in which a clock must be seen that passes for asleep while it looks; one in some five hundred shows it."""
 QUICK: Final = {
     "hold-0",
     "hold_together-0",
@@ -97,6 +100,18 @@ def test_a_clock_that_sleeps_too_long_is_seen(monkeypatch: pytest.MonkeyPatch) -
 
     assert found is not None
     assert "the clock sleeps" in str(found[1])
+
+
+def test_a_clock_that_looks_anew_is_told_of_every_deadline() -> None:
+    """Planted: while it looks, it passes for asleep; a pull that comes to a shard it has left goes unnoticed.
+
+    Only where the deadline lies between the one that it slept for last and the earliest that it finds.
+    """
+    module = with_stale_sleep()
+    found = first_fault(range(SEEDS_CLOCK), lambda seed: Stage(seed, module))
+
+    assert found is not None
+    assert "the clock sleeps beyond" in str(found[1])
 
 
 def test_pulls_that_are_held_together_are_looked_at_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
