@@ -468,4 +468,25 @@ FAULTS: Final = (
         f"{TESTS}/store/test_outsiders.py::"
         "test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_away",
     ),
+    Fault(
+        "a queue is filled up to whatever number a record says",
+        f"{STORE}/queues/consume_queue.py",
+        "return offset >= 0 and ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)",
+        "return offset >= 0 and ahead * FIXED_SIZE <= physical_offset * 1_000_000",
+        f"{TESTS}/store/test_outsiders.py::test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody",
+    ),
+    Fault(
+        "a record's topic becomes a path whatever it is",
+        f"{STORE}/message_store.py",
+        "        check_place(topic, queue_id)\n        return self._table.make(topic, queue_id)\n\n    def delete",
+        "        return self._table.make(topic, queue_id)\n\n    def delete",
+        f"{TESTS}/store/test_outsiders.py::test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody",
+    ),
+    Fault(
+        "what follows a record of a time to come is stored then",
+        f"{STORE}/limits.py",
+        "if not store_ms or store_ms <= unix_ms() + FUTURE_MS:",
+        "if not store_ms or store_ms >= 0:",
+        f"{TESTS}/store/test_outsiders.py::test_a_record_of_a_time_to_come_takes_no_other_with_it",
+    ),
 )

@@ -149,6 +149,31 @@ def test_a_stretch_that_was_left_out_is_seen(pair: Pair) -> None:
     assert pair.copy.visible_end("T", 0) == 0, "a queue that begins anew"
 
 
+@pytest.mark.parametrize("number", [2, -1, 2**62])
+def test_a_queue_begins_with_no_message_that_the_log_has_no_room_before(pair: Pair, number: int) -> None:
+    """Its file would have a place that no file can have, or one that fills the disk."""
+    put_and_dispatch(pair.source, [message(), message(queue_id=1)])
+    first, second = pair.source.unit("T", 0, 0), pair.source.unit("T", 1, 0)
+    assert first is not None
+    assert second is not None
+    forged = bytearray(pair.content(0))
+    forged[second[0] + 20 : second[0] + 28] = number.to_bytes(8, signed=True)
+    with pytest.raises(CopyRefusedError, match=f"says that it is number {number} of its queue, and so many"):
+        pair.copy.put_copied(0, memoryview(bytes(forged)))
+    assert pair.copy.log_end == second[0]
+    forged[second[0] + 20 : second[0] + 28] = (1).to_bytes(8)
+    assert pair.copy.put_copied(second[0], memoryview(bytes(forged))[second[0] :]) == second[1]
+
+
+def test_a_time_to_come_is_copied_and_not_gone_by(pair: Pair) -> None:
+    """A copy is the log to the byte; what is stored here later is of today."""
+    pair.source.put(message())
+    forged = bytearray(pair.content(0))
+    forged[56:64] = (2**60).to_bytes(8)
+    assert pair.copy.put_copied(0, memoryview(bytes(forged))) == len(forged)
+    assert pair.copy.put(message()).store_ms < 2**60
+
+
 @pytest.mark.parametrize("at", [0, 4, 8, 30, 95])
 def test_a_changed_byte_is_seen(pair: Pair, at: int) -> None:
     """In size, magic, checksum, physical offset and body; what stood before it is kept, and it is not."""

@@ -43,6 +43,10 @@ class Queue:
         self.listed: list[int] = []
         self.is_full = False
 
+    def may_list(self, offset: int, physical_offset: int) -> bool:
+        """Any record there is; `test_outsiders` has those that a queue may not list."""
+        return offset >= 0 and physical_offset >= 0
+
     def put(self, arrival: Arrival) -> bool:
         """List the record."""
         if self.is_full:

@@ -75,6 +75,11 @@ def whole(store: MessageStore) -> bool:
     return all(len(store.query("TU"[n % 2], f"k{n}", 9, 0, 2**60).records) == 1 for n in range(COUNT))
 
 
+def whole_bodies(store: MessageStore) -> list[bytes]:
+    """How the bodies of both queues begin, in order."""
+    return sorted(bytes(record[88:92]) for topic in "TU" for record in read_all(store, topic, 0))
+
+
 def changed(file: pathlib.Path, position: int, content: bytes) -> None:
     """Write some bytes into a file."""
     with file.open("r+b") as opened:
@@ -328,6 +333,77 @@ def test_what_rotted_after_the_checkpoint_of_a_killed_store_is_kept_and_told(
     assert again[records[number][0] :] == before[records[number][0] :]
     # Put back, with the bit as it was, they are messages again.
     assert verify(RealFiles(), str(store)).problems == []
+
+
+PLACES = [
+    ("far ahead", 20, struct.pack(">q", 5_000)),
+    ("below 0", 20, struct.pack(">q", -3)),
+    ("no queue's number", 12, struct.pack(">i", -7)),
+    ("no directory's name", 92 + len(BODY) + 1, b"/"),
+]
+"""What no checksum of a record covers: where it stands, and what somebody made of it."""
+
+
+@pytest.mark.parametrize("number", [BEFORE_CHECKPOINT, COUNT - 1])
+@pytest.mark.parametrize(("byte", "content"), [each[1:] for each in PLACES], ids=[each[0] for each in PLACES])
+def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, number: int, byte: int, content: bytes
+) -> None:
+    """It alone, and it is told. A queue used to be filled up to it: with one wrong bit until the disk was full.
+
+    A name with a slash used to become a path.
+    """
+    store = tmp_path / "store"
+    made(store, closed=False)
+    place, _size = records_of(store)[number]
+    size = SMALL.commit_log_file_size
+    changed(logs(store)[place // size], place % size + byte, content)
+    opened = open_store(store)
+    (line,) = [each for each in caplog.messages if "nobody is shown it" in each]
+    assert line.startswith(f"the record at {place} is damaged")
+    assert {topic for topic, _id in opened.queues()} == {"T", "U"}
+    assert {queue_id for _topic, queue_id in opened.queues()} == {0}
+    assert whole_bodies(opened) == [b"%04d" % each for each in range(COUNT) if each != number]
+    topic = "TU"[number % 2]
+    found, _arrivals = put_and_dispatch(opened, [message(topic, 0, b"next")])
+    assert found[0].queue_offset == COUNT // 2 - (number == COUNT - 1)
+    assert read_all(opened, topic, 0)[-1][88:92] == b"next"
+    opened.close()
+
+
+def test_units_that_are_gone_are_passed_over_as_far_as_the_log_has_room_for_them(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a disk lost is no reason to show nobody what came after it."""
+    store = tmp_path / "store"
+    made(store, closed=False)
+    last = units(store)[-1]
+    listed = len([each for each in struct.iter_unpack(">qiq", last.read_bytes()) if each[1]])
+    assert listed == 7
+    changed(last, 0, bytes(20 * listed))
+    opened = open_store(store)
+    assert "lacks units 10 to 14" in caplog.text
+    assert "nobody is shown it" not in caplog.text
+    assert read_all(opened, "T", 0)[-1][88:92] == b"%04d" % (COUNT - 2)
+    opened.close()
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+def test_a_record_of_a_time_to_come_takes_no_other_with_it(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
+    """What is stored after it is of today. One wrong bit used to have all that followed in the future, for good."""
+    store = tmp_path / "store"
+    made(store, closed=closed)
+    place, _size = records_of(store)[-1]
+    size = SMALL.commit_log_file_size
+    changed(logs(store)[place // size], place % size + 56, struct.pack(">q", 2**60))
+    opened = open_store(store)
+    assert "speaks of a time to come" in caplog.text
+    now_ms = RealRuntime().unix_ms()
+    assert opened.put(message()).store_ms < now_ms + 3_600_000
+    assert whole_bodies(opened) == [b"%04d" % each for each in range(COUNT)]
+    opened.close()
 
 
 def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: pathlib.Path) -> None:

@@ -45,6 +45,12 @@ TOLD: Final[Mapping[str, str]] = {
     "and the broker is killed: the next start takes the record for a torn one, and it goes with all that followed it.",
     "what rotted in a closed log's last millisecond takes whole records away": "By the time of the records before it "
     "nothing is missing, so the start cuts off what was stored in the same millisecond.",
+    "a queue is filled up to whatever number a record says": "A bit flips in the queue offset of a record that no "
+    "checkpoint knows, and the broker is killed: the next start fills the queue up to it, until the disk is full.",
+    "a record's topic becomes a path whatever it is": "A byte of a topic's name rots into a slash: the start makes a "
+    "directory where no queue belongs.",
+    "what follows a record of a time to come is stored then": "A bit flips in the store time of the log's last record: "
+    "every message that comes after it is stored in the far future, for good, and what is delayed never comes.",
     "the second walk begins at a queue's oldest file": "After a crash a queue with many files is read as a whole, and "
     "the start takes minutes.",
     "a send that names no queue goes to 0": "All messages of a producer that leaves the choice to the broker are in "

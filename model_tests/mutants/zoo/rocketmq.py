@@ -326,8 +326,8 @@ ROCKETMQ: Final = (
         "(MQTT) gets it at the deadline.",
         Change(
             f"{STORE}/dispatch.py",
-            "                if inner.put(arrival):\n                    arrivals.append(arrival)\n",
-            "                inner.put(arrival)\n",
+            "            if inner.put(arrival):\n                arrivals.append(arrival)\n",
+            "            inner.put(arrival)\n",
         ),
         units=("service/test_light_queues.py",),
     ),

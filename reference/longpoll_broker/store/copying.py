@@ -15,13 +15,13 @@ from collections.abc import Set as AbstractSet
 from attrs import define, field
 
 from longpoll_broker.store.dispatch import Dispatcher, InnerOf, arrival_of
-from longpoll_broker.store.limits import check_place
+from longpoll_broker.store.limits import believed_ms, check_place
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.log.copies import CopyRefusedError, next_piece
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import Record
+from longpoll_protocol.log_record import FIXED_SIZE, Record
 from longpoll_runtime import Lock
 
 
@@ -40,6 +40,7 @@ class Copying:
     body_size_max: int
     levels_ms: Sequence[int]
     """How long each delay level waits here: the two brokers may differ."""
+    unix_ms: Callable[[], int]
     store_ms: int = field(default=0, init=False)
     """The greatest store time of a record that was copied."""
 
@@ -97,8 +98,15 @@ class Copying:
         except MessageRefusedError as error:
             raise CopyRefusedError(f"the record at {record.physical_offset} of the other log: {error}") from None
         queue = self.table.find(record.topic, record.queue_id)
+        if not record.in_queue or (queue is not None and record.queue_offset == queue.offset_next):
+            return
         # A queue without messages may begin anywhere: older ones were not sent, or went with the log's oldest files.
-        if queue is None or not record.in_queue or record.queue_offset == queue.offset_next or not queue.offset_next:
+        if queue is None or not queue.offset_next:
+            if not 0 <= record.queue_offset <= record.physical_offset // FIXED_SIZE:
+                raise CopyRefusedError(
+                    f"the record at {record.physical_offset} of the other log says that it is number "
+                    f"{record.queue_offset} of its queue, and so many others do not fit before it"
+                )
             return
         if record.queue_offset:
             raise CopyRefusedError(
@@ -143,7 +151,8 @@ class Copying:
         queue = self.table.make(record.topic, record.queue_id)
         inner = self.inner_of(record)
         self.log.append_copy(content)
-        self.store_ms = max(self.store_ms, record.store_ms)
+        if record.store_ms > self.store_ms:
+            self.store_ms = max(self.store_ms, believed_ms(record.store_ms, self.unix_ms))
         if record.in_queue:
             queue.offset_next = record.queue_offset + 1
         if inner:

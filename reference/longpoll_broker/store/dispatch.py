@@ -7,6 +7,7 @@ the cursor reads the log. Leaves out who calls it and when (the service), and th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -18,6 +19,9 @@ from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, tags_code_of
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 from longpoll_runtime import Lock
+from longpoll_runtime.logs import event
+
+_lines = logging.getLogger(__name__)
 
 HANDED_COUNT_MAX: Final = 262_144
 """Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""
@@ -168,13 +172,39 @@ class Dispatcher:
                     f"commit log, physical offset {self.cursor}: {found}; stop the broker and run "
                     "`longpoll store verify` on its store"
                 )
-            for inner, offset in self._inner_of(found):
-                # One that lists it already, before a failure, is passed over.
-                arrival = arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms)
-                if inner.put(arrival):
-                    arrivals.append(arrival)
-            arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset, self._levels_ms)
-            self._show(self._queue_of(found), arrival, arrivals)
+            self._show_read(found, arrivals)
+
+    def _show_read(self, found: Record, arrivals: list[Arrival]) -> None:
+        """List a record that was read, in its further queues first; one that no queue may list is passed over."""
+        for inner, offset in self._inner_of(found):
+            if not _may_list(inner, offset, found):
+                continue
+            # One that lists it already, before a failure, is passed over.
+            arrival = arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms)
+            if inner.put(arrival):
+                arrivals.append(arrival)
+        queue = self._queue_of(found)
+        if queue is not None and not _may_list(queue, found.queue_offset, found):
+            queue = None
+        arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset, self._levels_ms)
+        self._show(queue, arrival, arrivals)
+
+
+def _may_list(queue: ConsumeQueue, offset: int, record: Record) -> bool:
+    """Whether a queue may list a record at an offset; no checksum covers that, and units of a gap fill the disk."""
+    if queue.may_list(offset, record.physical_offset):
+        return True
+    _lines.error(
+        "the record at %d is damaged, and nobody is shown it: it says that it is number %d of %s queue %d, which has "
+        "%d, and so many others do not fit before it",
+        record.physical_offset,
+        offset,
+        queue.topic,
+        queue.queue_id,
+        queue.offset_end,
+        extra=event("record_unlisted", physical_offset=record.physical_offset, topic=queue.topic),
+    )
+    return False
 
 
 def arrival_of(record: Record, topic: str, queue_id: int, offset: int, levels_ms: Sequence[int]) -> Arrival:

@@ -1,10 +1,12 @@
-"""What a store refuses: names that are no directory's, messages too large for a record, settings no file could follow.
+"""What a store refuses: names that are no directory's, messages too large, settings no file could follow, false times.
 
 Leaves out who asks, and when (`message_store`).
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,6 +28,10 @@ from longpoll_protocol.properties import delay_levels_ms
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1
+FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
+"""Ten years: a clock may be set back, but what is so far ahead was written by nobody."""
+
+_lines = logging.getLogger(__name__)
 
 
 def is_storable(message: MessageToStore, body_size_max: int) -> bool:
@@ -84,3 +90,14 @@ def check_config(config: StoreConfig) -> None:
         raise StoreUserError(
             f"mappedFileSizeCommitLog is {config.commit_log_file_size}: give more than the largest message"
         )
+
+
+def believed_ms(store_ms: int, unix_ms: Callable[[], int]) -> int:
+    """A record's store time, or 0 in place of a time to come, which nobody wrote: no checksum covers it.
+
+    The messages that follow are stored no earlier, so that one wrong bit would have all of them in the future for ever.
+    """
+    if not store_ms or store_ms <= unix_ms() + FUTURE_MS:
+        return store_ms
+    _lines.error("a record of the log speaks of a time to come (%d): it is not gone by", store_ms)
+    return 0

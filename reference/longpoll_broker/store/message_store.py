@@ -26,7 +26,7 @@ from longpoll_broker.store.copying import Copying
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index.index import Index
 from longpoll_broker.store.index.indexer import Indexer
-from longpoll_broker.store.limits import check_config, check_place, is_storable, storable
+from longpoll_broker.store.limits import believed_ms, check_config, check_place, is_storable, storable
 from longpoll_broker.store.log.commit_log import CommitLog, size_of
 from longpoll_broker.store.log.deletions import Deletions, queue_name, topic_of
 from longpoll_broker.store.log.retention import count_expired
@@ -36,8 +36,16 @@ from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
+from longpoll_broker.store.recovery import (
+    believed,
+    file_count,
+    gone_count,
+    of_the_past,
+    recover,
+    safe_start,
+)
 from longpoll_broker.store.selection import nothing, read_queue
+from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
@@ -47,6 +55,7 @@ from longpoll_protocol.log_record import (
     tags_code_of,
 )
 from longpoll_runtime import Runtime
+from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)
 
@@ -149,7 +158,7 @@ class MessageStore:
         recovered = recover(
             self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
         )
-        self._store_ms = recovered.store_ms
+        self._store_ms = believed_ms(recovered.store_ms, self._runtime.unix_ms)
         self.cut_size = recovered.set_aside
         if self._config.visible_when_durable:
             # What a killed process had appended and not flushed is in the log, and is shown below.
@@ -167,6 +176,7 @@ class MessageStore:
             self.delete_topic,
             self._message_size_max,
             self._levels_ms,
+            self._runtime.unix_ms,
         )
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
@@ -371,13 +381,30 @@ class MessageStore:
         """
         if not record.in_queue or self._deletions.covers(record.topic, record.queue_id, record.physical_offset):
             return None
-        return self._listing(record.topic, record.queue_id)
+        try:
+            return self._listing(record.topic, record.queue_id)
+        except MessageRefusedError as error:
+            # No checksum covers the name, and this one may become no path.
+            _lines.error(
+                "the record at %d is damaged, and nobody is shown it: %s",
+                record.physical_offset,
+                error,
+                extra=event("record_unlisted", physical_offset=record.physical_offset, topic=record.topic),
+            )
+            return None
 
     def _listing(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue of a record that was appended: a topic that is leaving lists it, for it may stay."""
+        """The queue of a record that was appended: a topic that is leaving lists it, for it may stay.
+
+        Raises MessageRefusedError for what cannot be a queue's name, and OSError.
+        """
         leaving = self._table.leaving.get(topic)
         queue = leaving.queues.get(queue_id) if leaving is not None else None
-        return queue if queue is not None else self._table.make(topic, queue_id)
+        queue = queue or self._table.find(topic, queue_id)
+        if queue is not None:
+            return queue
+        check_place(topic, queue_id)
+        return self._table.make(topic, queue_id)
 
     def delete_topic(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
         """Forget a topic, or these of its queues, and remove their files (`cleanUnusedTopic`); a new one begins at 0.

@@ -26,6 +26,7 @@ from attrs import evolve, frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint
+from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places
@@ -37,8 +38,6 @@ _lines = logging.getLogger(__name__)
 
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 """Of both magics."""
-FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
-"""Ten years: a clock may be set back, but a checkpoint that is so far ahead was written by nobody."""
 FILES_WALKED: Final = 3
 """How many of the newest files a normal recovery walks."""
 

@@ -20,6 +20,7 @@ from typing import Final
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_protocol.log_record import FIXED_SIZE
 
 _lines = logging.getLogger(__name__)
 
@@ -79,6 +80,14 @@ class ConsumeQueue:
         self.flushed_offset = self.offset_end
         self._segment: Segment | None = None
         self._segment_offset = 0
+
+    def may_list(self, offset: int, physical_offset: int) -> bool:
+        """Whether a record that begins there may be the message of an offset: the log has room for those before it.
+
+        Units may be gone that the disk lost; but none stood for a record of less than the smallest one's size.
+        """
+        ahead = offset - self.offset_end
+        return offset >= 0 and ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)
 
     def put(self, arrival: Arrival) -> bool:
         """Write the unit of a message and show it; false when it is there already.
