@@ -132,7 +132,8 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
 
     def share(_queue: MessageQueue, is_ours: bool) -> None:
         if is_ours is ours and made:
-            if not made[0]._member._timer._thread.is_current():
+            timer = made[0]._member._timer._thread
+            if timer is None or not timer.is_current():
                 let_the_timer_share(made[0])
             made[0].close()
             closed.set()

@@ -171,7 +171,7 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
         statistics=Statistics(runtime),
         send_back=lambda message, _queue, _level: back.append(message),
     )
-    listening._started = member
+    listening.belong_to(member)
     puller: Any = SimpleNamespace(
         queue=MessageQueue(topic="T", broker_name="b", queue_id=0), is_open=True, is_dropped=False, done=done.extend
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import errno
 import gc
 import logging
@@ -17,8 +18,9 @@ from model_tests.service.test_client_consumer import route_to
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import OutgoingMessage, Producer, SendResult
-from longpoll_client.errors import ClientError, NoRouteError, UnreachableError
+from longpoll_client import AsyncProducer, OutgoingMessage, Producer, SendResult
+from longpoll_client.errors import ClientError, NoRouteError, ReplyTimeoutError, UnreachableError
+from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode
@@ -26,6 +28,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 10.0
 EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit]
@@ -62,6 +65,12 @@ def raises(error: type[BaseException]) -> Callable[..., Any]:
         raise error
 
     return called
+
+
+def released(view: memoryview) -> memoryview:
+    """One whose buffer was given back."""
+    view.release()
+    return view
 
 
 @pytest.mark.parametrize("error", EXITS)
@@ -274,6 +283,77 @@ def test_a_batch_of_buffers_likewise() -> None:
         words = memoryview(array.array("i", [1, 2, 3]))
         producer.send_batch("T", [OutgoingMessage(words)])  # type: ignore[arg-type]
     assert (12).to_bytes(4, "big") + array.array("i", [1, 2, 3]).tobytes() in bodies[-1]
+
+
+WORDS = array.array("I", range(BODY_SIZE_MAX // 4))
+GRID = memoryview(bytes(BODY_SIZE_MAX)).cast("B", (4, BODY_SIZE_MAX // 4))
+BUFFERS: list[tuple[Any, bytes | str]] = [
+    (memoryview(WORDS), WORDS.tobytes()),
+    (memoryview(array.array("I", [*WORDS, 1])), f"body of {BODY_SIZE_MAX + 4} bytes is over the limit"),
+    (GRID, bytes(BODY_SIZE_MAX)),
+    (memoryview(bytes(2 * BODY_SIZE_MAX)).cast("B", (2, BODY_SIZE_MAX)), f"body of {2 * BODY_SIZE_MAX} bytes"),
+    (memoryview(b"a-b-c")[::2], b"abc"),
+    (memoryview(b"abc")[::-1], b"cba"),
+    (memoryview(WORDS)[::-2], WORDS[::-2].tobytes()),
+    (memoryview(bytes(2 * BODY_SIZE_MAX))[::2], bytes(BODY_SIZE_MAX)),
+    (memoryview(b"x").cast("B", ()), b"x"),
+    (memoryview(b""), b""),
+    (bytearray(BODY_SIZE_MAX), bytes(BODY_SIZE_MAX)),
+    (bytearray(BODY_SIZE_MAX + 1), f"body of {BODY_SIZE_MAX + 1} bytes is over the limit"),
+    (released(memoryview(b"x")), "a released memoryview cannot be sent"),
+    (array.array("b", b"abc"), "a body of type array cannot be sent: give bytes"),
+    ("abc", "a body of type str cannot be sent: give bytes"),
+    ([97], "a body of type list cannot be sent: give bytes"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BUFFERS)))
+def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
+    """Whatever its items, its dimensions and what lies between them: sent byte by byte, or refused by its size."""
+    body, outcome = BUFFERS[number]
+    message = OutgoingMessage(body)
+
+    def written() -> list[bytes]:
+        single = single_parcel("G", "T", message, "id", 0).body
+        return [single, as_given("T", message).body]
+
+    if isinstance(outcome, bytes):
+        assert written() == [outcome] * 2
+        return
+    for write in (written, lambda: as_given("T", message), lambda: batch_parcel("G", "T", [message], ["id"], 0)):
+        with pytest.raises(ConfigError, match=outcome):
+            write()
+
+
+def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
+    """A request on an event loop waits for a route first: its buffer and its properties may change meanwhile."""
+    bodies: list[tuple[bytes, bool]] = []
+    server = OneServer()
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            bodies.append((bytes(command.body), "late" in str(command.ext_fields)))
+        server(peer, command)
+
+    async def story(address: str) -> None:
+        told: list[object] = []
+        async with AsyncProducer(RealRuntime(), address, "askers") as producer:
+            buffer, properties = bytearray(b"first"), {"mark": "early"}
+            message = OutgoingMessage(buffer, properties=properties)  # type: ignore[arg-type]
+            producer.request_async("T", message, told.append, timeout_s=0.2)
+            asking = asyncio.create_task(
+                producer.request("T", buffer, properties=properties, timeout_s=0.2)  # type: ignore[arg-type]
+            )
+            await asyncio.sleep(0)
+            buffer[:], properties["mark"] = b"later", "late"
+            with pytest.raises(ReplyTimeoutError):
+                await asking
+        assert len(told) == 1
+
+    with ScriptedServer(serve) as scripted:
+        server.address = scripted.address
+        asyncio.run(story(scripted.address))
+    assert bodies == [(b"first", False)] * 2
 
 
 def test_a_frame_that_never_ends_costs_one_connection_at_most() -> None:

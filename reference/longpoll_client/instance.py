@@ -70,14 +70,20 @@ class ClientInstance(Closeable):
     def close(self) -> None:
         """Close every connection; what is asked afterwards is a LifecycleError."""
         self._lifecycle.end()
+        self.disconnect()
+        self._waits.close()
+
+    def disconnect(self) -> None:
+        """Close every connection; what is asked afterwards makes new ones."""
         with self._lock:
-            clients = list(self._clients.values())
-        for client in clients:
+            clients = dict(self._clients)
+        for client in clients.values():
             client.close()
         with self._lock:
             # Not before: a close that is interrupted is gone on with by another.
-            self._clients.clear()
-        self._waits.close()
+            for address, client in clients.items():
+                if self._clients.get(address) is client:
+                    del self._clients[address]
 
     def abandon(self) -> None:
         """Nobody asks for more: each connection ends once nothing waits for it. This waits for nothing."""

@@ -9,17 +9,18 @@ import heapq
 import logging
 from collections.abc import Callable
 
-from longpoll_runtime import Runtime
+from longpoll_client.errors import ClientError
+from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import KeepThread
 
 log = logging.getLogger(__name__)
 
 
 class Timer:
-    """Runs actions at their time, one after the other, on a thread of its own.
+    """Runs actions at their time, one after the other, on a thread of its own, which the first action starts.
 
     Invariant: `_entries` is a heap of (due_ns, number, action) and changes under `_changed`; numbers are unique, so
-    actions are never compared.
+    actions are never compared. While there are any, `_thread` is there; while `_is_ending` there are none.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -27,12 +28,20 @@ class Timer:
         self._changed = runtime.condition()
         self._entries: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
-        self._is_closed = False
-        self._thread = runtime.spawn(name, self._run)
+        self._is_closed = self._is_ending = False
+        self._name = name
+        self._thread: Thread | None = None
 
     def after(self, delay_s: float, action: Callable[[], object]) -> None:
-        """Run the action once after the delay; after `close` it is never run."""
+        """Run the action once after the delay; after `close` it is never run.
+
+        Raises a ClientError when it is the first one and no thread can be started.
+        """
         with self._changed:
+            if self._is_ending:
+                return
+            if self._thread is None:
+                self._thread = started(self._runtime, self._name, self._run)
             self._count += 1
             due_ns = self._runtime.monotonic_ns() + int(delay_s * 1e9)
             heapq.heappush(self._entries, (due_ns, self._count, action))
@@ -51,11 +60,24 @@ class Timer:
 
     def close(self) -> None:
         """End the thread once the running action, which may be the caller, is finished; the others are dropped."""
+        self._is_closed = True
+        self._end()
+
+    def clear(self) -> None:
+        """The same, but actions that come later are run: it is as if it were new. Not to be called by an action."""
+        self._end()
         with self._changed:
-            self._is_closed = True
+            self._thread, self._is_ending = None, self._is_closed
+
+    def _end(self) -> None:
+        """End the thread, and drop what an action that runs still would have run later."""
+        with self._changed:
+            self._is_ending = True
+            self._entries.clear()
             self._changed.notify()
-        if not self._thread.is_current():
-            self._thread.join()
+            thread = self._thread
+        if thread is not None and not thread.is_current():
+            thread.join()
 
     def _run(self) -> None:
         while (action := self._take()) is not None:
@@ -63,9 +85,9 @@ class Timer:
                 action()
 
     def _take(self) -> Callable[[], object] | None:
-        """Wait for the next action that is due; None once closed."""
+        """Wait for the next action that is due; None once it ends."""
         with self._changed:
-            while not self._is_closed:
+            while not self._is_ending:
                 if not self._entries:
                     self._changed.wait()
                     continue
@@ -74,3 +96,11 @@ class Timer:
                     return heapq.heappop(self._entries)[2]
                 self._changed.wait(left_ns / 1e9)
         return None
+
+
+def started(runtime: Runtime, name: str, target: Callable[[], None]) -> Thread:
+    """A new thread; raises a ClientError where the system has none left."""
+    try:
+        return runtime.spawn(name, target)
+    except RuntimeError as error:
+        raise ClientError(f"thread {name} cannot be started: {error}") from None

@@ -222,6 +222,12 @@ class AsyncConnection(asyncio.Protocol):
                 self._transport.abort()
             await asyncio.wait([self._ended])
 
+    def cut(self) -> asyncio.Future[None]:
+        """Close the connection at once, whatever waits to be sent; what is done when the socket is closed."""
+        if self.is_open:
+            self._give_up(ConnectionLostError(f"the connection to {self.address} was closed by this client"))
+        return self._ended
+
     # ------------------------------------------------------------ writing
 
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:

@@ -110,17 +110,17 @@ class LoopReach:
     async def close(self) -> None:
         """End everything for good, but for the task that calls this."""
         self._is_closed = True
-        await self.end()
+        await asyncio.gather(*self.cut(), return_exceptions=True)
 
-    async def end(self) -> None:
-        """End what is begun, but for the task that calls this."""
+    def cut(self) -> list[asyncio.Task[None]]:
+        """End what is begun, but for the task that calls this; whose ends may be waited for."""
         for handle in self._handles:
             handle.cancel()
         self._handles.clear()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
 
 class _Asking:

@@ -79,6 +79,18 @@ class AsyncInstance:
         self._connections.clear()
         await asyncio.gather(*(connection.close() for connection in connections), *tasks, return_exceptions=True)
 
+    def disconnect(self) -> list[asyncio.Future[Any]]:
+        """Cut every connection, and those that are being made; whose ends may be waited for.
+
+        Calls that wait get an error, and what is asked afterwards makes new ones.
+        """
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        connections = list(self._connections.values())
+        self._connections.clear()
+        return [*tasks, *(connection.cut() for connection in connections)]
+
     # ------------------------------------------------------------ connections
 
     def opened(self, address: str) -> AsyncConnection | None:

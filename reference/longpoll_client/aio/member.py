@@ -34,7 +34,7 @@ from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.faults import ANYTHING, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
@@ -175,21 +175,34 @@ class AsyncMember:
     async def start(self) -> None:
         """Join the group and begin to pull; raises as `GroupMember.start`. One that is cancelled may be tried again."""
         self.lifecycle.begin()
-        is_started = False
         try:
             await self._join()
-            is_started = True
+        except ANYTHING as error:
+            await self._undo_start(is_cancelled=not isinstance(error, Exception))
+            raise
+
+    async def _undo_start(self, *, is_cancelled: bool) -> None:
+        """Leave no task, connection or queue of a start that has failed, wherever it has.
+
+        Cancelled it waits for no broker: what one keeps for this member in order it gives away after 60 s.
+        """
+        queues = sorted(self.own.pullers())
+        for queue in queues:
+            self.own.let_go(queue, is_for_good=True)
+        try:
+            if queues and not is_cancelled:
+                await self.locks.unlock(queues)
         finally:
-            if not is_started:
-                for queue in self.own.pullers():
-                    self.own.let_go(queue, is_for_good=True)
-                self.lifecycle.begin_failed()
-                await self.reach.end()
+            # The brokers notice that the connections are gone: nobody is to be told by new ones.
+            self._started_ms = 0
+            self.lifecycle.begin_failed()
+            ending = [*self.reach.cut(), *self._instance.disconnect()]
+            await asyncio.gather(*ending, return_exceptions=True)
 
     async def _join(self) -> None:
-        self._started_ms = self._runtime.unix_ms()
         if not self.wanted.subscriptions:
             raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
+        self._started_ms = self._runtime.unix_ms()
         routes = await self._routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
             await self.calls.check_filter(self.wanted.subscriptions[topic], route)

@@ -29,8 +29,8 @@ from longpoll_client.produce.outgoing import (
     OutgoingMessage,
     Packing,
     Parcel,
+    as_given,
     batch_parcel,
-    check_message,
     prepared_parcel,
     single_parcel,
 )
@@ -191,7 +191,7 @@ class AsyncProducer(AsksLater):
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
-        message = OutgoingMessage(body, tags, keys, properties or {})
+        message = as_given(topic, OutgoingMessage(body, tags, keys, properties or {}))
         return await self._replied(self._asking(), topic, message, select, timeout_s)
 
     def _request_later(
@@ -199,9 +199,7 @@ class AsyncProducer(AsksLater):
     ) -> None:
         requests = self._asking()
         self._check_room()
-        check_message(topic, message.body, message.properties)
-        message.property_text("")
-        replied = partial(self._replied, requests, topic, message, select, timeout_s)
+        replied = partial(self._replied, requests, topic, as_given(topic, message), select, timeout_s)
         self._keep(self._reply_later(replied, on_reply))
 
     def _asking(self) -> AsyncRequests:

@@ -183,6 +183,9 @@ class AsyncPushConsumer(AsyncConsumer):
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
         await self._member.start()
+        if self._member.lifecycle.is_closed:
+            # Meanwhile, by `on_share` or another task: nobody would end what is begun now.
+            return
         self._member.every(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
 

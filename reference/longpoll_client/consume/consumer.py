@@ -247,22 +247,38 @@ class GroupMember:
 
     # ------------------------------------------------------------ its life
 
-    def start(self) -> None:
+    def start(self, then: Callable[[], None] = lambda: None) -> None:
         """Join the group and begin to pull; a topic that is not there yet is looked for every `RETRY_S`.
 
-        Raises a ClientError when name server or broker are not there, and when a broker will not filter so: then it may
-        be tried again. Raises LifecycleError when it is started or closed.
+        `then` is the last part of the start. Raises a ClientError when name server or broker are not there, and when a
+        broker will not filter so: then nothing of it is left, and it may be tried again. Raises LifecycleError when it
+        is started or closed.
         """
         self.lifecycle.begin()
         with ExitStack() as undo:
-            undo.callback(self.lifecycle.begin_failed)
+            undo.callback(self._undo_start)
             self._join()
+            then()
             undo.pop_all()
 
+    def _undo_start(self) -> None:
+        """Leave no thread, connection or queue of a start that has failed, wherever it has; interrupted, the rest."""
+        with ExitStack() as undo:
+            undo.callback(self.lifecycle.begin_failed)
+            undo.callback(self._instance.disconnect)
+            undo.callback(self._give_queues_up)
+            undo.callback(self._timer.clear)
+
+    def _give_queues_up(self) -> None:
+        pullers = [self._queues.give_up(queue, stores=True) for queue in sorted(self._queues.pullers())]
+        self._sharing.unlock(pullers)
+        # The brokers notice that the connections are gone: nobody is to be told by new ones.
+        self._started_ms = 0
+
     def _join(self) -> None:
-        self._started_ms = self._runtime.unix_ms()
         if not self._membership.subscriptions:
             raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
+        self._started_ms = self._runtime.unix_ms()
         routes = self._sharing.routes() if self.config.waits_for_topics else self._sharing.all_routes()
         for topic, route in routes.items():
             self._membership.check_filter(self._membership.subscriptions[topic], route)
@@ -282,7 +298,8 @@ class GroupMember:
         pullers = self._queues.drop_all()
         self._queues.persist()
         self._sharing.unlock([puller for puller in pullers if not self._delivery.is_busy(puller)])
-        self._membership.leave()
+        if self._started_ms:
+            self._membership.leave()
         self._instance.close()
 
     # ------------------------------------------------------------ for the delivery

@@ -11,6 +11,7 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
@@ -91,20 +92,27 @@ class Listening(ABC):
         self._lock = runtime.lock()
         self._workers = Workers(runtime, config.group, config.thread_count)
         self.direct = DirectListener(self._workers, listener, config.group)
-        self._started: GroupMember | None = None
+        self._owner: GroupMember | None = None
 
     @property
     def _member(self) -> GroupMember:
-        assert self._started is not None, "messages come after the start alone"
-        return self._started
+        assert self._owner is not None, "a listener belongs to a member before that is started"
+        return self._owner
 
-    def start(self, member: GroupMember) -> None:
-        """Start the threads, before the member; nothing more when a start that failed is tried again."""
-        if self._started is not None:
-            return
-        self._started = member
-        self._workers.start()
-        member.after(self._hang_check_s, self._look_again)
+    def belong_to(self, member: GroupMember) -> None:
+        """Have this member's messages."""
+        self._owner = member
+
+    def start(self) -> None:
+        """Start the threads, as the last part of the member's start: what has come by then has waited for them.
+
+        Raises a ClientError, and then leaves none.
+        """
+        with ExitStack() as undo:
+            undo.callback(self._workers.dismiss)
+            self._workers.start()
+            self._member.after(self._hang_check_s, self._look_again)
+            undo.pop_all()
 
     def stop(self, then: Callable[[], None]) -> None:
         """End them, then call `then`. A listener that does not end in time is left behind, and its queue with it.

@@ -57,12 +57,11 @@ class PushConsumer(MemberConsumer):
             on_share=on_share,
             credentials=credentials,
         )
+        self._listening.belong_to(self._member)
 
     def start(self) -> None:
         """Join the group and begin to listen; raises as `GroupMember.start`."""
-        self._member.lifecycle.check_created("start")
-        self._listening.start(self._member)
-        self._member.start()
+        self._member.start(self._listening.start)
 
     def close(self) -> None:
         """Let running listeners end, store the offsets, and leave the group; a second time nothing is done.

@@ -11,6 +11,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -18,10 +19,15 @@ from attrs import field, frozen
 
 from longpoll_client.consume.delivery import DELIVERY_CAPACITY
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.timer import started
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import ANYTHING, KeepThread
 
 log = logging.getLogger(__name__)
+
+
+DISMISSED_S: Final = 1.0
+"""How long each thread is waited for that is to end because others could not be started; they have nothing to do."""
 
 
 class ConsumeStatus(enum.Enum):
@@ -122,17 +128,39 @@ class Workers:
         self._is_waking = False
         self.is_stopping = False
         """Whether tasks that run are to end soon."""
+        self._life = 0
+        """Of which threads that were started together are to go on: those of another one end without a task."""
         self._threads: list[Thread] = []
         self._stopper: Thread | None = None
         """The thread whose task has called `stop`."""
         self._then: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start the threads."""
-        assert not self._threads, "they are started already"
-        self._threads = [
-            self._runtime.spawn(f"listener-{self._group}-{number}", self._run) for number in range(self._count)
-        ]
+        """Start the threads, unless the workers stop already; raises a ClientError, and then `dismiss` is to be called.
+
+        None takes a task before all are started.
+        """
+        with self._changed:
+            assert not self._threads, "they are started already"
+            if self.is_stopping:
+                return
+            run = partial(self._run, self._life)
+            try:
+                for number in range(self._count):
+                    self._threads.append(started(self._runtime, f"listener-{self._group}-{number}", run))
+            except ANYTHING:
+                # No thread, or Ctrl-C.
+                self._life += 1
+                raise
+
+    def dismiss(self) -> None:
+        """End what was started, as soon as it has no task in hand: the start has failed, and may be tried again."""
+        with self._changed:
+            self._life += 1
+            threads, self._threads = self._threads, []
+            self._changed.notify_all()
+        for thread in threads:
+            thread.join(DISMISSED_S)
 
     def submit(self, task: Callable[[], None]) -> None:
         """Have a thread run it; nothing happens once the workers stop."""
@@ -151,14 +179,16 @@ class Workers:
             self._is_waking = True
             self._changed.notify()
 
-    def _take(self) -> Callable[[], None]:
-        """The next task, as soon as there is one."""
+    def _take(self, life: int) -> Callable[[], None]:
+        """The next task, as soon as there is one; none but `_nothing` for a thread of another life."""
         with self._changed:
-            while not self._tasks:
+            while life == self._life and not self._tasks:
                 self._idle_count += 1
                 self._changed.wait()
                 self._idle_count -= 1
                 self._is_waking = False
+            if life != self._life:
+                return _nothing
             task = self._tasks.popleft()
             self._wake()
             return task
@@ -168,8 +198,10 @@ class Workers:
 
         Called by a task, this returns at once, and the rest is done on its thread when the task has ended.
         """
-        self.is_stopping = True
-        self.submit_all([_nothing] * len(self._threads))
+        with self._changed:
+            self.is_stopping = True
+            self._tasks += [_nothing] * len(self._threads)
+            self._wake()
         self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
         self._then = lambda: self._end(timeout_s, then)
         if self._stopper is None:
@@ -190,10 +222,10 @@ class Workers:
             )
         then()
 
-    def _run(self) -> None:
+    def _run(self, life: int) -> None:
         failed = f"a listener's thread of group {self._group} failed at its task"
-        while not self.is_stopping:
-            task = self._take()
+        while not self.is_stopping and life == self._life:
+            task = self._take(life)
             if not self.is_stopping:
                 with KeepThread(log, failed):
                     task()

@@ -21,6 +21,7 @@ from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
 from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.message import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX, BatchMessage, encode_batch
@@ -213,13 +214,34 @@ def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> Non
         check_topic(topic)
     if not isinstance(body, _BYTES):
         raise ConfigError(f"a body of type {type(body).__name__} cannot be sent: give bytes, such as text.encode()")
-    if len(body) > BODY_SIZE_MAX:
-        raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
+    size = len(body) if type(body) is bytes else _size_of(body)
+    if size > BODY_SIZE_MAX:
+        raise ConfigError(f"body of {size} bytes is over the limit of {BODY_SIZE_MAX}")
     if not isinstance(properties, _MAPPINGS):
         raise ConfigError(f"properties are {str(properties)[:40]!r}: give texts by their names, such as a dict")
     reserved = RESERVED_PROPERTIES & properties.keys() if properties else ()
     if reserved:
         raise ConfigError(f"property {min(reserved)} is set by the client itself: use the option for it")
+
+
+def _size_of(body: Buffer) -> int:
+    """Its bytes: the length of a `memoryview` is the number of its items, along its first dimension alone."""
+    if not isinstance(body, memoryview):
+        return len(body)
+    try:
+        return body.nbytes
+    except ValueError:
+        raise ConfigError("a body that is a released memoryview cannot be sent: release it afterwards") from None
+
+
+def as_given(topic: str, message: OutgoingMessage) -> OutgoingMessage:
+    """The message as it is now, whatever becomes of its buffer and its properties until it is sent.
+
+    Raises ConfigError for what could not be sent.
+    """
+    check_message(topic, message.body, message.properties)
+    message.property_text("")
+    return replace(message, body=bytes(message.body), properties=dict(message.properties))
 
 
 @lru_cache(maxsize=1024)

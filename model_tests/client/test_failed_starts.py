@@ -1,0 +1,443 @@
+"""A start that fails leaves nothing: no thread, no connection, no task, no timer, whichever client and wherever it was.
+
+Each way to fail is a row of a table, and each kind of consumer a column. The threads and connections of one test are
+those that its own runtime made, so nobody else's are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+import pytest
+from model_tests.service.test_client_consumer import route_to
+
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
+    ConsumerConfig,
+    ConsumeStatus,
+    LifecycleError,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    Tracing,
+    TransactionProducer,
+    TransactionState,
+)
+from longpoll_client.aio.group import LoopReach
+from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.listening import Listening
+from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
+from longpoll_client.instance import ClientInstance
+from longpoll_client.rebalance import allocate_averagely
+from longpoll_client.timer import Timer, started
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_runtime import Poller, Socket, Thread
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
+
+PATIENCE_S: Final = 20.0
+ABSENT: Final = "absent-topic"
+
+
+class Watched(RealRuntime):
+    """A runtime that knows what was made of it, and has so many threads and no more."""
+
+    def __init__(self, threads_max: int = 1000) -> None:
+        super().__init__()
+        self.threads: list[Thread] = []
+        self.sockets: list[Socket] = []
+        self.pollers: list[Poller] = []
+        self.threads_max = threads_max
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
+        """Start a thread, as the system does while it has any."""
+        if len(self.threads) >= self.threads_max:
+            raise RuntimeError("can't start new thread")
+        thread = super().spawn(name, target)
+        self.threads.append(thread)
+        return thread
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
+        """Connect."""
+        made = super().connect(host, port, timeout_s)
+        self.sockets.append(made)
+        return made
+
+    def left(self) -> list[str]:
+        """What is still there."""
+        alive = [str(thread) for thread in self.threads if thread.is_alive()]
+        return alive + [f"socket {each.fileno()}" for each in self.sockets if each.fileno() != -1]
+
+
+@pytest.fixture(scope="module")
+def topics(name_server: str) -> Sequence[str]:
+    """Two of one queue each."""
+    names = [f"T-{uuid.uuid4().hex}-{number}" for number in range(2)]
+    with Admin(RealRuntime(), name_server) as admin:
+        for name in names:
+            admin.create_topic(name, queue_count=1)
+        wait_until(lambda: set(names) <= set(admin.topic_names()))
+    return names
+
+
+@attrs.frozen
+class Way:
+    """How a start fails."""
+
+    error: type[BaseException]
+    says: str | None
+    config: dict[str, Any] = attrs.field(factory=dict)
+    topics: Sequence[int | None] = (0,)
+    """What is subscribed, of the topics that are there; None is one that is not."""
+    expression: tuple[str, str] = ("*", "TAG")
+    server: Callable[[Peer, Command], None] | None = None
+    """What answers instead of the broker."""
+    is_absent: bool = False
+    """Whether no name server is there at all."""
+    threads_max: int = 1000
+    """So many threads can be started; on an event loop none are."""
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    """How members are to share queues, or what is told of it: by raising this."""
+
+    def shares(*_given: object) -> Any:
+        raise error
+
+    return shares
+
+
+def shares_one(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
+    """How members share the queues of one topic, and of no other."""
+    if queues[0].topic.endswith("-1"):
+        raise ValueError("unshared")
+    return allocate_averagely(client_id, members, queues)
+
+
+def refuses(peer: Peer, command: Command) -> None:
+    """A broker, and its name server, at which this group may do nothing."""
+    if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        peer.answer(command, body=route_to("{}:{}".format(*peer._socket.getsockname())))
+    else:
+        peer.answer(command, ResponseCode.NO_PERMISSION)
+
+
+def leads_nowhere(peer: Peer, command: Command) -> None:
+    """A name server that names a broker which is not there."""
+    peer.answer(command, body=route_to("127.0.0.1:1"))
+
+
+def hangs_up(peer: Peer, command: Command) -> None:
+    """A broker that is lost as soon as it is told of a member."""
+    if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        peer.answer(command, body=route_to("{}:{}".format(*peer._socket.getsockname())))
+    else:
+        peer.close()
+
+
+WAYS: Final[dict[str, Way]] = {
+    "nothing is subscribed": Way(ConfigError, "wants no topic: call subscribe before start", topics=()),
+    "no name server": Way(UnreachableError, "no name server answers", is_absent=True),
+    "no such topic": Way(NoRouteError, "is not known", {"waits_for_topics": False}, (0, None)),
+    "no broker": Way(UnreachableError, "cannot connect to 127.0.0.1:1", server=leads_nowhere),
+    "no permission": Way(RefusedError, "16", server=refuses),
+    "a broker that hangs up": Way(ClientError, "closed the connection|broke", server=hangs_up),
+    "no such filter": Way(RefusedError, None, expression=("a b c d", "SQL92")),
+    "members cannot share": Way(ValueError, "unshared", {"allocate": raises(ValueError("unshared"))}, (None, 0)),
+    "members cannot share the rest": Way(ValueError, "unshared", {"allocate": shares_one}, (0, 1)),
+    "interrupted": Way(asyncio.CancelledError, None, {"allocate": raises(asyncio.CancelledError())}),
+    **{f"{count} threads": Way(ClientError, "can't start new thread", threads_max=count) for count in range(7)},
+}
+OF_LISTENERS: Final = {f"{count} threads" for count in range(3, 7)}
+"""A consumer without a listener has threads for two connections and a timer alone."""
+Column: TypeAlias = Callable[[Watched, str, ConsumerConfig], Any]
+
+
+def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    """A listener."""
+    return ConsumeStatus.SUCCESS
+
+
+async def awaited(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    """A listener on an event loop."""
+    return ConsumeStatus.SUCCESS
+
+
+THREADED: Final[dict[str, Column]] = {
+    "push": lambda runtime, names, config: PushConsumer(runtime, names, config, consumed),
+    "orderly": lambda runtime, names, config: PushConsumer(runtime, names, config, consumed, is_orderly=True),
+    "pull": PullConsumer,
+}
+CELLS: Final = [(kind, way) for kind in THREADED for way in WAYS if kind != "pull" or way not in OF_LISTENERS]
+AWAITED: Final[dict[str, Column]] = {
+    "push": lambda runtime, names, config: AsyncPushConsumer(runtime, names, config, awaited),
+    "orderly": lambda runtime, names, config: AsyncPushConsumer(runtime, names, config, awaited, is_orderly=True),
+    "pull": AsyncPullConsumer,
+}
+
+
+def made(column: Column, runtime: Watched, name_server: str, topics: Sequence[str], way: Way) -> Any:
+    """A consumer that will fail so, of a group of its own."""
+    consumer = column(runtime, name_server, ConsumerConfig(f"G-{uuid.uuid4().hex}", **way.config))
+    for each in way.topics:
+        consumer.subscribe(ABSENT if each is None else topics[each], *way.expression)
+    return consumer
+
+
+def absent() -> str:
+    """Where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def told(way: Way, name_server: str, story: Callable[[str], None]) -> None:
+    """Tell a story where it fails this way."""
+    if way.server is not None:
+        with ScriptedServer(way.server) as server:
+            story(server.address)
+    else:
+        story(absent() if way.is_absent else name_server)
+
+
+def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> None:
+    """A consumer on threads: twice, for it may be tried again, and then a close, which has nothing to do either."""
+
+    def story(names: str) -> None:
+        runtime = Watched(way.threads_max)
+        with made(column, runtime, names, topics, way) as consumer:
+            assert runtime.threads == [], "what is not started runs already"
+            for _try in range(2):
+                runtime.threads.clear()
+                # The route is known the second time: there is one connection less.
+                runtime.threads_max -= _try
+                with pytest.raises(way.error, match=way.says):
+                    consumer.start()
+                assert runtime.left() == []
+            count = len(runtime.sockets)
+        assert (runtime.left(), len(runtime.sockets)) == ([], count), "the close has connected"
+        with pytest.raises(LifecycleError):
+            consumer.start()
+
+    told(way, name_server, story)
+
+
+@pytest.mark.parametrize(("kind", "way"), CELLS)
+def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[str], kind: str, way: str) -> None:
+    """On threads: the exception is the way's own, each time, and nothing runs beside it or after it."""
+    fails(THREADED[kind], WAYS[way], name_server, topics)
+
+
+def fails_awaited(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> None:
+    """The same on an event loop."""
+
+    async def tried(names: str) -> None:
+        loop: Any = asyncio.get_running_loop()
+        runtime = Watched()
+        own = len(loop._selector.get_map())
+        consumer = made(column, runtime, names, topics, way)
+        try:
+            await tried_twice(consumer, own)
+        finally:
+            await consumer.close()
+        assert len(loop._selector.get_map()) == own
+        with pytest.raises(LifecycleError):
+            await consumer.start()
+        assert runtime.threads == []
+
+    async def tried_twice(consumer: Any, own: int) -> None:
+        loop: Any = asyncio.get_running_loop()
+        for _try in range(2):
+            with pytest.raises(way.error, match=way.says):
+                await consumer.start()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert len(loop._selector.get_map()) == own, "a connection is left"
+            assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
+
+    told(way, name_server, lambda names: asyncio.run(tried(names)))
+
+
+@pytest.mark.parametrize("way", [name for name in WAYS if "threads" not in name])
+@pytest.mark.parametrize("kind", AWAITED)
+def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
+    name_server: str, topics: Sequence[str], kind: str, way: str
+) -> None:
+    """Neither a task nor a socket of the loop's, nor anything that is due later."""
+    fails_awaited(AWAITED[kind], WAYS[way], name_server, topics)
+
+
+MAKERS: Final[dict[str, Callable[..., Any]]] = {
+    "Producer": Producer,
+    "AsyncProducer": AsyncProducer,
+    "TransactionProducer": lambda runtime, names, group="G": TransactionProducer(
+        runtime, names, group, lambda _message: TransactionState.COMMIT
+    ),
+    "AsyncTransactionProducer": lambda runtime, names, group="G": AsyncTransactionProducer(
+        runtime, names, group, lambda _message: asyncio.sleep(0, TransactionState.COMMIT)
+    ),
+    "Admin": lambda runtime, names, _group="G": Admin(runtime, names),
+    "Tracing": lambda runtime, names, _group="G": Tracing(runtime, names),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_what_cannot_be_made_leaves_nothing(kind: str) -> None:
+    """A client that has no start: an address that is none, and a group's name that is none."""
+    runtime = Watched()
+    with pytest.raises(ConfigError):
+        MAKERS[kind](runtime, "no address at all")
+    if kind not in {"Admin", "Tracing"}:
+        with pytest.raises(ConfigError, match="group"):
+            MAKERS[kind](runtime, "127.0.0.1:1", "")
+    assert (runtime.threads, runtime.sockets) == ([], [])
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic: str, is_orderly: bool) -> None:
+    """By who is told of the first share: on threads, and on an event loop by a task of its own."""
+    runtime, shares = Watched(), list[MessageQueue]()
+
+    def share(queue: MessageQueue, is_ours: bool) -> None:
+        shares.append(queue)
+        if is_ours:
+            consumer.close()
+
+    consumer = PushConsumer(
+        runtime, name_server, ConsumerConfig("closed"), consumed, is_orderly=is_orderly, on_share=share
+    )
+    consumer.subscribe(topic)
+    try:
+        consumer.start()
+    except LifecycleError:
+        assert shares
+    assert (len(shares) > 0, runtime.left()) == (True, [])
+
+    async def story() -> None:
+        closings: list[asyncio.Task[None]] = []
+
+        def share_later(_queue: MessageQueue, is_ours: bool) -> None:
+            if is_ours and not closings:
+                closings.append(asyncio.create_task(listening.close()))
+
+        listening = AsyncPushConsumer(
+            runtime, name_server, ConsumerConfig("closed"), awaited, is_orderly=is_orderly, on_share=share_later
+        )
+        listening.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                await listening.start()
+            except LifecycleError:
+                assert closings
+            await closings[0]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())
+
+
+def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: str, topic: str) -> None:
+    """By a time-out, or with its task: at every await of it nothing is left, and the next one starts."""
+
+    async def story() -> None:
+        loop: Any = asyncio.get_running_loop()
+        own, turns, is_done = len(loop._selector.get_map()), 0, False
+        while not is_done:
+            listening = AsyncPushConsumer(Watched(), name_server, ConsumerConfig("cut"), awaited, is_orderly=True)
+            listening.subscribe(topic)
+            starting = asyncio.create_task(listening.start())
+            for _turn in range(turns):
+                await asyncio.sleep(0)
+            is_done = not starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            if starting.cancelled():
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+                assert len(loop._selector.get_map()) == own
+                if turns % 7 == 0:
+                    await listening.start()
+            await listening.close()
+            assert len(loop._selector.get_map()) == own
+            turns += 1 if turns < 40 else turns
+        assert turns > 1
+
+    async def in_time() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await story()
+
+    asyncio.run(in_time())
+
+
+def nothing(*_given: object, **_more: object) -> None:
+    """What is forgotten."""
+
+
+def forget(self: GroupMember) -> None:
+    """Let the start be tried again, and do no more about it."""
+    self.lifecycle.begin_failed()
+
+
+disconnect: Final = ClientInstance.disconnect
+
+
+def only_at_the_end(self: ClientInstance) -> None:
+    """Close connections when the client is closed, and not before."""
+    if self._lifecycle.is_closed:
+        disconnect(self)
+
+
+def start_all(self: Listening) -> None:
+    """Start listeners' threads as if there always were some."""
+    workers = self._workers
+    for number in range(workers._count):
+        workers._threads.append(started(workers._runtime, str(number), lambda: workers._run(0)))
+
+
+def no_tasks(*_given: object) -> Collection[Any]:
+    """The same, where it has something to say."""
+    return ()
+
+
+PLANTED: Final[dict[str, tuple[type, str, Any, str, str]]] = {
+    "a timer that goes on": (Timer, "clear", nothing, "push", "members cannot share"),
+    "connections that stay": (ClientInstance, "disconnect", only_at_the_end, "pull", "no such topic"),
+    "listeners' threads that wait": (Listening, "start", start_all, "push", "5 threads"),
+    "nothing is undone": (GroupMember, "_undo_start", forget, "orderly", "no permission"),
+}  # fmt: skip
+PLANTED_AWAITED: Final[dict[str, tuple[type, str, Any, str, str]]] = {
+    "tasks that go on": (LoopReach, "cut", no_tasks, "push", "members cannot share"),
+    "connections that stay": (AsyncInstance, "disconnect", no_tasks, "pull", "no such topic"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_remains_are_seen(
+    name: str, name_server: str, topics: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by a row of the table."""
+    kind, method, planted, column, way = PLANTED[name]
+    monkeypatch.setattr(kind, method, planted)
+    with pytest.raises(AssertionError):
+        fails(THREADED[column], WAYS[way], name_server, topics)
+
+
+@pytest.mark.parametrize("name", PLANTED_AWAITED)
+def test_planted_remains_on_an_event_loop_are_seen(
+    name: str, name_server: str, topics: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Likewise."""
+    kind, method, planted, column, way = PLANTED_AWAITED[name]
+    monkeypatch.setattr(kind, method, planted)
+    with pytest.raises(AssertionError):
+        fails_awaited(AWAITED[column], WAYS[way], name_server, topics)
