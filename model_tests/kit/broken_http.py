@@ -4,7 +4,7 @@ import json
 import threading
 from collections import defaultdict
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from longpoll_kit.subject import LongPollSubject, Polled
 
@@ -37,11 +37,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-SERVER = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-
 class Feed(LongPollSubject):
     semantics = "offsets"
+    port = 0
 
     def publish(self, queue: str, body: bytes) -> None:
         self.finish_poll((self.request("POST", f"/{queue}", body), 0))
@@ -54,6 +52,6 @@ class Feed(LongPollSubject):
         return Polled(bodies, position_next=handle[1] + len(bodies))
 
     def request(self, method: str, path: str, body: bytes | None = None) -> HTTPConnection:
-        connection = HTTPConnection("127.0.0.1", SERVER.server_address[1])
+        connection = HTTPConnection("127.0.0.1", self.port)
         connection.request(method, path, body)
         return connection

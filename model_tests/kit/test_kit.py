@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from typing import Any, Final
 
 import pytest
@@ -112,13 +113,17 @@ def test_a_correct_service_behind_http_is_valid() -> None:
 
 def test_a_broken_service_of_sixty_lines_turns_red() -> None:
     """A lost wakeup behind HTTP, between two lines of a handler's own thread, as a few steps."""
-    thread = threading.Thread(target=broken_http.SERVER.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        report = machine(broken_http.Feed, **IMPATIENT).exercise(BAD, SEED)
-    finally:
-        broken_http.SERVER.shutdown()
-        broken_http.SERVER.server_close()
-        thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), broken_http.Handler) as server:
+
+        class Feed(broken_http.Feed):
+            port = server.server_address[1]
+
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            report = machine(Feed, **IMPATIENT).exercise(BAD, SEED)
+        finally:
+            server.shutdown()
+            thread.join()
 
     assert (report.verdict, report.property) == ("invalid", "no_lost_wakeup"), report
