@@ -489,4 +489,25 @@ FAULTS: Final = (
         "if not store_ms or store_ms >= 0:",
         f"{TESTS}/store/test_outsiders.py::test_a_record_of_a_time_to_come_takes_no_other_with_it",
     ),
+    Fault(
+        "each head behind damage is checked over all that follows it",
+        f"{STORE}/log/heads.py",
+        "return self.left >= 0",
+        "return True",
+        f"{TESTS}/store/test_outsiders.py::test_a_body_full_of_heads_makes_no_start_slow",
+    ),
+    Fault(
+        "a verification says nothing of what starts cut off",
+        f"{STORE}/verify.py",
+        "self._verdict.cut_files, self._verdict.cut_bytes = self._store.set_aside()",
+        "self._verdict.cut_files = 0",
+        f"{TESTS}/store/test_outsiders.py::test_verification_reads_no_holes_and_tells_what_was_cut_off",
+    ),
+    Fault(
+        "a search behind damage reads holes",
+        f"{STORE}/inspect.py",
+        "while (at := file.data_from(at)) < len(view):",
+        "while at < len(view):",
+        f"{TESTS}/store/test_outsiders.py::test_verification_reads_no_holes_and_tells_what_was_cut_off",
+    ),
 )

@@ -7,6 +7,7 @@ that a start looks at is `longpoll store verify`'s to name.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pathlib
 import random
@@ -14,18 +15,25 @@ import shutil
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Final, cast
+from zlib import crc32
 
+import attrs
 import pytest
+from click.testing import CliRunner
 
+from longpoll.cli import main
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import recovery, segment
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_checkpoint
 from longpoll_broker.store.inspect import StoreDirectory
+from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
-from longpoll_protocol.log_record import Record
+from longpoll_protocol import log_record
+from longpoll_protocol.log_record import MAGIC_V1, Record
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
@@ -245,7 +253,7 @@ def test_damage_before_whole_records_takes_nothing_away(tmp_path: pathlib.Path, 
     else:
         changed(last, 0, struct.pack(">i", 100_000))
     broken = last.read_bytes()
-    with pytest.raises(StoreUserError, match=r"a whole record follows at \d+"):
+    with pytest.raises(StoreUserError, match=r"whole records follow from \d+ on"):
         open_store(tmp_path / "store")
     assert last.read_bytes() == broken != before
     last.write_bytes(before)
@@ -296,8 +304,8 @@ def records_of(store: pathlib.Path) -> list[tuple[int, int]]:
 
 def rotted(store: pathlib.Path, physical_offset: int, byte: int = BODY_AT) -> None:
     """Turn one bit of a record round."""
-    file = logs(store)[physical_offset // SMALL.commit_log_file_size]
-    flipped(file, physical_offset % SMALL.commit_log_file_size + byte)
+    file = [each for each in logs(store) if int(each.name) <= physical_offset][-1]
+    flipped(file, physical_offset - int(file.name) + byte)
 
 
 @pytest.mark.parametrize("byte", [0, 5, BODY_AT], ids=["size", "magic", "body"])
@@ -322,7 +330,7 @@ def test_what_rotted_after_the_checkpoint_of_a_killed_store_is_kept_and_told(
     (line,) = [record for record in caplog.records if "are kept in" in record.getMessage()]
     assert f"ends at {records[number][0]}, where a record is damaged" in line.getMessage()
     following = records[number + 1][0] if number + 1 < COUNT else None
-    assert (f"whole ones follow from {following} on" in line.getMessage()) is (following is not None)
+    assert (f"whole records follow from {following} on" in line.getMessage()) is (following is not None)
     assert line.levelname == ("WARNING" if following is None else "ERROR")
     kept = cut(store)
     assert sum(map(len, kept.values())) == opened.cut_size
@@ -404,6 +412,117 @@ def test_a_record_of_a_time_to_come_takes_no_other_with_it(
     assert opened.put(message()).store_ms < now_ms + 3_600_000
     assert whole_bodies(opened) == [b"%04d" % each for each in range(COUNT)]
     opened.close()
+
+
+HEADS: Final = attrs.evolve(SMALL, commit_log_file_size=2 * MIB, message_size_max=MIB)
+
+
+def full_of_heads(directory: pathlib.Path, size: int) -> int:
+    """A killed store whose last record rotted, and has heads of records in its body, each to its end; where it is."""
+    store = open_store(directory, HEADS)
+    put_and_dispatch(store, [message()])
+    place = store.log_end
+    start = place + 88
+    body = bytearray(size)
+    body[-4:] = b"\x01T\0\0"
+    for at in range(0, size - 200, 128):
+        struct.pack_into(">iIiiiqqiq", body, at, size - at, MAGIC_V1, 1, 0, 0, 0, start + at, 0, 0)
+        struct.pack_into(">i", body, at + 84, size - at - 92)
+    put_and_dispatch(store, [message(body=bytes(body))])
+    store.abandon()
+    rotted(directory, place, 8)
+    return place
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each checksum was over, from here on."""
+    sizes: list[int] = []
+
+    def counted(content: Buffer) -> int:
+        sizes.append(len(content))
+        return crc32(content)
+
+    monkeypatch.setattr(log_record, "zlib", SimpleNamespace(crc32=counted))
+    return sizes
+
+
+def test_a_body_full_of_heads_makes_no_start_slow(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, checked: list[int]
+) -> None:
+    """Where its record rotted each head was checked, over all that follows it: 4 MiB took a start fifteen seconds."""
+    place = full_of_heads(tmp_path / "store", MIB)
+    checked.clear()
+    opened = open_store(tmp_path / "store", HEADS)
+    assert sum(checked) <= SPARE_SIZE + (TIMES + 2) * MIB
+    assert opened.log_end == place
+    assert "what begins as records follows from" in caplog.text
+    assert opened.cut_size > MIB, "it is kept all the same"
+    opened.close()
+
+
+def test_a_body_with_a_few_heads_is_seen_through(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As long as they may be checked none of them is taken for a record."""
+    place = full_of_heads(tmp_path / "store", 8 * 1024)
+    opened = open_store(tmp_path / "store", HEADS)
+    assert opened.log_end == place
+    assert "follow" not in caplog.text
+    opened.close()
+
+
+def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: pathlib.Path, checked: list[int]) -> None:
+    """It is one damaged place, and what stands behind it is found."""
+    full_of_heads(tmp_path / "store", MIB)
+    with logs(tmp_path / "store")[0].open("r+b") as file:
+        content = file.read()
+        end = len(content.rstrip(b"\0"))
+        whole_one = bytearray(content[:142])
+        size = int.from_bytes(whole_one[:4])
+        struct.pack_into(">q", whole_one, 28, end + 2)
+        file.seek(end + 2)
+        file.write(whole_one[:size])
+    checked.clear()
+    verdict = verify(RealFiles(), str(tmp_path / "store"))
+    assert sum(checked) <= SPARE_SIZE + (TIMES + 3) * MIB
+    assert verdict.messages == 2
+    assert [each.found[:8] for each in verdict.problems if each.file.startswith("commitlog")] == ["body CRC"]
+
+
+def test_verification_reads_no_holes_and_tells_what_was_cut_off(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a sparse file of a gigabyte a few pages are looked through; and what starts kept beside the log is told."""
+    sizes: list[int] = []
+    monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
+    big = attrs.evolve(SMALL, commit_log_file_size=64 * MIB)
+    store = open_store(tmp_path / "store", big)
+    places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
+    store.abandon()
+    changed(logs(tmp_path / "store")[0], places[-1] + 88, b"x")
+    rot = verify(RealFiles(), str(tmp_path / "store"))
+    assert (rot.cut_files, rot.cut_bytes) == (0, 0)
+    assert 0 < sum(sizes) < 2 * MIB
+    opened = open_store(tmp_path / "store", big)
+    opened.close()
+    found = verify(RealFiles(), str(tmp_path / "store"))
+    assert (found.cut_files, found.cut_bytes) == (1, opened.cut_size)
+    assert found.problems == []
+    lines = CliRunner().invoke(main, ["store", "verify", str(tmp_path / "store")]).output
+    assert f"{opened.cut_size} bytes in 1 files of commitlog_cut" in " ".join(lines.split())
+    told = json.loads(CliRunner().invoke(main, ["store", "verify", str(tmp_path / "store"), "--json"]).output)
+    assert told["cut"] == {"files": 1, "bytes": opened.cut_size}
+
+
+def test_verification_counts_messages_that_lack_a_sector(tmp_path: pathlib.Path) -> None:
+    """RocketMQ stores such, so they are no damage; a disk that lost a sector leaves them too, so they are counted."""
+    store = open_store(tmp_path / "store")
+    places = [each.physical_offset for each in put_and_dispatch(store, [message(tag="abc") for _ in range(3)])[0]]
+    store.close()
+    assert verify(RealFiles(), str(tmp_path / "store")).lacking == 0
+    changed(logs(tmp_path / "store")[0], places[1] - 1, b"\0")
+    assert verify(RealFiles(), str(tmp_path / "store")).lacking == 1
+    output = CliRunner().invoke(main, ["store", "verify", str(tmp_path / "store")]).output
+    assert "1 messages lack a sector" in " ".join(output.split())
 
 
 def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: pathlib.Path) -> None:
@@ -521,7 +640,7 @@ def test_a_whole_record_is_found_across_the_border_of_two_pieces(
     place, _size = records_of(store)[-1]
     rotted(store, records_of(store)[-2][0])
     monkeypatch.setattr(segment, "PIECE_SIZE", place % SMALL.commit_log_file_size + before)
-    with pytest.raises(StoreUserError, match=f"a whole record follows at {place}"):
+    with pytest.raises(StoreUserError, match=f"whole records follow from {place}"):
         open_store(store)
 
 
@@ -535,7 +654,7 @@ def test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_awa
     records = records_of(store)
     before = {file.name: file.read_bytes() for file in logs(store)}
     rotted(store, records[-2][0])
-    with pytest.raises(StoreUserError, match=f"a whole record follows at {records[-1][0]}"):
+    with pytest.raises(StoreUserError, match=f"whole records follow from {records[-1][0]}"):
         open_store(store)
     rotted(store, records[-2][0])
     assert {file.name: file.read_bytes() for file in logs(store)} == before

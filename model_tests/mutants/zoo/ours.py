@@ -45,6 +45,12 @@ TOLD: Final[Mapping[str, str]] = {
     "and the broker is killed: the next start takes the record for a torn one, and it goes with all that followed it.",
     "what rotted in a closed log's last millisecond takes whole records away": "By the time of the records before it "
     "nothing is missing, so the start cuts off what was stored in the same millisecond.",
+    "each head behind damage is checked over all that follows it": "A producer sends bodies full of heads of records; "
+    "one of them is torn by a kill, and the next start takes minutes.",
+    "a verification says nothing of what starts cut off": "Who verifies a store that lost messages to damage "
+    "is told that it is sound, and not where the bytes are.",
+    "a search behind damage reads holes": "Verifying a sparse store reads gigabytes of zeros, and on a tmpfs turns "
+    "them into memory.",
     "a queue is filled up to whatever number a record says": "A bit flips in the queue offset of a record that no "
     "checkpoint knows, and the broker is killed: the next start fills the queue up to it, until the disk is full.",
     "a record's topic becomes a path whatever it is": "A byte of a topic's name rots into a slash: the start makes a "

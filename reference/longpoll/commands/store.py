@@ -82,10 +82,17 @@ def verify_command(directory: str, as_json: bool) -> None:
     ]
     problems = [attrs.asdict(problem) for problem in verdict.problems]
     if as_json:
-        emit_json({"messages": verdict.messages, "queues": queues, "problems": problems})
+        kept = {"files": verdict.cut_files, "bytes": verdict.cut_bytes}
+        told = {"messages": verdict.messages, "lackingSectors": verdict.lacking, "cut": kept}
+        emit_json({**told, "queues": queues, "problems": problems})
     else:
         out.print(styled("[bold]verdict: {}[/]", "damaged" if verdict.is_damaged else "sound"))
         out.print(f"{verdict.messages} messages in {len(queues)} queues, {verdict.problem_count} problems")
+        if verdict.lacking:
+            out.print(f"{verdict.lacking} messages lack a sector where no checksum looks, as a disk may leave them")
+        if verdict.cut_files:
+            cut = f"{verdict.cut_bytes} bytes in {verdict.cut_files} files of commitlog_cut"
+            out.print(f"{cut}: cut off by starts, behind damage; they may have been acknowledged")
         if problems:
             table("Problems", list(problems[0]), (list(problem.values()) for problem in problems))
     if verdict.problem_count > len(verdict.problems):

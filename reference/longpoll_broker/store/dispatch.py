@@ -16,6 +16,7 @@ from longpoll_broker.errors import StoreDamageError
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, tags_code_of
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 from longpoll_runtime import Lock
@@ -35,7 +36,10 @@ class QueueOf(Protocol):
     """Finds, and makes if need be, the queue of a record."""
 
     def __call__(self, record: Record) -> ConsumeQueue | None:
-        """The queue, or None when none lists the record; raises OSError when it cannot be made."""
+        """The queue, or None when none lists the record.
+
+        Raises OSError when it cannot be made, MessageRefusedError when it may not.
+        """
         ...
 
 
@@ -183,7 +187,12 @@ class Dispatcher:
             arrival = arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms)
             if inner.put(arrival):
                 arrivals.append(arrival)
-        queue = self._queue_of(found)
+        try:
+            queue = self._queue_of(found)
+        except MessageRefusedError as error:
+            # No checksum covers the name, and this one may become no path.
+            _tell_of_damage(found, str(error))
+            queue = None
         if queue is not None and not _may_list(queue, found.queue_offset, found):
             queue = None
         arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset, self._levels_ms)
@@ -194,17 +203,18 @@ def _may_list(queue: ConsumeQueue, offset: int, record: Record) -> bool:
     """Whether a queue may list a record at an offset; no checksum covers that, and units of a gap fill the disk."""
     if queue.may_list(offset, record.physical_offset):
         return True
-    _lines.error(
-        "the record at %d is damaged, and nobody is shown it: it says that it is number %d of %s queue %d, which has "
-        "%d, and so many others do not fit before it",
-        record.physical_offset,
-        offset,
-        queue.topic,
-        queue.queue_id,
-        queue.offset_end,
-        extra=event("record_unlisted", physical_offset=record.physical_offset, topic=queue.topic),
-    )
+    place = f"it says that it is number {offset} of {queue.topic} queue {queue.queue_id}"
+    _tell_of_damage(record, f"{place}, which has {queue.offset_end}, and so many others do not fit before it")
     return False
+
+
+def _tell_of_damage(record: Record, why: str) -> None:
+    _lines.error(
+        "the record at %d is damaged, and nobody is shown it: %s",
+        record.physical_offset,
+        why,
+        extra=event("record_unlisted", physical_offset=record.physical_offset, topic=record.topic),
+    )
 
 
 def arrival_of(record: Record, topic: str, queue_id: int, offset: int, levels_ms: Sequence[int]) -> Arrival:

@@ -14,14 +14,15 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
+from longpoll_broker.store.log.heads import Checks, claimed_size
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import is_address
-from longpoll_broker.store.segment import is_segment_name, segment_name
+from longpoll_broker.store.segment import ASIDE, is_segment_name, segment_name
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
     MAGIC_BLANK,
@@ -206,6 +207,12 @@ class StoreDirectory:
                 files = self._load(f"{root}/{topic}/{queue_id}")
                 yield FoundQueue(topic, queue_id, files, _written_end(files))
 
+    def set_aside(self) -> tuple[int, int]:
+        """How many files with what starts have cut off from the log are kept beside it, and their bytes."""
+        folder = f"commitlog{ASIDE}"
+        names = [name for name in self._listed(folder) if is_segment_name(name.partition(".")[0])]
+        return len(names), sum(self._files.size(f"{self._directory}/{folder}/{name}") for name in names)
+
     @property
     def log_start(self) -> int:
         """Physical offset of the oldest byte of the log."""
@@ -251,14 +258,15 @@ class StoreDirectory:
 
     def walk_log(self) -> Iterator[LogEntry]:
         """Every record, blank and torn place in the order of the log; ends where only zeros follow."""
+        search = _Search()
         for index, file in enumerate(self.log):
-            yield from self._walk_file(index, file)
+            yield from self._walk_file(index, file, search)
 
-    def _is_followed(self, index: int) -> bool:
+    def _is_followed(self, index: int, search: _Search) -> bool:
         """Whether a whole record stands in a later file."""
-        return any(_next_record(file, 0) is not None for file in self.log[index + 1 :])
+        return any(search.next_record(file, 0) is not None for file in self.log[index + 1 :])
 
-    def _walk_file(self, index: int, file: FoundFile) -> Iterator[LogEntry]:
+    def _walk_file(self, index: int, file: FoundFile, search: _Search) -> Iterator[LogEntry]:
         position, view = 0, file.view
         while position < len(view):
             entry = _entry_at(file, position)
@@ -269,15 +277,15 @@ class StoreDirectory:
                 yield entry
                 position += entry.size
                 continue
-            following = None if is_zero(file, position) else _next_record(file, position + 1)
-            followed = following is not None or self._is_followed(index)
+            following = None if is_zero(file, position) else search.next_record(file, position + 1)
+            followed = following is not None or self._is_followed(index, search)
             if not followed and is_zero(file, position):
                 return
             yield Torn(file.name, position + entry.offset, entry.found, entry.expected, followed)
             if following is None:
                 return
             position = following
-        yield Torn(file.name, position, "no blank", "a blank that ends the file", self._is_followed(index))
+        yield Torn(file.name, position, "no blank", "a blank that ends the file", self._is_followed(index, search))
 
 
 def _entry_at(file: FoundFile, position: int) -> Record | Blank | Damage:
@@ -290,19 +298,46 @@ def _entry_at(file: FoundFile, position: int) -> Record | Blank | Damage:
     return decode(view, position, len(view), file.start + position)
 
 
-def _next_record(file: FoundFile, position: int) -> int | None:
-    """Where the next whole record of the file begins, found by its magic; None when there is none."""
-    view = file.view
-    for chunk_start in range(position + 4, len(view), _CHUNK_SIZE):
-        # Two bytes more, so that a magic across the border of two chunks is seen.
-        chunk = bytes(view[chunk_start : chunk_start + _CHUNK_SIZE + 2])
-        found = chunk.find(_MAGIC_START)
-        while found >= 0:
-            start = chunk_start + found - 4
-            if isinstance(decode(view, start, len(view), file.start + start), Record):
-                return start
-            found = chunk.find(_MAGIC_START, found + 1)
-    return None
+@define(slots=True, eq=False)
+class _Search:
+    """Looks for whole records behind what is none. Invariant: every checksum up to `refuted_end` was wrong, or is due.
+
+    When no more may be checked, heads within a stretch whose checksum was wrong are passed over, whatever they are.
+    """
+
+    checks: Checks = field(factory=Checks)
+    refuted_end: int = 0
+    """A physical offset."""
+
+    def next_record(self, file: FoundFile, position: int) -> int | None:
+        """Where the next whole record of the file begins, found by its magic; None when there is none.
+
+        Holes of a sparse file are not read.
+        """
+        view = file.view
+        at = position + 4
+        while (at := file.data_from(at)) < len(view):
+            stop = min(at + _CHUNK_SIZE, len(view))
+            # Two bytes more, so that a magic across the border of two chunks is seen.
+            chunk = bytes(view[at : stop + 2])
+            self.checks.passed(stop - at)
+            found = chunk.find(_MAGIC_START)
+            while found >= 0:
+                start = at + found - 4
+                if start >= position and self._is_record(file, start):
+                    return start
+                found = chunk.find(_MAGIC_START, found + 1)
+            at = stop
+        return None
+
+    def _is_record(self, file: FoundFile, start: int) -> bool:
+        size = claimed_size(file.view, start, file.start + start)
+        if not size or not (self.checks.may(size) or file.start + start >= self.refuted_end):
+            return False
+        if isinstance(decode(file.view, start, file.size, file.start + start), Record):
+            return True
+        self.refuted_end = max(self.refuted_end, file.start + start + size)
+        return False
 
 
 def is_zero(file: FoundFile, position: int) -> bool:

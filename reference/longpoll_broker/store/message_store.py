@@ -45,7 +45,6 @@ from longpoll_broker.store.recovery import (
     safe_start,
 )
 from longpoll_broker.store.selection import nothing, read_queue
-from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
@@ -55,7 +54,6 @@ from longpoll_protocol.log_record import (
     tags_code_of,
 )
 from longpoll_runtime import Runtime
-from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)
 
@@ -377,21 +375,11 @@ class MessageStore:
         """The queue that lists a record: none for a prepared message, or one of a topic deleted since.
 
         Without the append lock: who appended the record made its queues first. Only the one thread that opens a store
-        finds records of a table that does not know their queues.
+        finds records of a table that does not know their queues. Raises what `_listing` does.
         """
         if not record.in_queue or self._deletions.covers(record.topic, record.queue_id, record.physical_offset):
             return None
-        try:
-            return self._listing(record.topic, record.queue_id)
-        except MessageRefusedError as error:
-            # No checksum covers the name, and this one may become no path.
-            _lines.error(
-                "the record at %d is damaged, and nobody is shown it: %s",
-                record.physical_offset,
-                error,
-                extra=event("record_unlisted", physical_offset=record.physical_offset, topic=record.topic),
-            )
-            return None
+        return self._listing(record.topic, record.queue_id)
 
     def _listing(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue of a record that was appended: a topic that is leaving lists it, for it may stay.

@@ -28,6 +28,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.log.heads import Checks, claimed_size
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places
 from longpoll_broker.store.segment import Segment
@@ -52,6 +53,21 @@ class Recovered:
     """Store time of the log's last walked record; 0 when none was walked."""
     set_aside: int = 0
     """Bytes of records that stood behind the log's end, and are kept beside it now."""
+
+
+@frozen
+class _Following:
+    """What stands behind the log's end."""
+
+    physical_offset: int
+    is_whole: bool
+    """Else it begins as a record does, and there is too much of that to check it all."""
+
+    @property
+    def told(self) -> str:
+        """As part of a sentence."""
+        what = "whole records follow" if self.is_whole else "what begins as records follows"
+        return f"{what} from {self.physical_offset} on"
 
 
 def recover(
@@ -150,9 +166,9 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
     behind = _next_record(log, end)
     if is_short and not crashed and behind is not None:
         raise StoreUserError(
-            f"{where}, and more than that was on the disk: what stands there is damaged, and a whole record follows at "
-            f"{behind}; run `longpoll store verify` and restore the file, or remove the store's `checkpoint` to do "
-            "without everything behind it"
+            f"{where}, and more than that was on the disk: what stands there is damaged, and {behind.told}; "
+            "run `longpoll store verify` and restore the file, or remove the store's `checkpoint` to do without "
+            "everything behind it"
         )
     if is_short:
         lacks = "more than that was on the disk: what is missing was acknowledged; restore the files if you have them"
@@ -166,15 +182,16 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
             f"{where}, where a record is damaged, and what stands from there on cannot be kept beside it ({error}): "
             "nothing was changed; make room there"
         ) from error
+    following = None if behind is None else behind.physical_offset
     _lines.log(
         logging.WARNING if behind is None else logging.ERROR,
         "%s, where a record is damaged%s: it was torn by a crash, or rotted, and then what goes was acknowledged; "
         "its %d bytes are kept in %s",
         where,
-        "" if behind is None else f" and whole ones follow from {behind} on",
+        "" if behind is None else f" and {behind.told}",
         size,
         path,
-        extra=event("log_cut", log_end=end, following=behind, size=size, path=path),
+        extra=event("log_cut", log_end=end, following=following, size=size, path=path),
     )
     return size
 
@@ -188,8 +205,12 @@ def _is_begun(log: CommitLog, end: int) -> bool:
     return isinstance(found, Record)
 
 
-def _next_record(log: CommitLog, start: int) -> int | None:
-    """Physical offset of a whole record after `start`, wherever its magic is found; None when there is none."""
+def _next_record(log: CommitLog, start: int) -> _Following | None:
+    """The first whole record after `start`, wherever its magic is found; None when there is none.
+
+    Where no more heads may be checked (`store.log.heads`), the next one: what goes is kept then as well.
+    """
+    checks = Checks()
     for segment in log.segments.segments:
         if segment.stop <= start:
             continue
@@ -197,11 +218,15 @@ def _next_record(log: CommitLog, start: int) -> int | None:
             # From before the last piece's end, for a mark that lies across.
             begin = max(0, at - SIZE_AND_MAGIC.size)
             piece = bytes(segment.view[begin:stop])
+            checks.passed(stop - at)
             found = piece.find(MAGIC_START, 4)
             while found >= 0:
                 physical_offset = segment.start + begin + found - 4
-                if physical_offset > start and isinstance(log.read(physical_offset), Record):
-                    return physical_offset
+                size = claimed_size(segment.view, begin + found - 4, physical_offset) if physical_offset > start else 0
+                if size and not checks.may(size):
+                    return _Following(physical_offset, is_whole=False)
+                if size and isinstance(log.read(physical_offset), Record):
+                    return _Following(physical_offset, is_whole=True)
                 found = piece.find(MAGIC_START, found + 1)
     return None
 

@@ -51,6 +51,11 @@ class Verdict:
     """What `verify` found. Invariant: `problems` holds the first PROBLEM_COUNT_MAX of `problem_count`."""
 
     messages: int = 0
+    lacking: int = 0
+    """Messages before the last that have a sector of zeros where no checksum looks: a disk may have lost it."""
+    cut_files: int = 0
+    """Files with what starts have cut off behind damage, kept beside the log."""
+    cut_bytes: int = 0
     queues: list[QueueRange] = Factory(list)
     problems: list[Problem] = Factory(list)
     problem_count: int = 0
@@ -94,6 +99,7 @@ class _Verifier:
     def run(self) -> Verdict:
         self._shapes(self._store.log, 1)
         self._walk_log()
+        self._verdict.cut_files, self._verdict.cut_bytes = self._store.set_aside()
         for queue in self._store.queues:
             self._shapes(queue.files, UNIT_SIZE)
             self._walk_queue(queue)
@@ -113,7 +119,10 @@ class _Verifier:
     def _walk_log(self) -> None:
         passed = self._store.log_start
         last: Record | None = None
+        file_size = self._store.log[-1].expected_size if self._store.log else 0
         for entry in self._store.walk_log():
+            if last is not None and last.lacks_sector(file_size):
+                self._verdict.lacking += 1
             last = entry if isinstance(entry, Record) else None
             if isinstance(entry, Torn):
                 self._problem(not entry.followed, entry.file, entry.offset, entry.found, entry.expected)
@@ -125,7 +134,7 @@ class _Verifier:
                 if self._log_end - passed >= 1024 * 1024:
                     self._progress(self._log_end - passed)
                     passed = self._log_end
-        if last is not None and last.lacks_sector(self._store.log[-1].expected_size):
+        if last is not None and last.lacks_sector(file_size):
             file, position = self._store.place(last.physical_offset)
             self._problem(
                 True, file, position, "a last record without a sector of its properties", "no sector of zeros"
