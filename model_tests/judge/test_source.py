@@ -32,6 +32,9 @@ BAD_LINES = {
     b" null ": "Expected `object`",
     b"null null": "Expected `object`",
     b"\x00\x00\x00": "malformed",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"code":1,"code":1}': "code is there twice",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"tag":null,"t\\u0061g":"b"}': "tag is",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0} {"event":"append"}': "trailing",
 }
 
 
@@ -72,6 +75,54 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, p
         (str(tmp_path / "part-000000.ndjson"), sum(len(before) + 1 for before in lines[:place]))
     ]
     assert BAD_LINES[line] in damages[0].reason
+
+
+@pytest.mark.parametrize(
+    ("content", "places"),
+    [
+        (b"A A\n\n", [0]),
+        (b"\nA A\n", [1]),
+        (b"A\nA A\n\nA", [1]),
+        (b"A A\nA1\nA2\nA\n", [0, 1, 2]),
+    ],
+)
+def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: bytes, places: list[int]) -> None:
+    """Two on one line are damage, and so is one on two lines, though Arrow's reader counts as many as there are lines.
+
+    `A` is an event, `A1` and `A2` are its halves, and a place the number of the line.
+    """
+    encoded = msgspec.json.encode(event(0))
+    head, comma, tail = encoded.partition(b",")
+    content = content.replace(b"A1", head + comma).replace(b"A2", tail).replace(b"A", encoded)
+    write(tmp_path, [], simulated_meta())
+    (tmp_path / "part-000000.ndjson").write_bytes(content)
+    lines = content.split(b"\n")
+    events, damages = read(tmp_path)
+
+    assert [damage.position for damage in damages] == [sum(len(one) + 1 for one in lines[:place]) for place in places]
+    assert len(events) == lines.count(encoded)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
+    """What Windows writes is as quick to read; unknown fields are ignored, however often they are there."""
+    line = msgspec.json.encode(event(0))
+    more = line[:-1] + b',"more":{"tag":1,"tag":2},"more":3}'
+    table = ndjson._parse_fast(end.join([line, more, line, b""]))
+
+    assert table is not None
+    assert [event_dict(row) for row in table.to_pylist()] == [event_dict(msgspec.to_builtins(event(0)))] * 3
+
+
+def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) -> None:
+    """What is said of a line does not depend on the others: one by one, or all at once."""
+    line = msgspec.json.encode(event(0))[:-1] + b',"more":1,"more":2}'
+    write(tmp_path, [], simulated_meta())
+    (tmp_path / "part-000000.ndjson").write_bytes(line + b"\ngarbage\n")
+    events, damages = read(tmp_path)
+
+    assert [row["sequence"] for row in events] == [0]
+    assert [damage.position for damage in damages] == [len(line) + 1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -138,7 +189,11 @@ def test_another_format_is_left_unread_and_named(tmp_path: Path, clean: Path) ->
     assert ["format 99 is not the one read here" in gap["why"] for gap in result.gaps] == [True]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format_version":"x"}', b"\xff"])
+NAMED_TWICE = b'{"format_version":1,"sources":[{"name":"broker-a#1","clock":"monotonic","clock":"run"}]}'
+DAMAGED_METAS = [b"", b"{", b"[]", b'{"format_version":"x"}', b"\xff", NAMED_TWICE]
+
+
+@pytest.mark.parametrize("content", DAMAGED_METAS)
 def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
     """Whatever stands in meta.json, the events are read and the damage is named."""
     write(tmp_path, [event(0)], None)
@@ -147,6 +202,7 @@ def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
 
     assert (result.verdict, result.events) == ("unknown", 1)
     assert META_FILE in result.gaps[0]["where"]
+    assert "cannot be read" in result.gaps[0]["why"]
 
 
 def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:

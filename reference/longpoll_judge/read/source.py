@@ -8,6 +8,7 @@ Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from json import JSONDecoder
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,7 +154,9 @@ def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
         damages.append(Damage(file, -1, "it is no file: the sources' clocks are unknown"))
         return None
     try:
-        meta = msgspec.json.decode(files.read(file), type=Meta)
+        content = files.read(file)
+        meta = msgspec.json.decode(content, type=Meta)
+        _OBJECTS(content.decode())
     except FileNotFoundError:
         damages.append(Damage(file, -1, "missing: the sources' clocks are unknown"))
         return None
@@ -168,6 +171,17 @@ def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
         text = f"format {meta.format_version} is not the one read here, {FORMAT_VERSION}: the directory is left unread"
         damages.append(Damage(file, -1, text))
     return meta
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> None:
+    """Raise a msgspec error where an object has a name twice: nobody knows which of the values was meant."""
+    names = [name for name, _value in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise msgspec.ValidationError(f"{twice!r} is there twice in one object")
+
+
+_OBJECTS: Final = JSONDecoder(object_pairs_hook=_each_once, parse_int=str, parse_float=str).decode
 
 
 def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
