@@ -14,10 +14,11 @@ from model_tests.judge.bucket import put, s3_bucket
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files
+from longpoll_judge.read.arrow import filesystems
 from longpoll_judge.read.convert import convert
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_spec.history import PART_FILES
+from longpoll_spec.history import META_FILE, PART_FILES, PART_SUFFIXES
 
 
 def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
@@ -55,6 +56,25 @@ def test_a_name_has_no_options() -> None:
     assert uri == "s3://bucket/deep/history/part-00000.parquet?scheme=http"
     assert files.name_of(uri) == "part-00000.parquet"
     assert files.absolute("s3a://bucket/history/") == "s3a://bucket/history"
+
+
+@pytest.mark.parametrize("has_history_within", [False, True])
+def test_parts_below_are_found_elsewhere_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_history_within: bool
+) -> None:
+    """As on a disk: a partitioned table is named by its first file, and a history within by nobody."""
+    served = filesystems.SubTreeFileSystem(str(tmp_path), filesystems.LocalFileSystem())
+    monkeypatch.setattr(files, "_file_system", lambda _root, _shown: (served, ""))
+    for name in ("history/_tool/part-0.parquet", "history/day=1/queue=2/0.parquet", "history/day=2/0.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"")
+    if has_history_within:
+        (tmp_path / "history" / "day=1" / META_FILE).write_bytes(b"{}")
+    found = files.first_within("s3://bucket/history?scheme=http", PART_SUFFIXES, META_FILE)
+
+    expected = "day=2" if has_history_within else "day=1/queue=2"
+    assert found == f"s3://bucket/history/{expected}/0.parquet?scheme=http"
+    assert files.first_within("s3://bucket/history/day=2", PART_SUFFIXES, META_FILE) is None
 
 
 # -- a service that speaks S3 ------------------------------------------------------------------------------------------

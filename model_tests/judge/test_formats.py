@@ -12,7 +12,7 @@ from attrs import evolve
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_judge.errors import HistoryChangedError
+from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
@@ -154,9 +154,9 @@ def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
     assert said(tmp_path / "copy", LocalEngine(threads=2, stretch_events=700)) == said(in_parquet)
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, kind: pa.DataType) -> None:
-    """As Polars and others write them: the file names their type."""
+    """As Polars, pandas (categories) and others write them: the file names their type."""
     shutil.copytree(in_parquet, tmp_path / "copy")
     (part,) = (tmp_path / "copy").glob("part-*")
     table = plainly(parquet.read_table(part))
@@ -399,6 +399,55 @@ def test_parquet_of_another_kind_is_named(tmp_path: Path, columns: dict[str, lis
     parquet.write_table(pa.table(columns | filled), tmp_path / "part-0.parquet")
 
     assert why in damaged(tmp_path)[0]
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_a_dictionary_that_is_not_written_as_one_is_named(in_parquet: Path, tmp_path: Path, encoding: str) -> None:
+    """Arrow writes what it does not read: nothing of the part is read, and what helps is said."""
+    shutil.copytree(in_parquet, tmp_path / "copy")
+    (part,) = (tmp_path / "copy").glob("part-*")
+    table = plainly(parquet.read_table(part))
+    table = table.set_column(table.schema.get_field_index("tag"), "tag", table["tag"].dictionary_encode())
+    parquet.write_table(table, part, use_dictionary=False, column_encoding={"tag": encoding})
+    result = judge([tmp_path / "copy"], engine="local")
+
+    assert (result.verdict, result.events) == ("unknown", 0)
+    assert [gap["count"] for gap in result.gaps if gap["kind"] == "damage"] == [len(table)]
+    assert "the column tag is a dictionary in Arrow" in damaged(tmp_path / "copy")[0]
+
+
+@pytest.mark.parametrize("name", ["source=a/day=1/data_0.parquet", "a/part-0.ndjson", "b/c/part-1.ndjson.zst"])
+def test_parts_in_directories_of_a_history_are_named(clean: Path, tmp_path: Path, name: str) -> None:
+    """A partitioned table's files are no parts, and who reads past them must not say `valid`."""
+    write(tmp_path, load(clean).events, simulated_meta())
+    assert judge([tmp_path], engine="local").verdict == "valid"
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(b"")
+
+    assert "write a table without partitions" in damaged(tmp_path)[0]
+
+
+def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> None:
+    """Neither parts nor meta.json, and a hint at what there is."""
+    (tmp_path / "source=a").mkdir()
+    (tmp_path / "source=a" / "0.parquet").write_bytes(b"")
+
+    with pytest.raises(HistoryNotFoundError, match=r"holds no history.*0\.parquet nothing is read"):
+        find([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "name", ["_delta/part-0.parquet", ".old/part-0.ndjson", "notes/read.txt", "other/part-0.ndjson"]
+)
+def test_what_is_no_part_of_it_is_left_alone(clean: Path, tmp_path: Path, name: str) -> None:
+    """What tools keep for themselves, files of other kinds, and a history within another one."""
+    write(tmp_path, load(clean).events, simulated_meta())
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_bytes(b"")
+    if name.startswith("other"):
+        (tmp_path / "other" / "meta.json").write_bytes(b"{}")
+
+    assert judge([tmp_path], engine="local").verdict == "valid"
 
 
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:

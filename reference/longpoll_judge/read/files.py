@@ -128,6 +128,45 @@ def entries(directory: str, pattern: str) -> list[Entry]:
     ]
 
 
+def first_within(directory: str, suffixes: tuple[str, ...], but_beside: str) -> str | None:
+    """A file with such a name in the directories of a directory, however deep; None where there is none.
+
+    Names that begin with a dot or an underscore are nobody's data, as everywhere, and what stands beside a file named
+    `but_beside` is a directory of its own. No more is listed than it takes to find one.
+    """
+    waiting = _directories(directory)
+    while waiting:
+        within = waiting.pop(0)
+        if entry(beside(within, but_beside)) is not None:
+            continue
+        seen = [each.path for each in entries(within, "*") if each.is_file and _is_data(name_of(each.path))]
+        found = next((path for path in seen if name_of(path).endswith(suffixes)), None)
+        if found is not None:
+            return found
+        waiting = [*_directories(within), *waiting]
+    return None
+
+
+def _directories(directory: str) -> list[str]:
+    """The directories right in a directory that hold data, by name."""
+    if is_uri(directory):
+        system, path = _opened(directory)
+        with _told(directory):
+            kind = filesystems.FileType.Directory
+            names = [str(info.base_name) for info in _below(system, path) if info.type == kind]
+    else:
+        try:
+            with os.scandir(directory) as listed:
+                names = [each.name for each in listed if each.is_dir(follow_symlinks=False)]
+        except OSError:
+            return []  # it is gone, or not ours to look at
+    return [beside(directory, name) for name in sorted(names) if _is_data(name)]
+
+
+def _is_data(name: str) -> bool:
+    return not name.startswith((".", "_"))
+
+
 def _elsewhere(path: str, info: Any) -> Entry:
     """A file by what its file system tells of it; Arrow says -1, or nothing, of a time that it does not know."""
     changed_ns = max(info.mtime_ns or 0, 0)

@@ -49,6 +49,10 @@ _FILE_SCHEMA: Final = pa.schema(
 """As it is written here nothing is null, which spares the reader a quarter of its time."""
 _AS_DICTIONARY: Final = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 """Encodings of texts, and of which of them are null, that pyarrow reads into a dictionary; others it refuses to."""
+_UNREADABLE_DICTIONARY: Final = (
+    "is a dictionary in Arrow and another encoding in the file, which pyarrow does not read: write it as strings, or "
+    "with use_dictionary"
+)
 _DICTIONARY_BYTES_MAX: Final = 32 << 20
 """Requests of a row group fit a dictionary of this size."""
 
@@ -78,11 +82,10 @@ def read_row_groups(
         if max(rows[first:]) > ROW_GROUP_EVENTS_MAX:
             return _nothing(path, sum(rows[first:]), f"a row group of more than {ROW_GROUP_EVENTS_MAX} rows")
         schema = metadata.schema.to_arrow_schema()
-        twice = [name for name in EVENT_SCHEMA.names if schema.names.count(name) > 1]
-        if twice:
-            return _nothing(path, sum(rows[first:]), f"the column {twice[0]} is there more than once")
         names = [name for name in EVENT_SCHEMA.names if name in schema.names]
         groups = [metadata.row_group(number) for number in range(first, end)]
+        if refusal := _refusal(schema, groups):
+            return _nothing(path, sum(rows[first:]), refusal)
         is_sound, is_plain = all(map(_is_sound, groups)), all(_is_plain(schema.field(name)) for name in names)
         is_partial = columns is not None and set(columns) <= set(names) and is_sound and is_plain
         if is_partial:
@@ -114,6 +117,16 @@ def read_row_groups(
         return _without_bad_rows(table, path, sum(rows[:first]), is_sound=is_sound)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError) as error:
         return _nothing(path, 1, f"row groups {first} to {end - 1} cannot be read: {first_line(error)}")
+
+
+def _refusal(schema: pa.Schema, groups: Iterable[Any]) -> str:
+    """Why nothing of these row groups can be read, whatever is asked for; empty where it can."""
+    twice = [name for name in EVENT_SCHEMA.names if schema.names.count(name) > 1]
+    if twice:
+        return f"the column {twice[0]} is there more than once"
+    apart = {name for group in groups for name in _not_as_dictionary(group) if name in NAMES}
+    strange = [name for name in sorted(apart) if pa.types.is_dictionary(schema.field(name).type)]
+    return f"the column {strange[0]} {_UNREADABLE_DICTIONARY}" if strange else ""
 
 
 def _not_as_dictionary(group: Any) -> set[str]:

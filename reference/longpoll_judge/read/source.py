@@ -40,6 +40,10 @@ MONOTONIC: Final = "monotonic"
 """The clock that nobody can set."""
 SLICE_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
+_BELOW: Final = (
+    "nothing is read, and of no part in a directory of a history's: write a table without partitions, its files named "
+    f"{PART_FILES} beside {META_FILE}, and name a history within another one by itself"
+)
 
 RowGroups = dict[tuple[str, Stamp], int]
 """How many row groups a Parquet part of a path has, as long as it is what it was."""
@@ -124,6 +128,8 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
         if meta is not None and meta.law is not None:
             laws |= {rename.get(name, name): (meta.policy, meta.law) for name in names}
         clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
+        below = _unread_below(directory)
+        damages += [below] if below else []
         for part in files.entries(directory, PART_FILES):
             slices += _cut(part, rename, clocks, damages, known)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
@@ -144,7 +150,18 @@ def _check_is_history(directory: str) -> None:
     if not files.is_directory(directory):
         raise HistoryNotFoundError(f"{directory} is not a directory; name a history that `serve --record` wrote")
     if files.entry(files.beside(directory, META_FILE)) is None and not files.entries(directory, PART_FILES):
-        raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_FILES} is in it")
+        below = _unread_below(directory)
+        more = f", and of {below.file} {below.reason}" if below else ""
+        raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_FILES} is in it{more}")
+
+
+def _unread_below(directory: str) -> Damage | None:
+    """Data in the directories of a history, as a partitioned table has it; None where there is none.
+
+    Its columns stand in the names of the directories, so that its files are no events by themselves.
+    """
+    found = files.first_within(directory, PART_SUFFIXES, META_FILE)
+    return Damage(found, -1, _BELOW) if found is not None else None
 
 
 def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
