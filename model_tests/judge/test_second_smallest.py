@@ -230,6 +230,14 @@ def test_an_answer_without_a_code_is_damage_and_no_second_answer(tmp_path: Path)
     assert agreed(strictly(watched(10, 900, [asked, answer, damaged])), tmp_path) == "unknown"
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("past", "verdict"), [(0, "unknown"), (-1, "valid")], ids=["2^61", "one less"])
+def test_a_number_that_is_out_of_range_is_damage(sign: int, past: int, verdict: str, tmp_path: Path) -> None:
+    """Of either sign; a number that is one less is as good as any, and a count below 0 takes everything."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0, count_max=sign * ((1 << 61) + past))
+    assert agreed(strictly(watched(10, 900, [asked, answer])), tmp_path) == verdict
+
+
 @pytest.mark.parametrize(("at", "verdict"), [(20, "early"), (51.5, "invalid")])
 def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path) -> None:
     """A hold that lies before the receipt of its pull says nothing of the time in between."""

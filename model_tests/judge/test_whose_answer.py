@@ -21,7 +21,7 @@ from longpoll_judge.run.local import judge_stretches
 from longpoll_judge.run.overview import overview_of_table
 from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.sweep import Stretches
-from longpoll_judge.run.verdict import NOTE_REPEATED, Found, judge_table
+from longpoll_judge.run.verdict import NOTE_ELSEWHERE, NOTE_REPEATED, Found, judge_table
 
 NOWHERE: Final[Row] = {"broker": "", "topic": "", "queue": -1}
 HELD: Final = [asked(0), asked(300, queue=1)]
@@ -101,3 +101,29 @@ def test_an_answer_is_placed_where_it_was_asked_for() -> None:
     assert table.select(["broker", "topic", "queue"]).to_pylist()[-1] == {"broker": "b", "topic": "T", "queue": 0}
     assert again["queue"].to_pylist() == [0, 1, 2, 0, -1, 0]
     assert said(judge_table(table, context()))[0] == ["pull.deadline.met", "pull.answered"]
+
+
+ELSEWHERE: Final[dict[str, Row]] = {
+    "another topic": NOWHERE | {"topic": "other"},
+    "another broker": NOWHERE | {"broker": "c"},
+    "the topic, and another broker": NOWHERE | {"broker": "c", "topic": "T"},
+}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_one_that_names_another_topic_or_broker_is_as_one_of_another_queue(place: Row) -> None:
+    """The pull is answered, whichever of both names is wrong, and not judged: what it was asked is not known."""
+    table = table_of([asked(0), told(900, **place)])
+    whole = added_up(judge_table(place_answers(table), context()))
+
+    assert said(judge_table(place_answers(table), context())) == ([], {NOTE_ELSEWHERE: 1})
+    assert [in_stretches(cut(table, [0])), in_stretches([table.slice(0, 1), table.slice(1, 1)])] == [whole, whole]
+
+
+@pytest.mark.parametrize("place", [{"topic": "T"}, {"broker": "b"}, {"topic": "T", "broker": "b"}], ids=str)
+def test_one_that_names_no_other_is_placed(place: Row) -> None:
+    """What it tells agrees; and a request that names no broker does not contradict an answer that names one."""
+    table = place_answers(table_of([asked(0), told(900, **(NOWHERE | place))]))
+    unnamed = place_answers(table_of([asked(0, broker=""), told(900, **(NOWHERE | place))]))
+
+    assert (table["queue"].to_pylist(), unnamed["queue"].to_pylist()) == ([0, 0], [0, 0])

@@ -74,6 +74,8 @@ NOBODYS: Final[dict[str, Edge]] = {
     "told one of two questions": edge("", TO_7, ASKED_IN_SECOND, named(exchange(65, ASKS, 5), **NOWHERE)),
     "told one question": edge("commit.told.least", TO_7, named(exchange(65, ASKS, 5), **NOWHERE)),
     "told of another queue": edge("", TO_7, named(exchange(65, ASKS, 5), **SECOND)),
+    "told of another topic": edge("", TO_7, named(exchange(65, ASKS, 5), **NOWHERE | {"topic": "other"})),
+    "told of no queue of the topic": edge("commit.told.least", TO_7, named(exchange(65, ASKS, 5), queue=-1)),
     "one of two commits was refused": edge(
         "",
         named(exchange(50, COMMITS, 5)),

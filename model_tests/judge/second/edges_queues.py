@@ -42,6 +42,13 @@ UNPLACED = ANSWERED | {"queue": -1, "topic": ""}
 
 ANSWERS: Final[dict[str, Edge]] = {
     "answered twice, in no queue": edge("answer.once", [ASKED, UNPLACED, UNPLACED | {"at": 55}]),
+    "answered at once, of another topic": edge(
+        "", [ASKED | {"offset": 1}, UNPLACED | {"topic": "other", "offset_next": 0, "offset_max": 0}]
+    ),
+    "answered at once, of no queue of the topic": edge(
+        "pull.none.next",
+        [ASKED | {"offset": 1}, UNPLACED | {"topic": "T", "offset_next": 0, "offset_max": 0}],
+    ),
     "two of one identifier, each answered": edge("", [ASKED, ANSWERED, ASKED | {"at": 60}, ANSWERED | {"at": 61}]),
     "two of one identifier, one of no queue": edge(
         "", [ASKED, ASKED | {"at": 52, "queue": -1, "code": 200_050}, ANSWERED | {"at": 53}, ANSWERED | {"at": 55}]

@@ -181,7 +181,9 @@ def _place_resets(record: Record) -> None:
 def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
     """Whether a line is an event at all."""
     is_there = all(name in fields for name in ("event", "after_ns", "before_ns", "source", "sequence"))
-    if not is_there or fields["after_ns"] > fields["before_ns"] or fields["sequence"] < 0:
+    numbers = [*fields.get("offsets", ()), *(value for value in fields.values() if isinstance(value, int))]
+    is_odd = not is_there or fields["after_ns"] > fields["before_ns"] or fields["sequence"] < 0
+    if is_odd or any(abs(number) >= NO_WIDTH for number in numbers):
         record.gaps.append("evidence.damage")
     elif fields["event"] not in BLACK_BOX and fields["event"] not in LAW_EVENTS:
         record.gaps.append("evidence.unknown_event")
@@ -208,9 +210,16 @@ def _placed(events: list[Seen]) -> list[Seen]:
             one.is_nobodys = len(asked) > 1
             if one.is_nobodys:
                 one.place = NOBODYS
-            elif asked and min(asked)[2] >= 0:
+            elif asked and min(asked)[2] >= 0 and not _names_another(one, min(asked)):
                 (one.place,) = asked
     return events
+
+
+def _names_another(answer: Seen, asked: Queue) -> bool:
+    """Whether an answer that names no queue names another broker or topic than its request."""
+    return any(
+        told and told != name for told, name in zip((answer.broker, answer.topic), asked[:2], strict=True) if name
+    )
 
 
 def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:

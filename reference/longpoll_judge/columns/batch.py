@@ -224,8 +224,11 @@ class Events:
         part = make_batch(self.batch.table, self.table_rows(rows), one_queue)
         return Events(part, 0, len(part.order))
 
-    def is_told_anywhere(self, rows: Integers, event: str) -> NDArray[np.bool_]:
-        """Whether the request of each of these rows has such an event in any of the queues that are here."""
+    def is_told_anywhere(self, rows: Integers, event: str, queue_min: int = -1) -> NDArray[np.bool_]:
+        """Whether the request of each of these rows has such an event in any of the queues that are here.
+
+        Of these only those whose number is no less than `queue_min` count: -1 is none.
+        """
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
         sources, source_names = self.batch.codes("source")
@@ -233,7 +236,7 @@ class Events:
         kinds, names = self.batch.codes("event")
         key = requests.astype(np.int64) * len(source_names) + sources
         mine = self.table_rows(rows)
-        told = kinds == (names.index(event) if event in names else -1)
+        told = (kinds == (names.index(event) if event in names else -1)) & (self.batch.column("queue") >= queue_min)
         found: NDArray[np.bool_] = np.isin(key[mine], key[told]) & are_named(request_names)[requests[mine]]
         return found
 

@@ -1,7 +1,8 @@
 """Gives answers that name no queue the broker, topic and queue of their requests.
 
 Rule 4 of a history says that answers carry them; other recorders may leave them out, at the price of this join. An
-answer whose identifier requests of several queues bear is placed nowhere: whose it is nobody knows. So who places by
+answer whose identifier requests of several queues bear is placed nowhere: whose it is nobody knows; and one that names
+another broker or topic than its request stays there. So who places by
 some of the events does so for as long as he looks at them, and hands them on as they are told. Leaves out how requests
 and their answers come together (`sweep`, `rest`).
 """
@@ -33,9 +34,18 @@ def place_answers(table: pa.Table) -> pa.Table:
         asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
     keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
     found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
+    # One that names another broker or topic than was asked is as wrong as one that names another queue, and stays so.
+    is_other = compute.or_(*(_names_another(answers[name], found[f"{name}_min"]) for name in ("broker", "topic")))
     for name in GROUP_KEY:
-        of_answers = compute.coalesce(found[f"{name}_min"], answers[name]).combine_chunks()
+        of_request = compute.coalesce(found[f"{name}_min"], answers[name])
+        of_answers = compute.if_else(is_other, answers[name], of_request).combine_chunks()
         column = compute.replace_with_mask(plain[name].combine_chunks(), is_unplaced.combine_chunks(), of_answers)
         kind = EVENT_SCHEMA.field(name)
         table = table.set_column(table.schema.get_field_index(name), kind, column.cast(kind.type))
     return table.unify_dictionaries().combine_chunks()
+
+
+def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which answers tell a name that is not their request's; where either tells none there is no other."""
+    are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
+    return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

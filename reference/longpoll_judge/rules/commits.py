@@ -446,12 +446,25 @@ def _offset(all_: _Exchanges, question: int) -> str:
 
 
 def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flags:
-    """Which requests have an answer that names another queue; one that names none is about that of its request."""
-    own = _texts(asked, "broker", "topic", "queue")
-    told = _texts(answers, "broker", "topic", "queue").take(pa.array(answer, mask=answer < 0))
-    is_named = np.append(answers["queue"].to_numpy() >= 0, False)[answer]
-    found: Flags = is_named & compute.not_equal(own, told).fill_null(False).to_numpy(zero_copy_only=False)
+    """Which requests have an answer that names another queue, or no queue and another broker or topic.
+
+    One that names none of them is about the queue of its request.
+    """
+    has_queue = np.append(answers["queue"].to_numpy() >= 0, False)[answer]
+    told_queue = np.append(answers["queue"].to_numpy(), -1)[answer]
+    found: Flags = has_queue & (told_queue != asked["queue"].to_numpy())
+    for name in ("broker", "topic"):
+        own, told = _texts(asked, name), _texts(answers, name).take(pa.array(answer, mask=answer < 0))
+        are_named = compute.and_(compute.not_equal(own, ""), compute.not_equal(told, ""))
+        differ, are_named = (_flags(column) for column in (compute.not_equal(own, told), are_named))
+        found |= differ & (has_queue | are_named)
     return found
+
+
+def _flags(column: pa.BooleanArray) -> Flags:
+    """Without nulls, of what has no answer."""
+    flags: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _groups(asked: pa.Table, answers: pa.Table, twice: Keys) -> Iterator[_Group]:

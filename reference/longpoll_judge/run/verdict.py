@@ -286,8 +286,8 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     orphans = answers[:0]
     if len(answers) > np.count_nonzero(pulls.is_answered):
         orphans = answers[events.batch.look_up(events.request_key[answers], received, received) < 0]
-    elsewhere = int(np.count_nonzero(events.is_told_anywhere(orphans, "request_received")))
-    yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
+    elsewhere = _told_elsewhere(case, orphans)
+    yield NOTE_ELSEWHERE, elsewhere
     yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
     holds = np.concatenate([events.rows(name) for name in ("hold", *STEPS)])
     sources, names = events.codes("source", holds)
@@ -296,6 +296,18 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     asked_for = received[is_one_of(events.integers("code", receipts), PULL_CODES)]
     yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], asked_for, asked_for) < 0))
     yield NOTE_BEFORE, _unseen_tags(case)
+
+
+def _told_elsewhere(case: Case, orphans: Integers) -> int:
+    """How many answers, of which no request names their queue, have one that names another.
+
+    One that names no queue would be with its request if both named one topic and broker, unless there are several.
+    """
+    events, names_none = case.events, case.name[2] < 0
+    found = events.is_told_anywhere(orphans, "request_received", queue_min=0 if names_none else -1)
+    if names_none and found.any():
+        found &= ~events.is_asked_in_several(orphans)
+    return int(np.count_nonzero(found))
 
 
 def _unseen_tags(case: Case) -> int:
