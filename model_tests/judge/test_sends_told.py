@@ -5,6 +5,8 @@ Moments are milliseconds. Leaves out which messages were not shown in time (`tes
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -126,6 +128,50 @@ def test_a_later_send_with_a_lower_offset_is_found() -> None:
     assert clauses(send(0, "a"), acked(2, 7, "a"), send(3, "b"), acked(5, 7, "b")) == []
     assert clauses(send(0, "a"), acked(2, 7, "a"), send(3, "b"), acked(5, 6, "b", queue=1)) == [PLACE_]
     assert clauses(send(0, "a"), acked(2, 7, "a"), send(3, "b", queue=1), acked(5, 6, "b", queue=1)) == []
+
+
+@pytest.mark.parametrize("code", [10, 11])
+def test_of_an_identifier_that_came_twice_nobody_knows_which_was_acknowledged(code: int) -> None:
+    """With a pull's or another send's, seen first or last: no order of what came, or was told, is held against it."""
+    again, late = send(20, "a", code=code), send(5, "a")
+    for rows in ([late, again], [again, late]):
+        assert clauses(*rows, acked(2, 7, "a")) == []
+        assert clauses(*rows, acked(6, 7, "a"), send(8, "b"), acked(9, 6, "b")) == []
+        assert clauses(send(0, "b"), acked(1, 7, "b"), *rows, acked(6, 6, "a")) == []
+        assert clauses(*rows, acked(6, 7, "a"), delivered(1, 7)) == []
+    assert clauses(late, acked(2, 7, "a")) == [AFTER]
+    assert clauses(late, acked(6, 7, "a"), delivered(1, 7)) == [DELIVERED]
+
+
+def some_sends(dice: random.Random) -> list[Row]:
+    """Sends to two queues with what becomes of them, much of it wrong, and identifiers that come again."""
+    rows: list[Row] = []
+    for number, at in enumerate(itertools.accumulate(dice.choices([0, 1, 2, 5], k=12))):
+        name, queue = f"r{number if dice.random() < 0.9 else 0}", dice.choice([0, 1])
+        place = max(number // 2 + dice.choice([0] * 4 + [1, -1]), 0)
+        rows += [send((at, at + dice.choice([0, 2])), name, queue=queue)] * (dice.random() < 0.95)
+        rows += [acked(at + dice.choice([-9, 1, 2, 9]), place, name, queue=queue)] * (dice.random() < 0.9)
+        rows += [refused(at + 2, name)] * (dice.random() < 0.1)
+        rows += [delivered(at + dice.choice([-2, 4]), place, place + 1, request=f"p{number}", queue=queue)]
+        rows += [appended(at + number / 100, place, queue=queue)] * (dice.random() < 0.3)
+    return [row | {"sequence": number} for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_found_does_not_hang_on_the_order_of_the_events(seed: int) -> None:
+    """However they are shuffled and cut into slices: the same clauses, words and events."""
+    dice = random.Random(seed)
+    rows = some_sends(dice)
+    told = []
+    for _time in range(4):
+        cut = dice.randrange(len(rows))
+        findings, *others = judged(rows[:cut], rows[cut:])
+        words = sorted(str((each.clause, each.verdict, each.why, each.evidence)) for each in findings)
+        told.append((words, others))
+        dice.shuffle(rows)
+
+    assert told[0][0]
+    assert told[1:] == told[:1] * 3
 
 
 def test_a_deletion_in_between_begins_the_offsets_anew() -> None:

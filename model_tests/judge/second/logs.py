@@ -118,9 +118,8 @@ def _sends(record: Record) -> dict[tuple[str, str], Seen]:
 
 def acknowledged_after_request(record: Record) -> Iterator[Said]:
     """send.acknowledged.after_request."""
-    sends = _sends(record)
-    for one in record.of("message_acknowledged"):
-        if one.about in sends and before(one, sends[one.about]):
+    for send, one in _told_of(record):
+        if before(one, send):
             yield violated(one, f"{one.request} is acknowledged before it came")
 
 
@@ -210,10 +209,10 @@ def acknowledged_tag(record: Record) -> Iterator[Said]:
 
 def sequential(record: Record) -> Iterator[Said]:
     """send.sequential."""
-    sends = _sends(record)
+    sends = {one.about: send for send, one in _told_of(record)}
     for one, other in _pairs(record, "message_acknowledged"):
         for first, last in ((one, other), (other, one)):
-            send = sends.get(last.about)
+            send = sends.get(last.about) if first.about in sends else None
             if send is not None and before(first, send) and last.queue_offset <= first.queue_offset:
                 yield violated(last, f"{last.request} was sent later and stands before {first.request}")
 
@@ -239,12 +238,10 @@ def shown(record: Record) -> Iterator[Said]:
 
 def delivered_after_request(record: Record) -> Iterator[Said]:
     """send.delivered.after_request."""
-    sends = _sends(record)
-    for one in record.of("message_acknowledged"):
-        send = sends.get(one.about)
-        for request, answer in read_answers(record) if send is not None else ():
+    for send, one in _told_of(record):
+        for request, answer in read_answers(record):
             same = (answer.source, request.place) == (one.source, one.place)
-            told = same and one.queue_offset in answer.offsets and send is not None and before(answer, send)
+            told = same and one.queue_offset in answer.offsets and before(answer, send)
             if told and not deleted_between(record, one.place, answer, one):
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
 

@@ -75,7 +75,8 @@ SEND_CLAUSES: Final = (
     Clause(
         "send.acknowledged.after_request",
         SEND_IS_KEPT,
-        "A message is not acknowledged before its send was received: not acknowledgement.before_ns < request.after_ns.",
+        "A message is not acknowledged before its send was received: not acknowledgement.before_ns < request.after_ns, "
+        "of a send whose identifier came once, with whatever requests.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request)"),
     ),
@@ -164,8 +165,9 @@ SEND_CLAUSES: Final = (
         "send.sequential",
         SEND_IS_KEPT,
         "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
-        "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater. A deletion of the topic "
-        "(215) or a hole of the record that may lie in between excuses.",
+        "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater, if each has an "
+        "identifier that came once, with whatever requests. A deletion of the topic (215) or a hole of the record that "
+        "may lie in between excuses.",
         "CommitLog.putMessage: offsets are given under the lock of its append",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
     ),
@@ -173,7 +175,8 @@ SEND_CLAUSES: Final = (
         "send.delivered.after_request",
         SEND_IS_KEPT,
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
-        "request.after_ns, of one source. A deletion or a hole in between excuses, as in send.sequential.",
+        "request.after_ns, of one source and a send whose identifier came once, with whatever requests. A deletion or "
+        "a hole in between excuses, as in send.sequential.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
     ),

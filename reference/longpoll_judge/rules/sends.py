@@ -126,11 +126,13 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
         messages.see(number, table)
     sends, told = messages.sends.all(), messages.acknowledged.all()
     send = first_of(told.request, sends.request)
+    # Of an identifier that came twice, with whatever requests, it is not known which of them a message answers.
+    sure = np.where(np.isin(told.request, messages.came_again), -1, send)
     breaches = [
-        *_joined(messages, sends, told, send, context),
-        *_as_answers(messages, sends, told, send, context),
+        *_joined(sends, told, sure, context),
+        *_as_answers(messages, sends, told, sure, context),
         *_unanswered(sends, told, messages.refused.all(), context),
-        *_delivered(sends, told, send, messages.delivered.all(), context),
+        *_delivered(sends, told, sure, messages.delivered.all(), context),
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
     ]
@@ -142,7 +144,7 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     return findings, left_out, share, int(np.count_nonzero(unasked))
 
 
-def _joined(messages: Messages, sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
@@ -153,16 +155,18 @@ def _joined(messages: Messages, sends: Gathered, told: Gathered, send: Integers,
     # 0 is no name: an observer that tells no connections says nothing of two.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
-    # Of an identifier that came twice neither connection is certainly that of the send that was acknowledged.
-    elsewhere = elsewhere[~np.isin(answered.request[elsewhere], messages.came_again)]
     why = "a message was acknowledged on another connection than its send came on"
     yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
     life = answered.place * WEIGHT + lives(asked, answered, context)
     offset = answered.values["queue_offset"]
     # Of the messages of this life acknowledged for certain before this send came: the one with the highest offset.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
+    inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
+    message = life * WEIGHT + offset.astype(np.uint64)
+    # Of several with that offset the one that ended first, which did so before this send came too.
+    before[inverted] = _earliest(answered, every, message, message[before[inverted]])
     # One message with a wrong offset is at odds with all that follow it: the cause counts, and is told once.
-    inverted = _once(np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset)), before)
+    inverted = _once(answered, inverted, before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
     yield _breach("send.sequential", inverted, events, why)
@@ -174,8 +178,6 @@ def _as_answers(
     """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
     refused = messages.refused.all()
     mine = np.flatnonzero(send >= 0)
-    # Of an identifier that came twice, with whatever requests, it is not known which of the two was answered.
-    mine = mine[~np.isin(told.request[mine], messages.came_again)]
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
     pair = ((answered, every), (asked, every))
@@ -187,8 +189,12 @@ def _as_answers(
     # Another acknowledgement of this send had certainly come before this one.
     again = answered.before_ns[first] < answered.after_ns
     refusal = first_of(answered.request, refused.request)
+    twice = np.flatnonzero(again | (refusal >= 0))
+    requests = answered.request[twice]
+    first[twice] = _earliest(answered, every, answered.request, requests)
+    refusal[twice] = _earliest(refused, np.arange(len(refused)), refused.request, requests)
     events = (*pair, (answered, np.where(again, first, -1)), (refused, refusal))
-    twice = _once(np.flatnonzero(again | (refusal >= 0)), first)
+    twice = _once(answered, twice, first)
     yield _breach("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
     elsewhere = (asked.topic != answered.topic) | ((asked.queue != answered.queue) & (asked.queue >= 0))
     # A send may leave its topic or queue to the broker, and a broker stores retries, delays and half messages
@@ -253,20 +259,21 @@ def _delivered(
     sends: Gathered, told: Gathered, send: Integers, delivered: Gathered, context: Context
 ) -> Iterator[_Breach]:
     mine = np.flatnonzero(send >= 0)
-    arrived_ns = sends.after_ns[send[mine]]
-    order = np.argsort(arrived_ns, kind="stable")
-    mine = mine[order]
-    keys = _message_keys(told.take(mine))
-    message = first_of(_message_keys(delivered), keys)
-    known = np.flatnonzero(message >= 0)
-    early = known[delivered.before_ns[known] < sends.after_ns[send[mine[message[known]]]]]
+    mine = mine[np.argsort(sends.after_ns[send[mine]], kind="stable")]
+    keys, wanted = _message_keys(told), _message_keys(delivered)
+    acknowledgement = np.append(mine, -1)[first_of(wanted, keys[mine])]
+    known = np.flatnonzero(acknowledgement >= 0)
+    early = known[delivered.before_ns[known] < sends.after_ns[send[acknowledgement[known]]]]
+    # Of several messages with that offset the one whose send came first, and of several such the one told first.
+    alike = _in_order(told, mine[np.isin(keys[mine], wanted[early])])
+    alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
+    acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
     # Where the queue may have begun anew in between the offset is two messages', and another one was delivered.
-    since, until = delivered.take(early), told.take(mine[message[early]])
+    since, until = delivered.take(early), told.take(acknowledgement[early])
     anew = np.zeros(len(early), dtype=np.bool_)
     for about, holes in changes_of(since, context):
         anew |= about & holes.touch(since.after_ns, until.before_ns)
-    early = _once(early[~anew], message)
-    acknowledgement = np.append(mine, -1)[message]
+    early = _once(delivered, early[~anew], acknowledgement)
     events = (
         (delivered, np.arange(len(delivered))),
         (told, acknowledgement),
@@ -275,9 +282,32 @@ def _delivered(
     yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
 
 
-def _once(members: Integers, cause: Integers) -> Integers:
+def _once(events: Gathered, members: Integers, cause: Integers) -> Integers:
     """Of the members with one cause the first: a message with a wrong offset is at odds with many others."""
-    return members[np.sort(np.unique(cause[members], return_index=True)[1])]
+    ordered = _in_order(events, members)
+    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]
+
+
+def _order(events: Gathered, rows: Integers) -> Integers:
+    """Where rows stand that are put in order by what they tell, the one that ended first before the others.
+
+    So what is told does not hang on the order in which they were read.
+    """
+    offset = events.values.get("queue_offset", events.after_ns)
+    keys = (events.tag, events.connection, events.request, events.place, offset, events.after_ns, events.before_ns)
+    order: Integers = np.lexsort([key[rows] for key in keys])
+    return order
+
+
+def _in_order(events: Gathered, rows: Integers) -> Integers:
+    return rows[_order(events, rows)]
+
+
+def _earliest(events: Gathered, rows: Integers, keys: Keys, wanted: Keys) -> Integers:
+    """For each wanted key the first in order of the rows that have it; -1 where none has."""
+    rows = _in_order(events, rows[np.isin(keys[rows], wanted)])
+    found: Integers = np.append(rows, -1)[first_of(wanted, keys[rows])]
+    return found
 
 
 def _message_keys(messages: Gathered) -> Keys:
@@ -300,10 +330,12 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     if not inside.any():
         return
     by_time = np.argsort(appended.after_ns, kind="stable")
-    append = np.append(by_time, -1)[first_of(_message_keys(told), _message_keys(appended)[by_time])]
+    own, logged = _message_keys(told), _message_keys(appended)
+    append = np.append(by_time, -1)[first_of(own, logged[by_time])]
     # Appended, but certainly only after it was acknowledged.
     late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
     missing = np.flatnonzero(inside & ((append < 0) | late))
+    append[missing] = _earliest(appended, by_time, logged, own[missing])
     every = np.arange(len(told))
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
@@ -377,8 +409,9 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context, mos
     shown = []
     for breach in breaches:
         first, rows = breach.events[0]
-        order = np.argsort(first.after_ns[rows[breach.members]], kind="stable")[:most]
-        for member in breach.members[order].tolist():
+        members = breach.members[_order(first, rows[breach.members])]
+        members = members[np.argsort(first.after_ns[rows[members]], kind="stable")[:most]]
+        for member in members.tolist():
             at = [(kind, int(which[member])) for kind, which in breach.events if which[member] >= 0]
             places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in at]
             is_weak = bool(len(breach.weak)) and bool(breach.weak[member])
