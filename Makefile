@@ -11,6 +11,7 @@ LOCKS := $(wildcard requirements/*.lock)
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 # What takes long mostly computes, and some of it takes much memory.
 LONG_WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
+LONG := $(BIN)/python -m pytest --dist loadgroup --timeout 3600 --durations 10
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
@@ -40,9 +41,12 @@ $(COMPILED): $(STAMP) $(TESTS)
 test: setup $(COMPILED)  ## the test suite, under 5 minutes; that text, docs, packages and tests are what they should be is in `make check`
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
 
-test-long: setup  ## everything that takes over 30 s, under 90 minutes
-	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(LONG_WORKERS) --dist loadgroup -m long --timeout 3600 --durations 10
-	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(LONG_WORKERS) --dist loadgroup --timeout 3600 --durations 10 model_tests/machines
+test-long: setup  ## everything that takes over 30 s, under 90 minutes; what fails in one part keeps no other from its turn
+	@export LONGPOLL_PROFILE=long; failed=0; \
+	$(LONG) -n $(LONG_WORKERS) -m "long and not whole_machine" || failed=1; \
+	$(LONG) -n $(LONG_WORKERS) model_tests/machines || failed=1; \
+	$(LONG) -n 0 -m whole_machine || failed=1; \
+	exit $$failed
 
 test-peers: setup  ## real RocketMQ clients and brokers
 	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600

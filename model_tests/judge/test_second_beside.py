@@ -19,7 +19,7 @@ from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History, observe
 
 SEED = int(os.environ.get("LONGPOLL_SEED", "0")) * 1_000_000
-WORKERS = 2
+WORKERS = 4
 """Into how many pieces a long test is cut, each a group of its own."""
 FAULTS = 20
 """How many changed histories come of one."""

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.peers,
     pytest.mark.timeout(1_500),
-    pytest.mark.xdist_group("failure-schedules"),
+    pytest.mark.whole_machine,
 ]
 
 

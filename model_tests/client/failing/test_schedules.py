@@ -17,7 +17,7 @@ from model_tests.client.failing.play import Setting
 from model_tests.client.failing.run import LENGTH_S, at_once, ours, said
 
 COUNT = 8
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1_500), pytest.mark.xdist_group("failure-schedules")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_500), pytest.mark.whole_machine]
 
 
 @pytest.fixture(autouse=True)
