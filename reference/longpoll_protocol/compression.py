@@ -32,6 +32,8 @@ TYPE_SHIFT: Final = 8
 TYPE_MASK: Final = 0x7
 PIECE_SIZE: Final = 256 * 1024
 """Bytes that are unpacked at once."""
+LZ4_PIECE_SIZE: Final = 4 * 1024
+"""Bytes of LZ4 that are given at once: what stands behind a frame's end is copied, as often as there are frames."""
 ZSTD_PIECE_SIZE: Final = 256
 """Bytes of Zstandard that are given at once: they unpack to 8 MiB at most (blocks of 4 bytes for 128 KiB each)."""
 
@@ -125,20 +127,25 @@ def _unpack_lz4(body: Buffer, size_max: int) -> bytes:
     """Frames, one behind the other."""
     package = _package(Compression.LZ4)
     unpacked = bytearray()
-    rest: Buffer | None = body
-    while rest is not None:
-        frame = package.LZ4FrameDecompressor()
-        given: Buffer = rest
-        while not frame.eof:
-            try:
-                piece = frame.decompress(given, PIECE_SIZE)
-            except RuntimeError as error:
-                raise RemoteProtocolError(f"it is not LZ4: {error}") from None
-            unpacked += piece
-            given = b""
-            if len(unpacked) > size_max or (frame.needs_input and not frame.eof):
-                raise _unended(size_max)
-        rest = frame.unused_data or None
+    frame = package.LZ4FrameDecompressor()
+    for at in range(0, len(body), LZ4_PIECE_SIZE):
+        rest: Buffer | None = body[at : at + LZ4_PIECE_SIZE]
+        while rest:
+            if frame.eof:
+                frame = package.LZ4FrameDecompressor()
+            is_asked = True
+            while is_asked:
+                try:
+                    unpacked += frame.decompress(rest, PIECE_SIZE)
+                except RuntimeError as error:
+                    raise RemoteProtocolError(f"it is not LZ4: {error}") from None
+                if len(unpacked) > size_max:
+                    raise _unended(size_max)
+                rest = b""
+                is_asked = not (frame.eof or frame.needs_input)
+            rest = frame.unused_data
+    if not frame.eof:
+        raise _unended(size_max)
     return bytes(unpacked)
 
 

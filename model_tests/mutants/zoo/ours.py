@@ -45,6 +45,8 @@ TOLD: Final[Mapping[str, str]] = {
     "and the broker is killed: the next start takes the record for a torn one, and it goes with all that followed it.",
     "what rotted in a closed log's last millisecond takes whole records away": "By the time of the records before it "
     "nothing is missing, so the start cuts off what was stored in the same millisecond.",
+    "what stands behind each frame of LZ4 is copied": "One message of 4 MB of empty frames keeps every consumer of its "
+    "topic busy for a minute.",
     "each head behind damage is checked over all that follows it": "A producer sends bodies full of heads of records; "
     "one of them is torn by a kill, and the next start takes minutes.",
     "a verification says nothing of what starts cut off": "Who verifies a store that lost messages to damage "
