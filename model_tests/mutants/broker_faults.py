@@ -517,4 +517,18 @@ FAULTS: Final = (
         "for at in (0,):\n        rest: Buffer | None = body[at:]",
         f"{TESTS}/client/test_compression.py::test_many_small_frames_of_lz4_take_no_longer_than_their_bytes",
     ),
+    Fault(
+        "a slave takes no blank that is longer than a message",
+        f"{STORE}/log/copies.py",
+        "(BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)",
+        "OVERHEAD_SIZE_MAX",
+        f"{TESTS}/store/test_copying.py::test_a_batch_that_leaves_a_large_blank_is_copied",
+    ),
+    Fault(
+        "a record that comes to a slave in pieces is copied with each",
+        f"{SERVICE}/following/follower.py",
+        "if len(self._pending) < self._due_size:",
+        "if len(self._pending) < 0:",
+        f"{TESTS}/service/test_replication.py::test_a_record_that_comes_byte_by_byte_is_looked_at_twice",
+    ),
 )

@@ -323,6 +323,31 @@ def test_half_a_record_is_neither_shown_nor_reported(cluster: Cluster, fake_mast
     assert slave.store.visible_end("T", 0) == 2
 
 
+def test_a_record_that_comes_byte_by_byte_is_looked_at_twice(
+    cluster: Cluster, fake_master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its head is there, and when it is whole; it was copied as often as a piece of it came."""
+    content = log_of(cluster, 2)
+    slave = cluster.slave(fake_master.address)
+    looked_at: list[int] = []
+    put = slave.store.put_copied
+
+    def counted(start: int, given: memoryview) -> int:
+        looked_at.append(len(given))
+        return put(start, given)
+
+    monkeypatch.setattr(slave.store, "put_copied", counted)
+    assert fake_master.accept() == 0
+    half = len(content) // 2
+    for at in range(half):
+        fake_master.send(at, content[at : at + 1])
+    assert fake_master.report() == half
+    assert looked_at == [*range(1, 9), half]
+    fake_master.send(half, content[half:])
+    assert fake_master.report() == len(content)
+    assert slave.store.visible_end("T", 0) == 2
+
+
 @pytest.mark.parametrize(
     ("transfer", "told"),
     [

@@ -13,11 +13,12 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_broker.store.log.copies import CopyRefusedError
+from longpoll_broker.store.log.copies import BATCH_OVERHEAD_SIZE_MAX, OVERHEAD_SIZE_MAX, CopyRefusedError, next_piece
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
-from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.log_record import MAGIC_BLANK, MAGIC_V1, SCHEDULE_TOPIC, SIZE_AND_MAGIC
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
@@ -163,6 +164,46 @@ def test_a_queue_begins_with_no_message_that_the_log_has_no_room_before(pair: Pa
     assert pair.copy.log_end == second[0]
     forged[second[0] + 20 : second[0] + 28] = (1).to_bytes(8)
     assert pair.copy.put_copied(second[0], memoryview(bytes(forged))[second[0] :]) == second[1]
+
+
+@pytest.mark.parametrize(
+    ("magic", "size_max"),
+    [(MAGIC_BLANK, 4 * MIB + BATCH_OVERHEAD_SIZE_MAX), (MAGIC_V1, 4 * MIB + OVERHEAD_SIZE_MAX)],
+    ids=["blank", "record"],
+)
+def test_a_blank_may_be_as_long_as_a_batch_and_a_record_as_a_message(magic: int, size_max: int) -> None:
+    """So much is waited for, and not a byte more."""
+    for more in (0, 1):
+        head = SIZE_AND_MAGIC.pack(size_max + more, magic)
+        start = 64 * MIB - size_max - more - (0 if magic == MAGIC_BLANK else 100)
+        if more:
+            with pytest.raises(CopyRefusedError, match="set maxMessageSize as it is there"):
+                next_piece(memoryview(head), start, 64 * MIB, 4 * MIB)
+        else:
+            assert next_piece(memoryview(head), start, 64 * MIB, 4 * MIB) is None
+
+
+def test_a_batch_that_leaves_a_large_blank_is_copied(tmp_path: pathlib.Path) -> None:
+    """Short messages with a long topic are twice as many bytes in the log as a message may have."""
+    config = evolve(SMALL, commit_log_file_size=MIB, message_size_max=64 * 1024)
+    source, copy = open_store(tmp_path / "source", config), open_store(tmp_path / "copy", config)
+    topic = "T" * 127
+    source.put(message(topic, body=bytes(60_000)))
+    batch = source.prepare(topic, 0)
+    batch.add([message(topic, body=b"x")] * 4700)
+    source.put_prepared(batch)
+    while source.dispatched_end < source.log_end:
+        source.dispatch(4096)
+    assert source.log_end > MIB
+    at = 0
+    while at < source.log_end:
+        part = source.log_part(at, 2 * MIB)
+        assert part is not None
+        at += copy.put_copied(at, part)
+        del part
+    assert copy.log_end == source.log_end
+    source.close()
+    copy.close()
 
 
 def test_a_time_to_come_is_copied_and_not_gone_by(pair: Pair) -> None:

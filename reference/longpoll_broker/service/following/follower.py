@@ -25,6 +25,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX, Transfer, TransferReader, encode_report
+from longpoll_protocol.log_record import SIZE_AND_MAGIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Poller, Runtime, Socket
 from longpoll_runtime.faults import FAULTS
@@ -70,6 +71,9 @@ class Follower(ServiceThread):
     _flow: Flow = field(init=False)
     _pending: bytearray = field(factory=bytearray, init=False)
     """Part of a record, which goes where the log ends."""
+    _due_size: int = field(default=0, init=False)
+    """How long that will be, as its head says and the store has allowed; 0 before it does. No sooner is it looked at
+    again, or a record that comes byte by byte would be copied as often."""
 
     _poller: Poller = field(init=False)
 
@@ -176,9 +180,13 @@ class Follower(ServiceThread):
         content = transfer.content
         if self._pending:
             self._pending += content
+            if len(self._pending) < self._due_size:
+                return
             content = memoryview(bytes(self._pending))
         taken = self.store.put_copied(start, content)
         self._pending = bytearray(content[taken:])
+        is_told = len(self._pending) >= SIZE_AND_MAGIC.size
+        self._due_size = SIZE_AND_MAGIC.unpack_from(self._pending)[0] if is_told else 0
 
 
 @define(slots=True, eq=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from longpoll_broker.errors import StoreError
+from longpoll_protocol.frames.frame import HEADER_SIZE_MAX
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
     MAGIC_BLANK,
@@ -26,6 +27,12 @@ from longpoll_protocol.sizes import KIB
 
 OVERHEAD_SIZE_MAX: Final = 64 * KIB
 """What a record has beside its body, at most: properties, topic, and less than 200 bytes of numbers."""
+
+BATCH_OVERHEAD_SIZE_MAX: Final = HEADER_SIZE_MAX // 33 * 256 + OVERHEAD_SIZE_MAX
+"""What the records of a batch have beside their bodies and properties, which are in its own body, at most.
+
+Less than 256 bytes each, the topic among them, of as many as have their ids of 32 characters in one answer's header.
+"""
 
 
 class CopyRefusedError(StoreError):
@@ -46,9 +53,12 @@ def next_piece(content: memoryview, physical_offset: int, file_size: int, body_s
             f"there is {problem} at {physical_offset} of the other log: the two logs differ before it, or their files "
             f"are not of one size (mappedFileSizeCommitLog, {file_size} here)"
         )
-    if size > body_size_max + OVERHEAD_SIZE_MAX:
+    # A blank is left where a whole batch did not fit.
+    size_max = body_size_max + (BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)
+    if size > size_max:
+        what = "blank" if magic == MAGIC_BLANK else "record"
         raise CopyRefusedError(
-            f"the record at {physical_offset} of the other log has {size} bytes, and bodies of {body_size_max} are "
+            f"the {what} at {physical_offset} of the other log has {size} bytes, and bodies of {body_size_max} are "
             "allowed here: set maxMessageSize as it is there"
         )
     if len(content) < size:
