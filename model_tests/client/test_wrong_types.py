@@ -26,6 +26,7 @@ from longpoll_client import (
 )
 from longpoll_client.consume.own_queues import check_seek
 from longpoll_client.link.waits import WAIT_S_MAX
+from longpoll_client.produce.transactions import state_of
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
@@ -70,6 +71,27 @@ def listener(_messages: object) -> ConsumeStatus:
     return ConsumeStatus.SUCCESS
 
 
+async def coroutine(*_given: object) -> ConsumeStatus:
+    """Does nothing where nobody awaits it."""
+    return ConsumeStatus.SUCCESS
+
+
+def closed(call: Callable[[Any], object]) -> None:
+    """A call of a producer that is closed then."""
+    with Producer(RUNTIME, NOWHERE) as producer:
+        call(producer)
+
+
+class Half:
+    """A hook of which one half would do nothing."""
+
+    def before_send(self, sending: object) -> None:
+        """Told."""
+
+    async def after_send(self, *_given: object) -> None:
+        """Not told."""
+
+
 TEXT: Any = NOWHERE
 NOT_CLIENTS: dict[str, Callable[[], object]] = {
     "Producer": lambda: Producer(TEXT, "G"),
@@ -99,6 +121,25 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: AsyncPushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), 5), "listener is 5"),  # type: ignore[arg-type]
     (lambda: PushConsumer(RUNTIME, NOWHERE, TEXT, listener), r"config is .* write PushConsumer\(runtime"),
     (lambda: PullConsumer(RUNTIME, NOWHERE, TEXT), r"config is .* with a ConsumerConfig\(group\)"),
+    (lambda: PushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), coroutine), "listener is a coroutine function"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", on_unreadable=coroutine), "on_unreadable is a coroutine function"),
+    (lambda: ConsumerConfig("G", hooks=5), "hooks are 5: give a list"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", hooks=[5]), "before_consume of a int among hooks is None"),  # type: ignore[list-item]
+    (lambda: Producer(RUNTIME, NOWHERE, hooks="ab"), "hooks are 'ab'"),  # type: ignore[arg-type]
+    (lambda: Producer(RUNTIME, NOWHERE, hooks=[Half()]), "after_send of a Half among hooks is a coroutine"),
+    (lambda: AsyncProducer(RUNTIME, NOWHERE, hooks=[5]), "before_send of a int"),  # type: ignore[list-item]
+    (lambda: Producer(RUNTIME, NOWHERE, compression="zlib"), "compression is .zlib.: give one of"),  # type: ignore[arg-type]
+    (lambda: AsyncProducer(RUNTIME, NOWHERE, compress_over_bytes=-1), "compress_over_bytes is -1"),
+    (lambda: closed(lambda producer: producer.send_batch("T", iter([]))), "a list_iterator is no batch"),
+    (lambda: closed(lambda producer: producer.reply("T", b"x")), "a str is no request"),
+    (lambda: closed(lambda producer: producer.send_async("T", b"x", coroutine)), "told is a coroutine function"),
+    (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", None), "check is None"),  # type: ignore[arg-type]
+    (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", coroutine), "check is a coroutine function"),  # type: ignore[arg-type]
+    (lambda: AsyncTransactionProducer(RUNTIME, NOWHERE, "G", 5), "check is 5"),  # type: ignore[arg-type]
+    (lambda: state_of(True), "True does not say how a transaction ended: answer a TransactionState"),
+    (lambda: state_of(False), "False does not say"),
+    (lambda: state_of(None), "None does not say"),
+    (lambda: state_of(1), "1 does not say"),
     (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), 1.5, 0, 9), "offset is 1.5"),  # type: ignore[arg-type]
     (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), None, 0, 9), "offset is None"),  # type: ignore[arg-type]
 ]

@@ -7,8 +7,9 @@ without.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
+from inspect import CO_COROUTINE
 from typing import Any, Final
 
 from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
@@ -75,3 +76,22 @@ def check_callable(name: str, value: Callable[..., Any] | None) -> None:
     """Something to be called."""
     if not callable(value):
         raise ConfigError(f"{name} is {repr(value)[:40]}, which cannot be called: give a function")
+
+
+def check_plain(name: str, value: Callable[..., Any] | None) -> None:
+    """Something to be called by who awaits nothing: a coroutine function would do nothing at all, untold.
+
+    One look at its code, for this is done for every send that is told of: what hides a coroutine is not found.
+    """
+    check_callable(name, value)
+    if getattr(getattr(value, "__code__", None), "co_flags", 0) & CO_COROUTINE:
+        raise ConfigError(f"{name} is a coroutine function, which nobody would await: give a plain function")
+
+
+def check_hooks(hooks: Iterable[object], *methods: str) -> None:
+    """Several, or none, each with what it is told by."""
+    if isinstance(hooks, str) or not isinstance(hooks, Iterable):
+        raise ConfigError(f"hooks are {repr(hooks)[:40]}: give a list of them")
+    for hook in hooks:
+        for method in methods:
+            check_plain(f"{method} of a {type(hook).__name__} among hooks", getattr(hook, method, None))

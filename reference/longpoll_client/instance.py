@@ -54,7 +54,8 @@ class ClientInstance(Closeable):
         credentials: Credentials | None = None,
     ) -> None:
         self.runtime = runtime
-        self.client_id = client_id or f"127.0.0.1@longpoll-{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
+        self._client_id = client_id
+        self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
         self._name_servers = split_addresses(name_server)
         self._on_request = on_request
         self._credentials = credentials
@@ -66,6 +67,11 @@ class ClientInstance(Closeable):
         self._waits = SharedWaits(runtime, "client-routes")
         self.is_abandoned = False
         """Whether it ends as soon as nothing waits any more."""
+
+    @property
+    def client_id(self) -> str:
+        """The client's name: another one in each process that is forked from one that made it, or the one given."""
+        return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def close(self) -> None:
         """Close every connection; what is asked afterwards is a LifecycleError."""

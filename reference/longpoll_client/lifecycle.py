@@ -28,12 +28,15 @@ class Lifecycle:
     """One client's state.
 
     Invariant: it changes under `_lock`, and never back but for a start that failed. `_is_left` says that a close was
-    interrupted, which the next one goes on with.
+    interrupted, which the next one goes on with. Once it runs it is of the process that has started it: one that is
+    forked from that has no thread of it, and does not even look at the lock, which a thread may have had that is gone.
     """
 
     def __init__(self, runtime: Runtime, what: str) -> None:
         """`what` names the client in errors, such as "the consumer of group G"."""
         self._what = what
+        self._now_in = runtime.process_id
+        self._started_in: int | None = None
         self._lock = runtime.lock()
         self._state = State.CREATED
         self._is_left = False
@@ -50,20 +53,25 @@ class Lifecycle:
 
     def begin(self) -> None:
         """It starts; raises LifecycleError if it has been started or closed."""
+        self._check_here()
         with self._lock:
             if self._state is State.RUNNING:
                 raise LifecycleError(f"{self._what} is started already")
             self._check_not_closed()
             self._state = State.RUNNING
+            self._started_in = self._now_in()
 
     def begin_failed(self) -> None:
         """The start came to nothing: it may be tried again."""
         with self._lock:
             if self._state is State.RUNNING:
                 self._state = State.CREATED
+                self._started_in = None
 
     def end(self) -> bool:
-        """It closes; false if somebody else has closed it, or does."""
+        """It closes; false if somebody else has closed it, or does, or it is another process's, which goes on."""
+        if self._is_elsewhere:
+            return False
         with self._lock:
             is_first = self._state is not State.CLOSED or self._is_left
             self._state, self._is_left = State.CLOSED, False
@@ -81,6 +89,7 @@ class Lifecycle:
 
     def check_created(self, asked: str) -> None:
         """Raise LifecycleError for what is done before the start only."""
+        self._check_here()
         with self._lock:
             self._check_not_closed()
             if self._state is State.RUNNING:
@@ -88,6 +97,7 @@ class Lifecycle:
 
     def check_running(self, asked: str) -> None:
         """Raise LifecycleError for what is done by a client that runs only."""
+        self._check_here()
         with self._lock:
             self._check_not_closed()
             if self._state is State.CREATED:
@@ -95,8 +105,17 @@ class Lifecycle:
 
     def check_open(self) -> None:
         """Raise LifecycleError if it is closed."""
+        self._check_here()
         with self._lock:
             self._check_not_closed()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._started_in is not None and self._started_in != self._now_in()
+
+    def _check_here(self) -> None:
+        if self._is_elsewhere:
+            raise LifecycleError(f"{self._what} is that of the process before a fork: make a new one")
 
     def _check_not_closed(self) -> None:
         if self._state is State.CLOSED:

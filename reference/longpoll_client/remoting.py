@@ -286,8 +286,12 @@ class RemotingClient:
     def close(self) -> None:
         """Close the connection and end its thread; waiting calls get a ConnectionLostError.
 
-        From a callback it ends once the callback is done.
+        From a callback it ends once the callback is done. In a forked process only that one's hold on it is closed.
         """
+        if self._process_id != self._runtime.process_id():
+            # What waits to be sent is the other's to send, and its lock may be that of a thread which is not here.
+            self._socket.close()
+            return
         with self._lock:
             if self._exchange.failure is None:
                 if not self._is_full:

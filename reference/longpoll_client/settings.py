@@ -14,9 +14,10 @@ from typing import Final, Protocol
 from attrs import field, frozen
 
 from longpoll_client.checks import (
-    check_callable,
     check_group,
+    check_hooks,
     check_one_of,
+    check_plain,
     check_runtime,
     check_seconds,
     check_whole,
@@ -177,9 +178,10 @@ class ConsumerConfig:
             check_seconds(name, getattr(self, name), may_be_none=may_be_none)
         for name, kind in _CHOICES.items():
             check_one_of(name, getattr(self, name), kind)
-        check_callable("allocate", self.allocate)
+        check_plain("allocate", self.allocate)
+        check_hooks(self.hooks, "before_consume", "after_consume")
         if self.on_unreadable is not None:
-            check_callable("on_unreadable", self.on_unreadable)
+            check_plain("on_unreadable", self.on_unreadable)
         if self.client_id is not None and not (
             isinstance(self.client_id, str) and 0 < len(self.client_id) <= CLIENT_ID_SIZE_MAX
         ):

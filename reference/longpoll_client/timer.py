@@ -30,6 +30,7 @@ class Timer:
         self._count = 0
         self._is_closed = self._is_ending = False
         self._name = name
+        self._process_id = runtime.process_id()
         self._thread: Thread | None = None
 
     def after(self, delay_s: float, action: Callable[[], object]) -> None:
@@ -40,7 +41,10 @@ class Timer:
         with self._changed:
             if self._is_ending:
                 return
-            if self._thread is None:
+            if self._thread is None or self._process_id != self._runtime.process_id():
+                # The first one, or the first of a forked process, which has not the thread.
+                self._entries.clear()
+                self._process_id = self._runtime.process_id()
                 self._thread = started(self._runtime, self._name, self._run)
             self._count += 1
             due_ns = self._runtime.monotonic_ns() + int(delay_s * 1e9)

@@ -47,7 +47,8 @@ class AsyncInstance:
         credentials: Credentials | None = None,
     ) -> None:
         self.runtime = runtime
-        self.client_id = client_id or f"127.0.0.1@longpoll-{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
+        self._client_id = client_id
+        self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
         self.routes = Routes()
         self._name_servers = split_addresses(name_server)
         self._on_request = on_request
@@ -58,6 +59,11 @@ class AsyncInstance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[str, AsyncConnection] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
+
+    @property
+    def client_id(self) -> str:
+        """The client's name: another one in each process that is forked from one that made it, or the one given."""
+        return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def check(self) -> None:
         """Raise LifecycleError once it is closed, and on another event loop than the first."""

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
-from longpoll_client.checks import check_callable, check_group, check_runtime
+from longpoll_client.checks import check_group, check_plain, check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
@@ -31,6 +31,7 @@ from longpoll_client.produce.outgoing import (
     Parcel,
     as_given,
     batch_parcel,
+    check_batch,
     prepared_parcel,
     single_parcel,
 )
@@ -149,6 +150,7 @@ class AsyncProducer(AsksLater):
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
+        check_batch(messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return await self._send(parcel, selector(topic, queue_id, select), timeout_s)
 
@@ -261,7 +263,7 @@ class AsyncProducer(AsksLater):
         Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on their way: then `told`
         is not called.
         """
-        check_callable("told", told)
+        check_plain("told", told)
         self._instance.check()
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             self._check_room()

@@ -24,7 +24,7 @@ class AsyncRequests(Replies):
 
     def __init__(self, instance: AsyncInstance, group: str) -> None:
         self._reach = LoopReach(instance)
-        super().__init__(instance.runtime, instance.client_id, self._reach.reply)
+        super().__init__(instance.runtime, lambda: instance.client_id, self._reach.reply)
         self._greeter = AsyncGreeter(instance, group)
         self._is_begun = False
 

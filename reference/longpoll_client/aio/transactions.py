@@ -15,7 +15,7 @@ from longpoll_client.aio.greeting import AsyncGreeter
 from longpoll_client.aio.group import LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.checks import check_runtime
+from longpoll_client.checks import check_callable, check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import Closing, Lifecycle
@@ -30,6 +30,7 @@ from longpoll_client.produce.transactions import (
     TransactionState,
     end_of,
     read_question,
+    state_of,
 )
 from longpoll_client.produce.tries import Select, SendResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -66,6 +67,7 @@ class AsyncTransactionProducer:
     ) -> None:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
         check_runtime(runtime, "AsyncTransactionProducer(runtime, name_server, group, check)")
+        check_callable("check", check)
         self.group = group
         self._check = check
         self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
@@ -129,13 +131,14 @@ class AsyncTransactionProducer:
         When this is cancelled while the work is done, its broker asks later, as when the work raises.
         """
         self._lifecycle.check_open()
+        check_callable("work", work)
         message = OutgoingMessage(body, tags, keys, properties or {})
         sent = await self._producer.send_prepared(topic, message, select, timeout_s)
         self._greet_later()
         await self._greeter.greet_all()
         state = TransactionState.UNKNOWN
         try:
-            state = TransactionState(await work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+            state = state_of(await work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
         finally:
             await self._end(sent, state)
         return TransactionResult(sent, state)
@@ -169,7 +172,7 @@ class AsyncTransactionProducer:
         """Look how a transaction ended, and say so."""
         state = TransactionState.UNKNOWN
         try:
-            state = TransactionState(await self._check(question.message))
+            state = state_of(await self._check(question.message))
         except FAULTS as error:
             msg_id = question.message.msg_id
             log.warning("the check of transaction %s failed: %r; the broker asks again", msg_id, error)

@@ -8,7 +8,7 @@ Source: `DefaultMQPushConsumer.java`.
 
 from __future__ import annotations
 
-from longpoll_client.checks import check_callable
+from longpoll_client.checks import check_plain
 from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.listening import Listening
@@ -41,7 +41,7 @@ class PushConsumer(MemberConsumer):
         credentials: Credentials | None = None,
     ) -> None:
         check_member("PushConsumer", runtime, config)
-        check_callable("listener", listener)
+        check_plain("listener", listener)
         self._listening: Listening
         if is_orderly:
             self._listening = OrderlyListening(runtime, config, listener)

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from attrs import define, field, frozen
 
+from longpoll_client.checks import check_hooks
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.tries import SendResult, Tries
 from longpoll_protocol.properties import read_properties
@@ -87,6 +88,8 @@ class Watch:
     _latency_ns: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        """Refuse what cannot be told; raises ConfigError."""
+        check_hooks(self.hooks, "before_send", "after_send")
         self._lock = self.runtime.lock()
 
     def metrics(self) -> SendMetrics:

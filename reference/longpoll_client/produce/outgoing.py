@@ -16,7 +16,7 @@ import msgspec
 from attrs import field, frozen
 from msgspec.structs import replace
 
-from longpoll_client.checks import check_topic
+from longpoll_client.checks import check_one_of, check_topic, check_whole
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
@@ -108,7 +108,9 @@ class Packing:
 
     def __attrs_post_init__(self) -> None:
         """Refuse what could not be sent; raises ConfigError."""
+        check_whole("compress_over_bytes", self.over_bytes, 0)
         if self.compression is not None:
+            check_one_of("compression", self.compression, Compression)
             try:
                 check_installed(self.compression)
             except LocalProtocolError as error:
@@ -185,6 +187,12 @@ def prepared_parcel(
     marks = {PREPARED: "true", PRODUCER_GROUP: group}
     parcel = single_parcel(group, topic, message, msg_id, born_ms, packing=packing, marks=marks)
     return replace(parcel, sys_flag=parcel.sys_flag | MessageSysFlag.TRANSACTION_PREPARED.value)
+
+
+def check_batch(messages: Sequence[OutgoingMessage]) -> None:
+    """Several that can be counted before they are looked at; raises ConfigError."""
+    if not isinstance(messages, Sequence):
+        raise ConfigError(f"a {type(messages).__name__} is no batch: give a list of OutgoingMessages")
 
 
 def batch_parcel(

@@ -12,7 +12,7 @@ from itertools import count
 
 from attrs import define
 
-from longpoll_client.checks import check_callable, check_group, check_runtime
+from longpoll_client.checks import check_group, check_plain, check_runtime
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
@@ -29,6 +29,7 @@ from longpoll_client.produce.outgoing import (
     Packing,
     Parcel,
     batch_parcel,
+    check_batch,
     prepared_parcel,
     single_parcel,
 )
@@ -161,7 +162,7 @@ class Producer(Closeable, AsksLater):
         and the connection here. What fails before anything is sent is raised here, and `told` is not called; also
         LocalProtocolError, while 65,535 sends to one broker are on their way.
         """
-        check_callable("told", told)
+        check_plain("told", told)
         parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
         self._many.begin(parcel, selector(topic, queue_id, select), timeout_s, told)
 
@@ -187,6 +188,7 @@ class Producer(Closeable, AsksLater):
 
         Otherwise as `send`.
         """
+        check_batch(messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return self._send(parcel, selector(topic, queue_id, select), timeout_s)
 

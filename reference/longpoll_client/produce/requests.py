@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from longpoll_client.checks import check_callable
+from longpoll_client.checks import check_plain
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -75,7 +75,7 @@ class AsksLater(ABC):
         another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `on_reply` is not
         called.
         """
-        check_callable("on_reply", on_reply)
+        check_plain("on_reply", on_reply)
         self._request_later(topic, message, on_reply, select, timeout_s)
 
     @abstractmethod
@@ -92,9 +92,9 @@ class Replies:
     """
 
     def __init__(
-        self, runtime: Runtime, client_id: str, reply: Callable[[str, Command, int, str | None], None]
+        self, runtime: Runtime, client_id: Callable[[], str], reply: Callable[[str, Command, int, str | None], None]
     ) -> None:
-        """`reply` answers what the peer at host:port has asked."""
+        """`client_id` is the client's name in this process; `reply` answers what the peer at host:port has asked."""
         self._client_id = client_id
         self._reply = reply
         self._lock = runtime.lock()
@@ -109,7 +109,7 @@ class Replies:
             self._waiting[correlation_id] = on_reply
         return {
             CORRELATION_ID: correlation_id,
-            REPLY_TO_CLIENT: self._client_id,
+            REPLY_TO_CLIENT: self._client_id(),
             TTL: str(int(timeout_s * 1000)),
         }
 
@@ -155,7 +155,7 @@ class Requests(Replies):
     """Those of a producer on threads, with a timer of their own. Invariant: `_timer` changes under `_lock`."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
-        super().__init__(instance.runtime, instance.client_id, instance.reply)
+        super().__init__(instance.runtime, lambda: instance.client_id, instance.reply)
         self.instance = instance
         self.group = group
         self._greeter = Greeter(instance, group)
@@ -223,6 +223,8 @@ def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
 
 def reply_to(request: ReceivedMessage) -> tuple[str, Mapping[str, str]]:
     """The topic and the properties of a reply to a message; raises ConfigError when it is no request."""
+    if not isinstance(request, ReceivedMessage):
+        raise ConfigError(f"a {type(request).__name__} is no request: give the message that the consumer got")
     named = {name: request.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL, CLUSTER)}
     cluster = named.pop(CLUSTER)
     if cluster is None or named[CORRELATION_ID] is None or named[REPLY_TO_CLIENT] is None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from attrs import define, field, frozen
 
-from longpoll_client.checks import check_runtime
+from longpoll_client.checks import check_plain, check_runtime
 from longpoll_client.consume.workers import Keeping
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
@@ -42,7 +43,7 @@ from longpoll_protocol.headers import (
 from longpoll_protocol.properties import PRODUCER_GROUP
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
-from longpoll_spec.errors import LongpollError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,14 @@ class TransactionState(enum.IntEnum):
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
     UNKNOWN = 0
     """Not known yet: the broker asks later."""
+
+
+def state_of(answer: object) -> TransactionState:
+    """How a transaction ended, as work or a check says it; raises ConfigError for what says nothing of it."""
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        with suppress(ValueError):
+            return TransactionState(answer)
+    raise ConfigError(f"{repr(answer)[:40]} does not say how a transaction ended: answer a TransactionState")
 
 
 Check = Callable[[ReceivedMessage], TransactionState]
@@ -139,6 +148,7 @@ class TransactionProducer(Closeable):
 
     def __attrs_post_init__(self) -> None:
         check_runtime(self.runtime, "TransactionProducer(runtime, name_server, group, check)")
+        check_plain("check", self.check)
         self._instance = ClientInstance(
             self.runtime, self.name_server, on_request=self._requested, credentials=self.credentials
         )
@@ -190,12 +200,13 @@ class TransactionProducer(Closeable):
         raised here and the broker asks later. Nobody hears whether the end was taken: if it was lost the broker asks.
         Otherwise as `Producer.send`.
         """
+        check_plain("work", work)
         message = OutgoingMessage(body, tags, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, select, timeout_s)
         self._greeter.greet(self._instance.broker_address(sent.queue.broker_name))
         state = TransactionState.UNKNOWN
         try:
-            state = TransactionState(work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+            state = state_of(work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
         finally:
             self._end(sent, state)
         return TransactionResult(sent, state)
@@ -229,7 +240,7 @@ class TransactionProducer(Closeable):
     def _checked(self, message: ReceivedMessage) -> TransactionState:
         state = TransactionState.UNKNOWN
         with Keeping() as kept:
-            state = TransactionState(self.check(message))
+            state = state_of(self.check(message))
         if kept.error is not None:
             log.warning("the check of transaction %s failed: %r; the broker asks again", message.msg_id, kept.error)
         return state

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from longpoll_client.checks import check_callable
+from longpoll_client.checks import check_plain
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -210,7 +210,7 @@ def selector(topic: str, queue_id: int | None, select: Select | None) -> Select 
     """What picks the queue; raises ConfigError when it is asked for in both ways."""
     if queue_id is None:
         if select is not None:
-            check_callable("select", select)
+            check_plain("select", select)
         return select
     if select is not None:
         raise ConfigError("queue_id and select cannot both pick the queue: give one of them")

@@ -1,0 +1,149 @@
+"""A process that is forked while it has clients: the child neither speaks for the parent nor waits for what it has not.
+
+A child has no thread of its parent's and shares its sockets. What it says by them, or under the parent's name in a
+group, would be taken for the parent's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pytest
+
+from longpoll_client import (
+    Admin,
+    ConsumerConfig,
+    ConsumeStatus,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    StartAt,
+)
+from longpoll_runtime.real import RealRuntime
+
+RUNTIME: Final = RealRuntime()
+PATIENCE_S: Final = 20.0
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def nothing() -> None:
+    """Nothing is done meanwhile."""
+
+
+def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothing) -> Any:
+    """What a story comes to in a forked process, or the error by its name; it is ended if it hangs.
+
+    `meanwhile` is done by this process, once there is the other.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        try:
+            told = story()
+        except BaseException as error:  # noqa: BLE001 - nothing may leave into the tests
+            told = f"{type(error).__name__}: {error}"
+        os.write(writing, json.dumps(told).encode())
+        os._exit(0)
+    os.close(writing)
+    ending = threading.Timer(PATIENCE_S, os.kill, (child, 9))
+    ending.start()
+    meanwhile()
+    with os.fdopen(reading) as told_by:
+        text = told_by.read()
+    os.waitpid(child, 0)
+    ending.cancel()
+    assert text, "the child hangs"
+    return json.loads(text)
+
+
+def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    """A listener."""
+    return ConsumeStatus.SUCCESS
+
+
+def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: str, topic: str) -> None:
+    """As at the end of a `with`: the parent stays in its group, and no older offset is put over its own."""
+    config = ConsumerConfig("parents", start_at=StartAt.FIRST, persist_s=3600.0)
+
+    def stored() -> int:
+        with Admin(RUNTIME, name_server) as admin:
+            return sum(row.stored or 0 for row in admin.offsets("parents", [topic]))
+
+    with Producer(RUNTIME, name_server) as producer, PullConsumer(RUNTIME, name_server, config) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        for body in (b"1", b"2"):
+            producer.send(topic, body)
+        assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
+        consumer.commit()
+        resumed, resume = os.pipe()
+
+        def story() -> list[str]:
+            os.read(resumed, 1)
+            told = []
+            for call in (consumer.close, lambda: consumer.poll(0.1), consumer.commit, consumer.start):
+                try:
+                    told.append(f"done {call()}")
+                except Exception as error:  # noqa: BLE001 - by its name
+                    told.append(f"{type(error).__name__}: {error}")
+            return told
+
+        def go_on() -> None:
+            # Wherever the parent stands by now: the child knows of one message, which was not stored when it was made.
+            assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
+            consumer.commit()
+            consumer._member._queues.persist()
+            os.write(resume, b"x")
+
+        told = in_child(story, go_on)
+        for end in (resumed, resume):
+            os.close(end)
+        words = "LifecycleError: the consumer of group parents is that of the process before a fork: make a new one"
+        assert told == ["done None", words, words, words]
+        assert stored() == 2
+        # Nobody has said that the parent is gone: its group has it as its one member.
+        member = consumer._member
+        (route,) = member._sharing.routes().values()
+        assert member._membership.members(route) == [consumer._member.client_id]
+        producer.send(topic, b"3")
+        assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"3"]
+
+
+def test_children_that_start_one_consumer_are_members_of_their_own(name_server: str, topic: str) -> None:
+    """As where a server makes it and forks its workers then: under one name both would have every queue."""
+    config = ConsumerConfig("workers", start_at=StartAt.FIRST)
+    consumer = PushConsumer(RUNTIME, name_server, config, consumed)
+    consumer.subscribe(topic)
+
+    def story() -> str:
+        with consumer:
+            consumer.start()
+            return consumer._member.client_id
+
+    names = {in_child(story), in_child(story)}
+    with consumer:
+        consumer.start()
+        names.add(consumer._member.client_id)
+    assert len(names) == 3
+
+
+def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(name_server: str, topic: str) -> None:
+    """What its parent was about to send is the parent's to send, and the parent's connection stays."""
+    with Producer(RUNTIME, name_server) as producer:
+        before = producer.send(topic, b"1")
+        (client,) = [each for each in producer._instance._clients.values() if each.address != name_server]
+
+        def story() -> bool:
+            client._output.add([b"a half of a frame"])
+            producer.close()
+            return client._output.size > 0
+
+        assert in_child(story)
+        after = producer.send(topic, b"2")
+        assert after.queue_offset == before.queue_offset + 1
+        assert client in producer._instance._clients.values()
