@@ -24,6 +24,7 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
+from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
@@ -45,7 +46,7 @@ def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothin
     if child == 0:  # pragma: no cover - another process
         try:
             told = story()
-        except BaseException as error:  # noqa: BLE001 - nothing may leave into the tests
+        except ANYTHING as error:
             told = f"{type(error).__name__}: {error}"
         os.write(writing, json.dumps(told).encode())
         os._exit(0)
@@ -89,7 +90,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
             for call in (consumer.close, lambda: consumer.poll(0.1), consumer.commit, consumer.start):
                 try:
                     told.append(f"done {call()}")
-                except Exception as error:  # noqa: BLE001 - by its name
+                except FAULTS as error:
                     told.append(f"{type(error).__name__}: {error}")
             return told
 
