@@ -42,6 +42,10 @@ UNPLACED = ANSWERED | {"queue": -1, "topic": ""}
 
 ANSWERS: Final[dict[str, Edge]] = {
     "answered twice, in no queue": edge("answer.once", [ASKED, UNPLACED, UNPLACED | {"at": 55}]),
+    "answered twice, and its receipt is lost": edge("answer.once?", lost(40), [ANSWERED, ANSWERED | {"at": 55}]),
+    "answered twice, and something else is lost": edge(
+        "answer.once", lost(40), [ASKED, ANSWERED, ANSWERED | {"at": 55}]
+    ),
     "answered at once, of another topic": edge(
         "", [ASKED | {"offset": 1}, UNPLACED | {"topic": "other", "offset_next": 0, "offset_max": 0}]
     ),

@@ -83,7 +83,8 @@ def once(record: Record) -> Iterator[Said]:
     seen: set[object] = set()
     for one in _answers(record):
         if (one.about, one.place) in seen and told[one.about] <= 1:
-            yield violated(one, f"{one.request} has several answers")
+            convict = violated if told[one.about] else unknown
+            yield convict(one, f"{one.request} has several answers")
         seen.add((one.about, one.place))
 
 

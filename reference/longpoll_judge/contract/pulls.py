@@ -254,7 +254,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "answer.once",
         ANSWERED_ONCE,
-        "No request has two answers, unless its identifier came more than once, with whatever requests.",
+        "No request has two answers, unless its identifier came more than once, with whatever requests. Unknown where "
+        "its receipt is not in the record: the identifier may be that of several.",
         "the law's answered_at_most_once",
         ("request_received(request)", "answer_sent(request)"),
     ),

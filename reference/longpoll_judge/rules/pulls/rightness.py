@@ -25,8 +25,9 @@ import numpy as np
 from attrs import frozen
 
 from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.contract.clause import PULL_RESULTS
-from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
+from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, FindingVerdict
 from longpoll_judge.rules.answers import (
     FOUND,
     NO_MATCHED_MSG,
@@ -463,7 +464,10 @@ def judge_order(case: Case) -> list[Suspects]:
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row."""
+    """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row.
+
+    Of one whose receipt is not in the record that is not certain.
+    """
     rows = case.events.rows("answer_sent")
     if not case.events.batch.has_repeated("answer_sent"):
         return []
@@ -475,6 +479,8 @@ def judge_once(case: Case) -> list[Suspects]:
     if len(twice):
         # Of an identifier that came again each answer may be that of another request.
         twice = twice[~case.events.is_asked_again(twice)]
+    # Without its receipt nothing shows that it was one request: two may have borne the identifier.
+    is_asked = case.events.is_told_anywhere(twice, "request_received")
 
     def explain(row: int) -> Explanation:
         same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
@@ -482,4 +488,5 @@ def judge_once(case: Case) -> list[Suspects]:
         asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
         return Explanation("answer.once", f"one request has {len(same)} answers", [*asked, *same])
 
-    return [Suspects(ANSWERED_ONCE, "violated", twice, twice, explain, is_timeless=True)]
+    kinds: tuple[tuple[FindingVerdict, Integers], ...] = (("violated", twice[is_asked]), ("unknown", twice[~is_asked]))
+    return [Suspects(ANSWERED_ONCE, kind, mine, mine, explain, is_timeless=True) for kind, mine in kinds if len(mine)]
