@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pytest
-from model_tests.judge.one_queue import Row, asked, context, told
+from model_tests.judge.one_queue import Row, asked, context, event, told
 from model_tests.judge.test_stretches import cut
 from model_tests.judge.test_stretches import told as added_up
 
@@ -101,6 +101,33 @@ def test_an_answer_is_placed_where_it_was_asked_for() -> None:
     assert table.select(["broker", "topic", "queue"]).to_pylist()[-1] == {"broker": "b", "topic": "T", "queue": 0}
     assert again["queue"].to_pylist() == [0, 1, 2, 0, -1, 0]
     assert said(judge_table(table, context()))[0] == ["pull.deadline.met", "pull.answered"]
+
+
+HOLD: Final = event("hold", 301, request="r")
+OF_ONE_QUEUE: Final[dict[str, list[Row]]] = {
+    "answered in the other order": [
+        *(asked(0), asked(10, offset=5)),
+        *(told(20, offset_next=5, offset_max=5), told(90)),
+    ],
+    "both held": [asked(0), event("hold", 1, request="r"), told(90), asked(300), HOLD, told(390)],
+    "the first answered at once": [
+        *(asked(0), told(50, 0, offsets=[3], offset_next=4, offset_max=4)),
+        *(asked(300), HOLD, event("expire", 389, request="r"), told(390)),
+    ],
+    "the first may not be held": [asked(0, may_hold=False), told(1), asked(300), HOLD, told(390)],
+    "the other is no pull": [asked(0, code=14), told(0.5, 22), asked(300), told(390)],
+}
+"""Two requests of one identifier, each treated as it should be."""
+
+
+@pytest.mark.parametrize("rows", OF_ONE_QUEUE.values(), ids=OF_ONE_QUEUE)
+def test_of_two_requests_of_one_queue_neither_is_judged(rows: list[Row]) -> None:
+    """Which of them was held and answered nobody knows: a truthful broker is not convicted, in stretches neither."""
+    table = table_of(rows)
+    whole = judge_table(table, context())
+
+    assert said(whole) == ([], {NOTE_REPEATED: 1})
+    assert in_stretches([table.slice(place, 1) for place in range(len(rows))]) == added_up(whole)
 
 
 ELSEWHERE: Final[dict[str, Row]] = {

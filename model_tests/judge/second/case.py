@@ -96,12 +96,21 @@ def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
 
 
 def exchanges(record: Record) -> Iterator[Exchange]:
-    """Every pull that has an identifier, but for those whose answer names another queue: these are not judged."""
+    """Every pull that has an identifier, but for those that are not judged.
+
+    These are such as have an answer that names another queue, or an identifier that another request of the queue has.
+    """
     answers = first_answers(record)
     for one in record.of("request_received"):
         answer = answers.get(one.about)
-        if one.code in PULLS and one.request and (answer is None or answer.place == one.place):
+        if one.code in PULLS and is_sole(record, one) and (answer is None or answer.place == one.place):
             yield Exchange(one, answer)
+
+
+def is_sole(record: Record, one: Seen) -> bool:
+    """Whether a request has an identifier, and it is the only one of its queue with that."""
+    others = [each for each in record.of("request_received") if (each.about, each.place) == (one.about, one.place)]
+    return bool(one.request) and len(others) == 1
 
 
 def is_after_close(record: Record, one: Seen) -> bool:
@@ -222,8 +231,8 @@ def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
 
 def holds(record: Record) -> list[Seen]:
     """The holds that are told of the queue that their request is told of; of others nobody knows what they mean."""
-    places = {one.about: one.place for one in record.of("request_received") if one.request}
-    return [one for one in record.of("hold") if places.get(one.about) == one.place]
+    places = {(one.about, one.place) for one in record.of("request_received") if is_sole(record, one)}
+    return [one for one in record.of("hold") if (one.about, one.place) in places]
 
 
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:

@@ -126,11 +126,15 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     """Join every pull with its first answer and with what is known of its connection and source.
 
     Left out are pulls whose answer names another queue: they are answered, and whichever of both is wrong, neither says
-    what was asked of which log.
+    what was asked of which log. So are those whose identifier another request of the queue has too: nobody knows which
+    of them was held and answered.
     """
     received = events.rows("request_received")
-    received = received[is_one_of(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
-    row = received[events.firsts(received, "request_received") == received]
+    received = received[events.request_key[received] >= 0]
+    if events.batch.has_repeated("request_received"):
+        keys = events.request_key[received]
+        received = received[np.bincount(keys)[keys] == 1]
+    row = received[is_one_of(events.integers("code", received), PULL_CODES)]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
     # Without an answer among the events of this queue, and with one among those of another.
     elsewhere = answer_row < 0

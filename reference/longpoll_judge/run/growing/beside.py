@@ -10,7 +10,7 @@ has to be at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -75,6 +75,12 @@ class Beside:
             self.judge(context, survey)
             self.recent.forget(EVENTS_MAX)
         return self.held.add(table, limits, context, survey, settled_ns)
+
+    def leave_out(self, without: Callable[[pa.Table], pa.Table]) -> None:
+        """Let go of some of what is at hand."""
+        self.recent.leave_out(without)
+        self.offsets.recent.leave_out(without)
+        self.offsets.lasting, self.held.events = without(self.offsets.lasting), without(self.held.events)
 
     def judge(self, context: Context, survey: Survey) -> None:
         """Judge what is at hand."""

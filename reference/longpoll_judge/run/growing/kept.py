@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from attrs import define, field
 
@@ -27,6 +28,7 @@ from longpoll_judge.errors import CheckpointError
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
 from longpoll_judge.read.same import sum_before
+from longpoll_judge.run.growing.asked import Asked
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.held import Held
 from longpoll_judge.run.growing.latest import Latest
@@ -41,7 +43,7 @@ from longpoll_judge.run.verdict import RESULT_SCHEMA, Row, as_table
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
-VERSION: Final = 5
+VERSION: Final = 6
 """Is raised with every change of what is kept, or of what the judge makes of it."""
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4
@@ -90,6 +92,17 @@ class _Beside(msgspec.Struct):
 
 
 @with_table
+class _Asked(msgspec.Struct):
+    """Columns as their bytes."""
+
+    text: bytes
+    first: bytes
+    last: bytes
+    again: bytes
+    is_over: bool
+
+
+@with_table
 class _Kept(msgspec.Struct):
     """A `Growing`, how far its parts were read, and the findings that were shown."""
 
@@ -114,6 +127,7 @@ class _Kept(msgspec.Struct):
     disordered: list[tuple[QueueName, int]]
     reached: list[tuple[QueueName, int]]
     settled_ns: int
+    asked: _Asked
 
 
 @define
@@ -175,7 +189,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
 
 def _kept(state: State) -> _Kept:
     growing, beside = state.growing, state.growing.beside
-    offsets, held = beside.offsets, beside.held
+    offsets, held, asked = beside.offsets, beside.held, growing.asked
     tally = growing.tally.rows()
     return _Kept(
         wake_ms=growing.wake_ms,
@@ -208,6 +222,13 @@ def _kept(state: State) -> _Kept:
         disordered=list(growing.disordered.items()),
         reached=list(growing.reached.items()),
         settled_ns=growing.settled_ns,
+        asked=_Asked(
+            text=asked.text.tobytes(),
+            first=asked.first.tobytes(),
+            last=asked.last.tobytes(),
+            again=asked.again.tobytes(),
+            is_over=asked.is_over,
+        ),
     )
 
 
@@ -243,8 +264,15 @@ def _state(kept: _Kept) -> State:
         disordered=dict(kept.disordered),
         reached=dict(kept.reached),
         settled_ns=kept.settled_ns,
+        asked=_asked(kept.asked),
     )
     return State(growing, kept.ends, kept.shown, set(kept.seen), kept.untold)
+
+
+def _asked(kept: _Asked) -> Asked:
+    text, again = (np.frombuffer(column, dtype=np.uint64) for column in (kept.text, kept.again))
+    first, last = (np.frombuffer(column, dtype=np.int64) for column in (kept.first, kept.last))
+    return Asked(text, first, last, again, kept.is_over)
 
 
 def _kept_recent(recent: Recent) -> _Recent:

@@ -38,6 +38,7 @@ from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.across import have_request, rows_where
 from longpoll_judge.rules.case import Case
+from longpoll_judge.run.growing.asked import Asked
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.cases import may_stop, reached_by
 from longpoll_judge.run.growing.logged import Logged
@@ -111,6 +112,7 @@ class Growing:
     """How far up the log what was judged looked, of the queues of which anything was."""
     settled_ns: int = BEGINNING
     """What was judged lies before this moment."""
+    asked: Asked = field(factory=Asked)
 
     def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
         """Take what is new, and judge what is settled by it."""
@@ -127,6 +129,7 @@ class Growing:
         self.window.append(Piece(spans, log_of(table), overview.last_ns))
         self.disordered |= dict.fromkeys(are_shown_early(spans, self.all_spans), overview.last_ns)
         self._note(spans, overview.last_ns)
+        table = self._sole(table)
         self.pending = joined([self.pending, self._requests(table)])
         self._settle(history)
         context, _gaps = self._context(history)
@@ -140,6 +143,16 @@ class Growing:
         """The events that findings rest on, as far as they are at hand (`across.Tables`)."""
         at_hand = (self.rare, *(piece.log for piece in self.window), self.pending)
         return ((number, fill(table)) for number, table in enumerate(at_hand) if len(table))
+
+    def _sole(self, table: pa.Table) -> pa.Table:
+        """What is new without requests whose identifier came again, of which what is at hand is let go too."""
+        doubts = self.asked.add(table)
+        for why, count in doubts.items():
+            self.doubt(why, count)
+        if doubts:
+            self.pending = self.asked.without(self.pending)
+            self.beside.leave_out(self.asked.without)
+        return self.asked.without(table)
 
     def _first_shown(self, spans: Mapping[Log, LogSpan]) -> dict[Log, int]:
         """The offsets of messages that are the first of their log."""

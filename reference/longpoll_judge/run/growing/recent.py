@@ -6,7 +6,7 @@ What came before them is a hole of this record. Leaves out what is judged (`besi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import pyarrow as pa
@@ -45,6 +45,11 @@ class Recent:
         self.count += len(table)
         self.fresh += len(table)
         return self.fresh >= min(FRESH_MIN, self.count // 2) or last_ns >= self.judged_ns + FRESH_NS
+
+    def leave_out(self, without: Callable[[pa.Table], pa.Table]) -> None:
+        """Let go of some of the events at hand."""
+        self.pieces = deque((without(table), last_ns) for table, last_ns in self.pieces)
+        self.count = sum(len(table) for table, _last_ns in self.pieces)
 
     def forget(self, events_max: int) -> list[pa.Table]:
         """Note that all was judged, and let go of what is too much or too old; what that was."""
