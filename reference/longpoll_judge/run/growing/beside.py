@@ -4,13 +4,13 @@ The last seconds are judged as a record by itself, again and again, each event t
 hole of this record, and what may come after it too, so what would rest on either is unknown here, and what is certain
 stands. What lies further apart than the seconds that are at hand is left to a judgement of the whole.
 
-Leaves out what groups are told of their offsets (`offsets`) and how many pulls are held at once (`held`), of which more
-has to be at hand.
+Identifiers that come again are noticed here too (`asked`). Leaves out what groups are told of their offsets (`offsets`)
+and how many pulls are held at once (`held`), of which more has to be at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, fill
 from longpoll_judge.rules.falls import judge_falls
 from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run.growing.asked import Asked
 from longpoll_judge.run.growing.held import Held
 from longpoll_judge.run.growing.latest import Latest
 from longpoll_judge.run.growing.offsets import Offsets
@@ -46,6 +47,7 @@ class Beside:
     """By name, what is certain."""
     offsets: Offsets = field(factory=Offsets)
     held: Held = field(factory=Held)
+    asked: Asked = field(factory=Asked)
     beyond: int = 0
     """What one look left out, as often as that grew."""
     _beyond_last: int = 0
@@ -76,11 +78,15 @@ class Beside:
             self.recent.forget(EVENTS_MAX)
         return self.held.add(table, limits, context, survey, settled_ns)
 
-    def leave_out(self, without: Callable[[pa.Table], pa.Table]) -> None:
-        """Let go of some of what is at hand."""
-        self.recent.leave_out(without)
-        self.offsets.recent.leave_out(without)
-        self.offsets.lasting, self.held.events = without(self.offsets.lasting), without(self.held.events)
+    def ask(self, table: pa.Table) -> dict[str, int]:
+        """Remember identifiers, and let go of requests at hand whose one came again; the doubts that arise."""
+        doubts = self.asked.add(table)
+        if doubts:
+            without = self.asked.without
+            self.recent.leave_out(without)
+            self.offsets.recent.leave_out(without)
+            self.offsets.lasting, self.held.events = without(self.offsets.lasting), without(self.held.events)
+        return doubts
 
     def judge(self, context: Context, survey: Survey) -> None:
         """Judge what is at hand."""

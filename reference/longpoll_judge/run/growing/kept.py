@@ -84,14 +84,6 @@ class _Held(msgspec.Struct):
 
 
 @with_table
-class _Beside(msgspec.Struct):
-    recent: _Recent
-    found: list[Finding]
-    offsets: _Offsets
-    held: _Held
-
-
-@with_table
 class _Asked(msgspec.Struct):
     """Columns as their bytes."""
 
@@ -100,6 +92,15 @@ class _Asked(msgspec.Struct):
     last: bytes
     again: bytes
     is_over: bool
+
+
+@with_table
+class _Beside(msgspec.Struct):
+    recent: _Recent
+    found: list[Finding]
+    offsets: _Offsets
+    held: _Held
+    asked: _Asked
 
 
 @with_table
@@ -127,7 +128,6 @@ class _Kept(msgspec.Struct):
     disordered: list[tuple[QueueName, int]]
     reached: list[tuple[QueueName, int]]
     settled_ns: int
-    asked: _Asked
 
 
 @define
@@ -189,7 +189,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
 
 def _kept(state: State) -> _Kept:
     growing, beside = state.growing, state.growing.beside
-    offsets, held, asked = beside.offsets, beside.held, growing.asked
+    offsets, held, asked = beside.offsets, beside.held, beside.asked
     tally = growing.tally.rows()
     return _Kept(
         wake_ms=growing.wake_ms,
@@ -208,6 +208,13 @@ def _kept(state: State) -> _Kept:
                 is_over=offsets.is_over,
             ),
             held=_Held(encode(held.events), held.found, held.open, held.is_over),
+            asked=_Asked(
+                text=asked.text.tobytes(),
+                first=asked.first.tobytes(),
+                last=asked.last.tobytes(),
+                again=asked.again.tobytes(),
+                is_over=asked.is_over,
+            ),
         ),
         window=[_Piece(list(one.spans.values()), encode(one.log), one.last_ns) for one in growing.window],
         rare=encode(growing.rare),
@@ -222,13 +229,6 @@ def _kept(state: State) -> _Kept:
         disordered=list(growing.disordered.items()),
         reached=list(growing.reached.items()),
         settled_ns=growing.settled_ns,
-        asked=_Asked(
-            text=asked.text.tobytes(),
-            first=asked.first.tobytes(),
-            last=asked.last.tobytes(),
-            again=asked.again.tobytes(),
-            is_over=asked.is_over,
-        ),
     )
 
 
@@ -250,6 +250,7 @@ def _state(kept: _Kept) -> State:
             found=Latest({finding.id: finding for finding in kept.beside.found}),
             offsets=offsets,
             held=Held(decode(held.events), held.found, held.open, held.is_over),
+            asked=_asked(kept.beside.asked),
         ),
         window=deque(Piece(_by_log(one.spans), decode(one.log), one.last_ns) for one in kept.window),
         rare=decode(kept.rare),
@@ -264,7 +265,6 @@ def _state(kept: _Kept) -> State:
         disordered=dict(kept.disordered),
         reached=dict(kept.reached),
         settled_ns=kept.settled_ns,
-        asked=_asked(kept.asked),
     )
     return State(growing, kept.ends, kept.shown, set(kept.seen), kept.untold)
 

@@ -38,7 +38,6 @@ from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.across import have_request, rows_where
 from longpoll_judge.rules.case import Case
-from longpoll_judge.run.growing.asked import Asked
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.cases import may_stop, reached_by
 from longpoll_judge.run.growing.logged import Logged
@@ -112,7 +111,6 @@ class Growing:
     """How far up the log what was judged looked, of the queues of which anything was."""
     settled_ns: int = BEGINNING
     """What was judged lies before this moment."""
-    asked: Asked = field(factory=Asked)
 
     def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
         """Take what is new, and judge what is settled by it."""
@@ -146,13 +144,12 @@ class Growing:
 
     def _sole(self, table: pa.Table) -> pa.Table:
         """What is new without requests whose identifier came again, of which what is at hand is let go too."""
-        doubts = self.asked.add(table)
+        doubts = self.beside.ask(table)
         for why, count in doubts.items():
             self.doubt(why, count)
         if doubts:
-            self.pending = self.asked.without(self.pending)
-            self.beside.leave_out(self.asked.without)
-        return self.asked.without(table)
+            self.pending = self.beside.asked.without(self.pending)
+        return self.beside.asked.without(table)
 
     def _first_shown(self, spans: Mapping[Log, LogSpan]) -> dict[Log, int]:
         """The offsets of messages that are the first of their log."""
