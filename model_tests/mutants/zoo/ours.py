@@ -13,6 +13,7 @@ from typing import Final
 from model_tests.mutants.broker_faults import FAULTS, Fault
 from model_tests.mutants.zoo.entry import (
     CHANNEL,
+    CLIENT,
     CORE,
     DEADLINES,
     DISPATCH,
@@ -154,6 +155,49 @@ OURS: Final = (
             "return are_intervals(table) and _are_small(table)",
         ),
         units=("judge/test_source.py",),
+    ),
+    _slip(
+        "a-buffer-is-measured-in-items",
+        "A body that is a memoryview of four-byte words passes for a quarter of its size: what is too long is sent.",
+        Change(
+            f"{CLIENT}/produce/outgoing.py",
+            "size = len(body) if type(body) is bytes else _size_of(body)",
+            "size = len(body)",
+        ),
+        units=("client/test_strangers.py::test_a_buffer_is_as_long_as_its_bytes",),
+    ),
+    _slip(
+        "a-resting-reader-looks-and-falls-asleep-apart",
+        "A send that comes between is left to a reader that is taken for awake and sleeps: it goes out with the next "
+        "one, or never.",
+        Change(
+            f"{CLIENT}/remoting.py",
+            "                self._send_output()\n            self._is_awake = False\n",
+            "                self._send_output()\n        with self._lock:\n            self._is_awake = False\n",
+        ),
+        units=("simulate/test_rest_stress.py::test_no_one_switch_loses_a_wakeup",),
+    ),
+    _slip(
+        "a-forked-child-closes-its-parents-consumer",
+        "A process that forks within a consumer's `with` puts older offsets over its own when the child leaves it, "
+        "and messages that were consumed come again.",
+        Change(
+            f"{CLIENT}/lifecycle.py",
+            "return self._started_in is not None and self._started_in != self._now_in()",
+            "return False",
+        ),
+        units=("client/test_forked.py",),
+    ),
+    _slip(
+        "a-start-that-fails-leaves-its-connections",
+        "A program that tries to start a consumer again and again, while its topic is not there, has two threads and "
+        "sockets more each time that it makes a new one.",
+        Change(
+            f"{CLIENT}/consume/consumer.py",
+            "            undo.callback(self._instance.disconnect)\n",
+            "",
+        ),
+        units=("client/test_failed_starts.py::test_a_start_that_fails_leaves_nothing",),
     ),
     _slip(
         "text-of-a-batch-that-is-no-unicode-raises-pythons-error",
