@@ -211,6 +211,7 @@ KNOWN: Final = (
     Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_delete_topic.py")),
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
+    Known(f"{STORE}/index/index_file.py", (), ("store/test_index_file.py", "store/test_index.py")),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),

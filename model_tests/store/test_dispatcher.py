@@ -7,12 +7,13 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from longpoll_broker.errors import StoreDamageError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher, Handed
 from longpoll_broker.store.messages import Arrival
-from longpoll_protocol.log_record import Damage
+from longpoll_protocol.log_record import MAGIC_V1, SCHEDULE_TOPIC, Damage, Record
 
 SIZE = 10
 """Bytes of each record here; record n begins at n times that."""
@@ -267,3 +268,14 @@ def test_a_log_may_begin_later() -> None:
     bench.cursor.handing = False
     assert bench.dispatched() == [3, 4]
     assert bench.notes.count("read 0") == 0
+
+
+def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:
+    """When it is read, too; any other arrives with the hash of its tag."""
+    record = Record(
+        100, MAGIC_V1, 0, 2, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), SCHEDULE_TOPIC, b"DELAY\x012"
+    )
+    found = dispatch.arrival_of(record, "T", 1, 9, (3_000, 77_000))
+    assert found == Arrival("T", 1, 10, 78_000, 1_000, 700, 100)
+    other = dispatch.arrival_of(structs.replace(record, topic="T"), "T", 1, 9, (3_000, 77_000))
+    assert other.tags_code == 0
