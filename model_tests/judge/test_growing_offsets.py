@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -46,10 +48,19 @@ def drawn(seed: int) -> list[Kind]:
     return kinds
 
 
-def check(kinds: list[Kind], directory: Path, seed: int, pieces: int) -> tuple[Counter[str], set[str], bool]:
-    """Nothing is told that the whole does not find; how often what was, by clause; what of the whole; is it over."""
+def check(
+    kinds: list[Kind], directory: Path, seed: int, pieces: int, renamed: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Counter[str], set[str], bool]:
+    """Nothing is told that the whole does not find; how often what was, by clause; what of the whole; is it over.
+
+    `renamed` gives requests, which are `r` and their number, the identifiers of others.
+    """
+    replace = msgspec.structs.replace
     events = sorted(events_of(kinds), key=lambda event: event.after_ns)
-    numbered = [msgspec.structs.replace(event, sequence=number) for number, event in enumerate(events)]
+    numbered = [
+        replace(event, sequence=number, request=renamed.get(event.request, event.request))
+        for number, event in enumerate(events)
+    ]
     directory.mkdir(exist_ok=True)
     history = written(Recording(numbered, simulated_meta()), directory / "history")
     whole = judge([history], engine="local")
@@ -107,9 +118,22 @@ def test_planted_what_has_no_answer_is_forgotten(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(offsets, "EVENTS_MAX", 6)
     assert check(kinds, tmp_path / "kept", 1, 12)[0] == {}
 
-    monkeypatch.setattr(offsets.Offsets, "_outlive", lambda _self, _gone: None)
+    monkeypatch.setattr(offsets.Offsets, "_outlive", lambda _self, _gone, _again: None)
     with pytest.raises(AssertionError):
         check(kinds, tmp_path / "forgotten", 1, 12)
+
+
+@pytest.mark.parametrize("late_ms", [7, 30, 20_000])
+def test_what_a_request_commits_may_excuse_though_its_identifier_comes_again(
+    late_ms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows which answer is its own, so when it was committed; it convicts nobody, at hand or long gone."""
+    monkeypatch.setattr(offsets, "EVENTS_MAX", 3)
+    kinds: list[Kind] = [("ask", 0, 1, 2), ("explicit", 1, 3, 4), ("pull", 9, 15, 16), ("ask", 1, 40, 41)]
+    kinds += [("ask", 1, late_ms, late_ms + 1), ("pull", 9, 60_000, 60_001)]
+
+    for pieces in range(1, 14):
+        assert check(kinds, tmp_path / f"{pieces}", pieces, pieces, {"r4": "r1"})[0] == {}
 
 
 def test_too_much_that_may_excuse_is_left_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,15 @@ HIGHER = (pull(50, "1", 5, 19, end=5),)
 ENDS: Final[dict[str, Edge]] = {
     "an end that falls": edge("pull.max.never_falls", *HIGHER, pull(60, "2", 4, 19, end=4)),
     "an end that perhaps falls": edge("", widened(HIGHER[0], 1, 20), pull(60, "2", 4, 19, end=4)),
+    "an end that falls to one of two of an identifier": edge(
+        "",
+        *HIGHER,
+        [
+            *pull(60, "2", 5, 19, end=5)[:1],
+            *(one | {"queue": 1} for one in pull(61, "2", 0, 19, end=0)[:1]),
+            *(one | {"queue": -1, "topic": ""} for end in (5, 0) for one in pull(62, "2", end, 19, end=end)[1:]),
+        ],
+    ),
     "an end that falls on another connection": edge(
         "", *HIGHER, [one | {"connection": "2"} for one in pull(60, "2", 4, 19, end=4)]
     ),

@@ -238,7 +238,7 @@ PULL_CLAUSES: Final = (
         "Of two answers about one queue on one connection of one source, the later one certainly read after the "
         "earlier was sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. "
         "A connection does not outlive its broker; a deletion of the topic (215) or a hole of the record that may lie "
-        "in between excuses.",
+        "in between excuses. Asked of pulls whose identifier came once, with whatever requests.",
         "DefaultMessageStore.getMinOffsetInQueue: retention only removes",
         (_PULL, _RESULT),
     ),

@@ -10,12 +10,14 @@ Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, field
 
+from longpoll_judge.columns.keys import Keys, repeated, request_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.contract.clause import PULL_RESULTS
@@ -52,13 +54,20 @@ class Ends:
 
     pulls: Gathering = field(factory=lambda: Gathering(()))
     answers: Gathering = field(factory=lambda: Gathering(("offset_min", "offset_max", "offset_next", "shown_end")))
+    received: list[Keys] = field(factory=list)
+    """By slice the keys of its requests, of any kind, that have an identifier."""
+
+    @cached_property
+    def came_again(self) -> Keys:
+        """The keys that came more than once, when all slices are seen."""
+        return repeated(self.received)
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
         named, code = have_request(table), table["code"].to_numpy()
-        self.pulls.add(
-            table, number, np.flatnonzero(rows_where(table, "request_received") & named & is_one_of(code, PULL_CODES))
-        )
+        is_receipt = rows_where(table, "request_received") & named
+        self.received.append(request_keys(table, np.flatnonzero(is_receipt)))
+        self.pulls.add(table, number, np.flatnonzero(is_receipt & is_one_of(code, PULL_CODES)))
         lowest, highest = table["offset_min"].to_numpy(), table["offset_max"].to_numpy()
         # Bounds that contradict each other are another clause's matter, and say nothing of a fall.
         told = (lowest >= 0) & (lowest <= highest)
@@ -92,8 +101,10 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
         ends.see(number, table)
     pulls, answers = ends.pulls.all(), ends.answers.all()
     request = first_of(answers.request, pulls.request)
-    # On one connection alone is it certain that an answer was sent before the next request came.
-    mine = np.flatnonzero((request >= 0) & (answers.connection != 0))
+    # Of an identifier that came twice, with whatever requests, it is not known which of them an answer is to, and since
+    # when. On one connection alone is it certain that an answer was sent before the next request came.
+    is_sure = (request >= 0) & ~np.isin(answers.request, ends.came_again)
+    mine = np.flatnonzero(is_sure & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
     # One that names no queue is about its request's; one that names another is not judged.
     mine = np.flatnonzero((answers.queue < 0) | (answers.place == asked.place))

@@ -70,7 +70,8 @@ class Beside:
 
         No event from before the settled moment comes any more; `limits` are what sources promise to hold at most.
         """
-        self.offsets.add(table, context, survey, settled_ns)
+        self.offsets.add(table, context, survey, settled_ns, self.asked.again)
+        table = self.asked.without(table)
         codes, names = coded(table, "event")
         rows = np.flatnonzero(np.array([name in KINDS for name in names], dtype=np.bool_)[codes])
         if len(rows) and self.recent.add(taken(table, rows)):
@@ -82,10 +83,8 @@ class Beside:
         """Remember identifiers, and let go of requests at hand whose one came again; the doubts that arise."""
         doubts = self.asked.add(table)
         if doubts:
-            without = self.asked.without
-            self.recent.leave_out(without)
-            self.offsets.recent.leave_out(without)
-            self.offsets.lasting, self.held.events = without(self.offsets.lasting), without(self.held.events)
+            self.recent.leave_out(self.asked.without)
+            self.held.events = self.asked.without(self.held.events)
         return doubts
 
     def judge(self, context: Context, survey: Survey) -> None:

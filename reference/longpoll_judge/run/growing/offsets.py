@@ -2,9 +2,9 @@
 
 The last exchanges about offsets are judged as a record by itself. What was answered before these is a hole of it: it
 convicts nobody here, and cannot excuse what was committed after it. What can excuse at any time stays at hand: requests
-that have no answer, such as one-way commits, and those that put offsets elsewhere. What rests on all that was ever
-committed, and on commits of long ago, is left to a judgement of the whole; so is everything once too much would have to
-stay at hand.
+that have no answer, such as one-way commits, or none that is certainly theirs, since their identifier came again, and
+those that put offsets elsewhere. What rests on all that was ever committed, and on commits of long ago, is left to a
+judgement of the whole; so is everything once too much would have to stay at hand.
 
 Leaves out what is right (`rules.commits`).
 """
@@ -48,14 +48,17 @@ class Offsets:
 
     recent: Recent = field(factory=Recent)
     lasting: pa.Table = field(factory=lambda: joined([]))
-    """Requests of before that had no answer then, or put offsets elsewhere."""
+    """Requests of before that had no answer of their own then, or put offsets elsewhere."""
     found: Latest[str, Finding] = field(factory=Latest[str, Finding])
     """By name, what is certain."""
     is_over: bool = False
     """Whether too much would have to stay at hand."""
 
-    def add(self, table: pa.Table, context: Context, survey: Survey, settled_ns: int) -> None:
-        """Take what is new, and judge what lies before the settled moment if it is enough."""
+    def add(self, table: pa.Table, context: Context, survey: Survey, settled_ns: int, again: Keys) -> None:
+        """Take what is new, and judge what lies before the settled moment if it is enough.
+
+        `again` are the requests whose identifier came again: they convict nobody, and what they commit may excuse.
+        """
         if self.is_over:
             return
         mine = taken(table, np.flatnonzero(self._about(table)))
@@ -63,9 +66,9 @@ class Offsets:
             return
         if self.recent.add(mine):
             if survey.offset_queries or survey.offset_updates:
-                self._judge(context, survey, settled_ns)
+                self._judge(context, survey, settled_ns, again)
             for gone in self.recent.forget(EVENTS_MAX):
-                self._outlive(gone)
+                self._outlive(gone, again)
 
     def _about(self, table: pa.Table) -> Booleans:
         """Which events are requests about offsets, or answers to such of these that are at hand."""
@@ -80,25 +83,27 @@ class Offsets:
         about[answers[np.isin(request_keys(table, answers), np.concatenate(asked))]] = True
         return about
 
-    def _judge(self, context: Context, survey: Survey, settled_ns: int) -> None:
+    def _judge(self, context: Context, survey: Survey, settled_ns: int, again: Keys) -> None:
         context = self.recent.context(context, survey.disorder_ns + DISORDER_NS)
         facts = {name: evolve(one, last_ns=min(one.last_ns, settled_ns)) for name, one in context.sources.items()}
         tables = [fill(each) for each in (self.lasting, *(piece for piece, _last_ns in self.recent.pieces))]
         if not any(is_one_of(each["code"].to_numpy(), OFFSET_CODES).any() for each in tables):
             return
-        found, _share, _gaps = judge_exchanges(exchanges(tables), evolve(context, sources=facts))
+        asked, answers, twice = exchanges(tables)
+        at_hand = asked, answers, np.union1d(twice, again)
+        found, _share, _gaps = judge_exchanges(at_hand, evolve(context, sources=facts))
         certain = [one for one in found if one.verdict == "violated" and one.clause != OF_ALL]
         settled = [one for one in certain if context.asks(one.clause) and one.window_end_ms * MS < settled_ns]
         for finding in identified(settled):
             self.found.put(finding.id, finding, FINDINGS_MAX)
 
-    def _outlive(self, gone: pa.Table) -> None:
+    def _outlive(self, gone: pa.Table, again: Keys) -> None:
         """Keep of what is let go what may still excuse."""
         asked = fill(joined([self.lasting, taken(gone, np.flatnonzero(rows_where(gone, "request_received")))]))
         answered = _keys(gone, np.flatnonzero(rows_where(gone, "answer_sent")))
-        every = np.arange(len(asked))
+        keys = request_keys(asked, np.arange(len(asked)))
         stays = is_one_of(asked["code"].to_numpy(), RESETS) | ~have_request(asked)
-        stays |= ~np.isin(request_keys(asked, every), answered)
+        stays |= ~np.isin(keys, answered) | np.isin(keys, again)
         self.lasting = taken(asked, np.flatnonzero(stays))
         if len(self.lasting) > LASTING_MAX:
             self.is_over, self.lasting, self.recent = True, joined([]), Recent()
