@@ -471,15 +471,15 @@ FAULTS: Final = (
     Fault(
         "a queue is filled up to whatever number a record says",
         f"{STORE}/queues/consume_queue.py",
-        "return offset >= 0 and ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)",
-        "return offset >= 0 and ahead * FIXED_SIZE <= physical_offset * 1_000_000",
+        "return ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)",
+        "return ahead * FIXED_SIZE <= physical_offset * 1_000_000",
         f"{TESTS}/store/test_outsiders.py::test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody",
     ),
     Fault(
         "a record's topic becomes a path whatever it is",
         f"{STORE}/message_store.py",
-        "        check_place(topic, queue_id)\n        return self._table.make(topic, queue_id)\n\n    def delete",
-        "        return self._table.make(topic, queue_id)\n\n    def delete",
+        "        check_place(topic, queue_id, size_max=FOUND_NAME_SIZE_MAX)\n        return",
+        "        return",
         f"{TESTS}/store/test_outsiders.py::test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody",
     ),
     Fault(
@@ -492,8 +492,8 @@ FAULTS: Final = (
     Fault(
         "each head behind damage is checked over all that follows it",
         f"{STORE}/log/heads.py",
-        "return self.left >= 0",
-        "return True",
+        "if size > self.left:",
+        "if size < 0:",
         f"{TESTS}/store/test_outsiders.py::test_a_body_full_of_heads_makes_no_start_slow",
     ),
     Fault(

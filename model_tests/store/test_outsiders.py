@@ -21,6 +21,7 @@ from zlib import crc32
 import attrs
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from longpoll.cli import main
 from longpoll_broker.errors import StoreUserError
@@ -29,11 +30,13 @@ from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_c
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol import log_record
 from longpoll_protocol.log_record import MAGIC_V1, Record
-from longpoll_protocol.sizes import MIB
+from longpoll_protocol.sizes import KIB, MIB
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
@@ -486,6 +489,138 @@ def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: pathlib.Path,
     assert sum(checked) <= SPARE_SIZE + (TIMES + 3) * MIB
     assert verdict.messages == 2
     assert [each.found[:8] for each in verdict.problems if each.file.startswith("commitlog")] == ["body CRC"]
+
+
+def naming(body: bytes, names: list[str], queue_id: int = 0, offsets: str = "") -> MessageToStore:
+    """A message of T that names further queues, to be listed there; with `offsets` one that came with its own."""
+    properties = {"INNER_MULTI_DISPATCH": ",".join(names)}
+    if offsets:
+        return message("T", queue_id, body, properties=properties | {"INNER_MULTI_QUEUE_OFFSET": offsets})
+    inner_queues = tuple((name, queue_id) for name in names)
+    return structs.replace(message("T", queue_id, body, properties=properties), inner_queues=inner_queues)
+
+
+NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispatch=True)
+
+
+@pytest.mark.parametrize("fault", ["queue id", "digits"])
+def test_a_record_whose_further_queues_cannot_be_stops_no_start(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """Neither by one wrong bit of its queue id, nor by more digits than Python reads, which anybody may send.
+
+    A broker stores those as they come until it is told to list messages in further queues.
+    """
+    store = open_store(tmp_path / "store", NAMING)
+    offsets = "9" * 5000 if fault == "digits" else ""
+    put_and_dispatch(store, [naming(b"a", ["A"], 3)])
+    store.put(naming(b"b", ["A"], 3, offsets))
+    place = store.put(naming(b"c", ["A"], 3)).physical_offset
+    store.abandon()
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    if fault == "queue id":
+        changed(logs(tmp_path / "store")[0], place + 12, struct.pack(">i", 3 - 2**31))
+    opened = open_store(tmp_path / "store", NAMING)
+    ends = (2, 2) if fault == "queue id" else (3, 2)
+    assert (opened.visible_end("T", 3), opened.visible_end("A", 3)) == ends
+    assert ("nobody is shown it: queue id" in caplog.text) is (fault == "queue id")
+    opened.close()
+
+
+def test_a_queue_that_lists_a_record_already_tells_of_no_damage(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its further queue had taken it when the disk was full for its own."""
+    store = open_store(tmp_path / "store", NAMING)
+    put_and_dispatch(store, [naming(b"a", ["A"])])
+    put, room = ConsumeQueue.put, [False, True]
+
+    def fails(queue: ConsumeQueue, arrival: Arrival) -> bool:
+        if queue.topic == "T" and not room.pop(0):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(queue, arrival)
+
+    monkeypatch.setattr(ConsumeQueue, "put", fails)
+    store.put(naming(bytes(99), ["A"]))
+    listed = [(arrival.topic, arrival.offset_end) for _ in range(2) for arrival in store.dispatch(9)]
+    assert listed == [("A", 2), ("T", 2)]
+    assert room == []
+    assert "damaged" not in caplog.text
+    store.close()
+
+
+def test_a_message_that_names_its_own_queue_hides_none_that_follows(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ gives it two numbers, so the next one's is one more than the log has room for."""
+    store = open_store(tmp_path / "store", NAMING)
+    for number in range(9):
+        each = naming(b"0", ["T"]) if number % 4 == 1 else message("T", body=b"%d" % number)
+        put_and_dispatch(store, [each])
+    store.close()
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    opened = open_store(tmp_path / "store", NAMING)
+    assert "nobody is shown it" not in caplog.text
+    units_there = [opened.unit("T", 0, offset) for offset in range(opened.visible_end("T", 0))]
+    assert len({unit[0] for unit in units_there if unit is not None and unit[1] != PRE_BLANK_SIZE}) == 9
+    opened.close()
+
+
+def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: pathlib.Path) -> None:
+    """Its groups have up to 255 characters, and the names of their retry topics more than those of others."""
+    topic = "%RETRY%" + "g" * 248
+    (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
+    (tmp_path / "store" / "consumequeue" / topic / "0" / FIRST).write_bytes(bytes(SMALL.consume_queue_file_size))
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, [message(topic, body=b"long")])
+    content = store.log_part(0, MIB)
+    assert content is not None
+    copy = open_store(tmp_path / "copy")
+    assert copy.put_copied(0, content) == len(content)
+    copy.dispatch(9)
+    assert [each[88:92] for each in read_all(copy, topic, 0)] == [b"long"]
+    del content
+    copy.close()
+    store.close()
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    opened = open_store(tmp_path / "store")
+    assert [each[88:92] for each in read_all(opened, topic, 0)] == [b"long"]
+    opened.close()
+
+
+def test_a_rotted_size_behind_damage_hides_no_whole_record(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It used to use up what all the checksums of a search may cost: nothing behind it was found, or counted."""
+    big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
+    store = open_store(tmp_path / "store", big)
+    places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
+    store.abandon()
+    log = logs(tmp_path / "store")[0]
+    changed(log, places[3] + 88, b"x")
+    changed(log, places[4], struct.pack(">i", 200 * MIB))
+    verdict = verify(RealFiles(), str(tmp_path / "store"))
+    assert verdict.messages == 7
+    assert [each.offset for each in verdict.problems if each.file.startswith("commitlog")] == [places[3] + 8]
+    opened = open_store(tmp_path / "store", big)
+    assert opened.log_end == places[3]
+    assert f"whole records follow from {places[5]} on" in caplog.text
+    opened.close()
+
+
+def test_damage_upon_damage_is_not_read_again_and_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each search begins with a little: a megabyte for each of thousands took a verification many minutes."""
+    sizes: list[int] = []
+    monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
+    store = open_store(tmp_path / "store", HEADS)
+    places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(40)])[0]]
+    store.close()
+    for place in places[::2]:
+        changed(logs(tmp_path / "store")[0], place + 88, b"x")
+    assert verify(RealFiles(), str(tmp_path / "store")).messages == 20
+    assert 0 < sum(sizes) <= 20 * 8 * KIB
 
 
 def test_verification_reads_no_holes_and_tells_what_was_cut_off(

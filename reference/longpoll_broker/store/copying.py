@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from attrs import define, field
 
 from longpoll_broker.store.dispatch import Dispatcher, InnerOf, arrival_of
-from longpoll_broker.store.limits import believed_ms, check_place
+from longpoll_broker.store.limits import FOUND_NAME_SIZE_MAX, believed_ms, check_place
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.log.copies import CopyRefusedError, next_piece
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
@@ -94,7 +94,7 @@ class Copying:
     def _check(self, record: Record) -> None:
         """See that a record is the next of its queue, or the first of a topic made anew; raises CopyRefusedError."""
         try:
-            check_place(record.topic, record.queue_id)
+            check_place(record.topic, record.queue_id, size_max=FOUND_NAME_SIZE_MAX)
         except MessageRefusedError as error:
             raise CopyRefusedError(f"the record at {record.physical_offset} of the other log: {error}") from None
         queue = self.table.find(record.topic, record.queue_id)

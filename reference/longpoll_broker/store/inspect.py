@@ -40,6 +40,8 @@ from longpoll_runtime import Files, MappedFile
 MAPS_MAX: Final = 1024
 """Most files that are mapped at a time: far fewer than a process may have, and each costs little to map again."""
 _CHUNK_SIZE: Final = 1024 * 1024
+_FIRST_CHUNK_SIZE: Final = 4 * 1024
+"""Each following chunk of a search is twice as long: where damage follows upon damage, little is read twice."""
 _ZEROS: Final = bytes(_CHUNK_SIZE)
 _MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three bytes finds both magics"
@@ -315,9 +317,10 @@ class _Search:
         Holes of a sparse file are not read.
         """
         view = file.view
-        at = position + 4
+        at, chunk_size = position + 4, _FIRST_CHUNK_SIZE
         while (at := file.data_from(at)) < len(view):
-            stop = min(at + _CHUNK_SIZE, len(view))
+            stop = min(at + chunk_size, len(view))
+            chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
             # Two bytes more, so that a magic across the border of two chunks is seen.
             chunk = bytes(view[at : stop + 2])
             self.checks.passed(stop - at)
@@ -342,9 +345,10 @@ class _Search:
 
 def is_zero(file: FoundFile, position: int) -> bool:
     """Whether only zeros follow; holes of a sparse file are not read."""
-    view = file.view
+    view, chunk_size = file.view, _FIRST_CHUNK_SIZE
     while (start := file.data_from(position)) < len(view):
-        chunk = bytes(view[start : start + _CHUNK_SIZE])
+        chunk = bytes(view[start : start + chunk_size])
+        chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
         if chunk != _ZEROS[: len(chunk)]:
             return False
         position = start + len(chunk)

@@ -28,6 +28,8 @@ from longpoll_protocol.properties import delay_levels_ms
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1
+FOUND_NAME_SIZE_MAX: Final = 255
+"""Most bytes of a topic in a log that is there, as of a directory's name: RocketMQ 5 has the retry topics of groups."""
 FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
 """Ten years: a clock may be set back, but what is so far ahead was written by nobody."""
 
@@ -52,18 +54,18 @@ def storable(message: MessageToStore, body_size_max: int) -> MessageToStore:
     return replace(message, properties=with_zeros(properties)) if b"\0" in properties else message
 
 
-def check_place(topic: str, queue_id: int) -> None:
+def check_place(topic: str, queue_id: int, *, size_max: int = NAME_SIZE_MAX) -> None:
     """Raise MessageRefusedError for what must not become a path or does not fit a record; asked once a queue."""
-    check_topic(topic)
+    check_topic(topic, size_max)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise MessageRefusedError(f"queue id {queue_id} is not from 0 to {QUEUE_ID_MAX}")
 
 
-def check_topic(topic: str) -> None:
+def check_topic(topic: str, size_max: int = NAME_SIZE_MAX) -> None:
     """Raise MessageRefusedError unless the name fits a record and is a safe path component."""
     size = len(topic.encode("utf-8", "surrogatepass"))
-    if not 0 < size <= NAME_SIZE_MAX:
-        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {NAME_SIZE_MAX} are allowed")
+    if not 0 < size <= size_max:
+        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {size_max} are allowed")
     if topic in {".", ".."} or "/" in topic or not topic.isprintable():
         raise MessageRefusedError(f"topic {topic!r} cannot be a directory's name")
 

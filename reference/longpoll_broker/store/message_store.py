@@ -26,7 +26,14 @@ from longpoll_broker.store.copying import Copying
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index.index import Index
 from longpoll_broker.store.index.indexer import Indexer
-from longpoll_broker.store.limits import believed_ms, check_config, check_place, is_storable, storable
+from longpoll_broker.store.limits import (
+    FOUND_NAME_SIZE_MAX,
+    believed_ms,
+    check_config,
+    check_place,
+    is_storable,
+    storable,
+)
 from longpoll_broker.store.log.commit_log import CommitLog, size_of
 from longpoll_broker.store.log.deletions import Deletions, queue_name, topic_of
 from longpoll_broker.store.log.retention import count_expired
@@ -36,14 +43,7 @@ from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.recovery import (
-    believed,
-    file_count,
-    gone_count,
-    of_the_past,
-    recover,
-    safe_start,
-)
+from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -362,13 +362,13 @@ class MessageStore:
         return self._log.slice(physical_offset, min(stop, segment.stop) - physical_offset)
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
-        """The further queues that list a record, with its offset in each."""
+        """The further queues that list a record, with its offset in each; no checksum covers its queue id."""
         if not self._config.multi_dispatch:
             return []
         return [
             (self._listing(topic, queue_id), offset)
             for topic, queue_id, offset in inner_places(record, light=self._config.light_queues)
-            if not self._deletions.covers(topic, queue_id, record.physical_offset)
+            if queue_id >= 0 and not self._deletions.covers(topic, queue_id, record.physical_offset)
         ]
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
@@ -391,7 +391,7 @@ class MessageStore:
         queue = queue or self._table.find(topic, queue_id)
         if queue is not None:
             return queue
-        check_place(topic, queue_id)
+        check_place(topic, queue_id, size_max=FOUND_NAME_SIZE_MAX)
         return self._table.make(topic, queue_id)
 
     def delete_topic(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:

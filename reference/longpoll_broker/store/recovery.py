@@ -208,9 +208,10 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 def _next_record(log: CommitLog, start: int) -> _Following | None:
     """The first whole record after `start`, wherever its magic is found; None when there is none.
 
-    Where no more heads may be checked (`store.log.heads`), the next one: what goes is kept then as well.
+    Without one, the first head that was too much to be checked (`store.log.heads`): what goes is kept then as well.
     """
     checks = Checks()
+    unchecked: _Following | None = None
     for segment in log.segments.segments:
         if segment.stop <= start:
             continue
@@ -224,11 +225,11 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
                 physical_offset = segment.start + begin + found - 4
                 size = claimed_size(segment.view, begin + found - 4, physical_offset) if physical_offset > start else 0
                 if size and not checks.may(size):
-                    return _Following(physical_offset, is_whole=False)
-                if size and isinstance(log.read(physical_offset), Record):
+                    unchecked = unchecked or _Following(physical_offset, is_whole=False)
+                elif size and isinstance(log.read(physical_offset), Record):
                     return _Following(physical_offset, is_whole=True)
                 found = piece.find(MAGIC_START, found + 1)
-    return None
+    return unchecked
 
 
 def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:

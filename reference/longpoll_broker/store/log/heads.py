@@ -32,7 +32,7 @@ def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
 
 @define(slots=True, eq=False)
 class Checks:
-    """What is left for checksums of a search; it may be below 0, and nothing is checked then."""
+    """What is left for checksums of a search. Invariant: it is not below 0."""
 
     left: int = SPARE_SIZE
 
@@ -41,6 +41,8 @@ class Checks:
         self.left += TIMES * size
 
     def may(self, size: int) -> bool:
-        """Whether as many bytes may be checked; counts them."""
+        """Whether as many bytes may be checked; counts them if so: one size that rotted uses nothing up."""
+        if size > self.left:
+            return False
         self.left -= size
-        return self.left >= 0
+        return True

@@ -47,6 +47,7 @@ class ConsumeQueue:
         "offset_end",
         "offset_min",
         "offset_next",
+        "passed_over",
         "physical_end",
         "queue_id",
         "segments",
@@ -77,6 +78,8 @@ class ConsumeQueue:
         self.offset_min = 0
         self.offset_next = self.offset_end
         self.physical_end = -1
+        # How often a record was put that stood here already: RocketMQ gives one that names its own queue two numbers.
+        self.passed_over = 0
         self.flushed_offset = self.offset_end
         self._segment: Segment | None = None
         self._segment_offset = 0
@@ -84,10 +87,13 @@ class ConsumeQueue:
     def may_list(self, offset: int, physical_offset: int) -> bool:
         """Whether a record that begins there may be the message of an offset: the log has room for those before it.
 
-        Units may be gone that the disk lost; but none stood for a record of less than the smallest one's size.
+        Units may be gone that the disk lost; but none stood for a record of less than the smallest one's size. What
+        stands here already may stand here: `put` passes it over.
         """
-        ahead = offset - self.offset_end
-        return offset >= 0 and ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)
+        if offset < self.offset_end:
+            return offset >= 0
+        ahead = offset - self.offset_end - self.passed_over
+        return ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)
 
     def put(self, arrival: Arrival) -> bool:
         """Write the unit of a message and show it; false when it is there already.
@@ -97,6 +103,7 @@ class ConsumeQueue:
         offset = arrival.offset_end - 1
         if offset != self.offset_end:
             if offset < self.offset_end:
+                self.passed_over += 1
                 return False
             self._fill_gap(offset)
         segment = self._segment

@@ -9,6 +9,7 @@ Sources: `MultiDispatch.wrapMultiDispatch`, `ConsumeQueue.multiDispatchLmqQueue`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,6 +31,8 @@ from longpoll_protocol.properties import (
 
 SEPARATOR: Final = ","
 _MARK: Final = INNER_OFFSETS.encode()
+_OFFSET: Final = re.compile("[0-9]{1,19}")
+"""Longer numbers are no long's, and thousands of digits are nothing that Python reads."""
 
 Place = tuple[str, int, int]
 """A queue by topic and id, and an offset in it."""
@@ -61,7 +64,7 @@ def inner_places(record: Record, *, light: bool) -> list[Place]:
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     names = properties.get(INNER_QUEUES, "").split(SEPARATOR)
     offsets = properties.get(INNER_OFFSETS, "").split(SEPARATOR)
-    if len(names) != len(offsets) or not all(text.isascii() and text.isdigit() for text in offsets):
+    if len(names) != len(offsets) or not all(_OFFSET.fullmatch(text) for text in offsets):
         return []
     if any(name_problem(name) is not None for name in names):
         # A broker that did not know the property stored it as it came; no name may become a path.
