@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache, partial, wraps
 from typing import Any
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
@@ -24,6 +26,7 @@ from longpoll_client import (
     Tracing,
     TransactionProducer,
 )
+from longpoll_client.checks import check_plain
 from longpoll_client.consume.own_queues import check_seek
 from longpoll_client.link.waits import WAIT_S_MAX
 from longpoll_client.produce.transactions import state_of
@@ -126,6 +129,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ConsumerConfig("G", hooks=5), "hooks are 5: give a list"),  # type: ignore[arg-type]
     (lambda: ConsumerConfig("G", hooks=[5]), "before_consume of a int among hooks is None"),  # type: ignore[list-item]
     (lambda: Producer(RUNTIME, NOWHERE, hooks="ab"), "hooks are 'ab'"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", hooks=iter([])), "hooks are <list_iterator .* give a list"),  # type: ignore[arg-type]
     (lambda: Producer(RUNTIME, NOWHERE, hooks=[Half()]), "after_send of a Half among hooks is a coroutine"),
     (lambda: AsyncProducer(RUNTIME, NOWHERE, hooks=[5]), "before_send of a int"),  # type: ignore[list-item]
     (lambda: Producer(RUNTIME, NOWHERE, compression="zlib"), "compression is .zlib.: give one of"),  # type: ignore[arg-type]
@@ -150,6 +154,19 @@ def test_a_call(call: Callable[[], object], words: str) -> None:
     """A listener that cannot be called once put every message off, for good."""
     with pytest.raises(ConfigError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        print, [].append, int, partial(int), partial(listener, []), TEXT.encode, lambda _message: None, Mock(),
+        Mock(spec=listener), create_autospec(listener), lru_cache(listener), wraps(coroutine)(partial(listener)),
+    ],
+    ids=lambda plain: type(plain).__name__,
+)  # fmt: skip
+def test_what_can_be_called(plain: Callable[..., object]) -> None:
+    """Whatever it is made of: what has no code of its own, or something else by that name, is no coroutine function."""
+    check_plain("listener", plain)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ without.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from inspect import CO_COROUTINE
+from types import CodeType
 from typing import Any, Final
 
 from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
@@ -84,13 +85,14 @@ def check_plain(name: str, value: Callable[..., Any] | None) -> None:
     One look at its code, for this is done for every send that is told of: what hides a coroutine is not found.
     """
     check_callable(name, value)
-    if getattr(getattr(value, "__code__", None), "co_flags", 0) & CO_COROUTINE:
+    code = getattr(value, "__code__", None)
+    if isinstance(code, CodeType) and code.co_flags & CO_COROUTINE:
         raise ConfigError(f"{name} is a coroutine function, which nobody would await: give a plain function")
 
 
 def check_hooks(hooks: Iterable[object], *methods: str) -> None:
-    """Several, or none, each with what it is told by."""
-    if isinstance(hooks, str) or not isinstance(hooks, Iterable):
+    """Several, or none, each with what it is told by. An iterator would be used up by this very look."""
+    if isinstance(hooks, str | Iterator) or not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are {repr(hooks)[:40]}: give a list of them")
     for hook in hooks:
         for method in methods:
