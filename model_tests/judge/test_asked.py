@@ -106,6 +106,21 @@ def came_again(recording: Recording, *, is_other: bool) -> Recording:
     return evolve(recording, events=changed)
 
 
+@pytest.mark.parametrize("pieces", [2, 6, 12])
+def test_of_one_that_comes_again_while_it_is_open_nothing_is_told(pieces: int, tmp_path: Path) -> None:
+    """The first is let go of too, wherever the history is cut: its answers are, and it would look unanswered."""
+    recording = simulated(3)
+    pulls = [event.request for event in recording.events if event.event == "request_received" and event.code == 11]
+    names = dict(zip(pulls[1::2], pulls[::2], strict=False))
+    changed = [replace(event, request=names.get(event.request, event.request)) for event in recording.events]
+    result, _is_whole, found, _growing = grown(
+        written(evolve(recording, events=changed), tmp_path / "history"), pieces, 3
+    )
+
+    assert found == {}
+    assert any(CAME_AGAIN in gap["why"] for gap in result.gaps)
+
+
 @pytest.mark.parametrize(("is_other", "verdict"), [(False, "unknown"), (True, "invalid")])
 @pytest.mark.parametrize("pieces", [2, 12])
 def test_of_one_that_comes_again_long_after_nothing_is_told(
