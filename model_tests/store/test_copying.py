@@ -13,8 +13,10 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
 from longpoll_broker.store.log.copies import BATCH_OVERHEAD_SIZE_MAX, OVERHEAD_SIZE_MAX, CopyRefusedError, next_piece
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.recovery import of_the_past
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import MAGIC_BLANK, MAGIC_V1, SCHEDULE_TOPIC, SIZE_AND_MAGIC
@@ -213,6 +215,42 @@ def test_a_time_to_come_is_copied_and_not_gone_by(pair: Pair) -> None:
     forged[56:64] = (2**60).to_bytes(8)
     assert pair.copy.put_copied(0, memoryview(bytes(forged))) == len(forged)
     assert pair.copy.put(message()).store_ms < 2**60
+
+
+@pytest.mark.parametrize("abort", ["there", "gone"])
+def test_a_time_to_come_hides_no_message_that_is_copied_after_it(
+    pair: Pair, caplog: pytest.LogCaptureFixture, abort: str
+) -> None:
+    """The checkpoint would say that all was visible up to then: a start after a kill made nothing visible again."""
+    put_and_dispatch(pair.source, [message() for _ in range(4)])
+    forged = bytearray(pair.content(0))
+    second = pair.source.unit("T", 0, 1)
+    assert second is not None
+    for start in (0, second[0]):
+        forged[start + 56 : start + 64] = (2**60).to_bytes(8)
+    pair.copy.put_copied(0, memoryview(bytes(forged))[: 2 * second[0]])
+    pair.copy.dispatch(9)
+    pair.copy.flush_queues()
+    known = load_checkpoint(RealFiles(), f"{pair.copy.directory}/checkpoint")
+    assert known.logics_ms < 2**60
+    pair.copy.put_copied(2 * second[0], memoryview(bytes(forged))[2 * second[0] :])
+    pair.copy.flush()
+    pair.copy.abandon()
+    told = [line for line in caplog.messages if "speaks of a time to come" in line]
+    assert len(told) == 1
+    if abort == "gone":
+        (pathlib.Path(pair.copy.directory) / "abort").unlink()
+    again = open_store(pair.copy.directory)
+    assert again.visible_end("T", 0) == 4
+    again.close()
+
+
+@pytest.mark.parametrize("number", ["physic_ms", "logics_ms"])
+def test_a_checkpoint_of_a_time_to_come_counts_as_never_written(number: str) -> None:
+    """Whether it is the log's time or the queues': either would have a start leave out what is there."""
+    known = evolve(Checkpoint(physic_ms=5, logics_ms=5, durable_offset=7), **{number: 2**60})
+    assert of_the_past(known, lambda: 9) == Checkpoint()
+    assert of_the_past(evolve(known, **{number: 9}), lambda: 9).durable_offset == 7
 
 
 @pytest.mark.parametrize("at", [0, 4, 8, 30, 95])

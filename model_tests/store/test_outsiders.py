@@ -527,6 +527,24 @@ def test_a_record_whose_further_queues_cannot_be_stops_no_start(
     opened.close()
 
 
+def test_a_further_queue_is_filled_up_to_no_number_that_cannot_be(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The offset in it stands among the properties, which no checksum covers either; its own queue lists the record."""
+    store = open_store(tmp_path / "store", NAMING)
+    put_and_dispatch(store, [naming(b"x", ["A"]) for _ in range(12)])
+    store.abandon()
+    log = logs(tmp_path / "store")[0]
+    content = log.read_bytes()
+    (place,) = (at for at in range(len(content)) if content.startswith(b"INNER_MULTI_QUEUE_OFFSET\x0111\x02", at))
+    changed(log, place + 25, b"99")
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    opened = open_store(tmp_path / "store", NAMING)
+    assert (opened.visible_end("T", 0), opened.visible_end("A", 0)) == (12, 11)
+    assert "says that it is number 99 of A queue 0, which has 11, and so many others do not fit" in caplog.text
+    opened.close()
+
+
 def test_a_queue_that_lists_a_record_already_tells_of_no_damage(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,8 @@ class Copying:
     unix_ms: Callable[[], int]
     store_ms: int = field(default=0, init=False)
     """The greatest store time of a record that was copied."""
+    _is_time_told: bool = field(default=False, init=False)
+    """That one was of a time to come."""
 
     def put(self, physical_offset: int, content: memoryview) -> int:
         """Append what is whole of `content`, which begins at `physical_offset` of the other log; how many bytes it is.
@@ -152,7 +154,9 @@ class Copying:
         inner = self.inner_of(record)
         self.log.append_copy(content)
         if record.store_ms > self.store_ms:
-            self.store_ms = max(self.store_ms, believed_ms(record.store_ms, self.unix_ms))
+            known_ms = believed_ms(record.store_ms, self.unix_ms, tell=not self._is_time_told)
+            self._is_time_told = self._is_time_told or not known_ms
+            self.store_ms = max(self.store_ms, known_ms)
         if record.in_queue:
             queue.offset_next = record.queue_offset + 1
         if inner:

@@ -94,12 +94,18 @@ def check_config(config: StoreConfig) -> None:
         )
 
 
-def believed_ms(store_ms: int, unix_ms: Callable[[], int]) -> int:
+def believed_ms(store_ms: int, unix_ms: Callable[[], int], *, tell: bool = True) -> int:
     """A record's store time, or 0 in place of a time to come, which nobody wrote: no checksum covers it.
 
     The messages that follow are stored no earlier, so that one wrong bit would have all of them in the future for ever.
+    An error says so, to be told once: where this machine's clock is wrong every record is of a time to come.
     """
     if not store_ms or store_ms <= unix_ms() + FUTURE_MS:
         return store_ms
-    _lines.error("a record of the log speaks of a time to come (%d): it is not gone by", store_ms)
+    if tell:
+        _lines.error(
+            "a record of the log speaks of a time to come (%d ms): it is damaged, or this machine's clock is wrong; "
+            "what is stored after it gets the clock's time",
+            store_ms,
+        )
     return 0

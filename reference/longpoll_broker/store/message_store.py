@@ -451,7 +451,8 @@ class MessageStore:
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
             if arrivals:
-                self._dispatched_ms = arrivals[-1].store_ms
+                # No later than what is believed of the log: by it a start knows what it need not make visible.
+                self._dispatched_ms = min(arrivals[-1].store_ms, self._store_ms)
         return arrivals
 
     @property

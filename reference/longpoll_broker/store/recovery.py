@@ -277,7 +277,8 @@ def gone_count(queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, had_qu
 
 def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoint:
     """The checkpoint, or one that was never written in place of one that speaks of a time to come."""
-    if not checkpoint.physic_ms or checkpoint.physic_ms <= unix_ms() + FUTURE_MS:
+    latest_ms = max(checkpoint.physic_ms, checkpoint.logics_ms)
+    if not latest_ms or latest_ms <= unix_ms() + FUTURE_MS:
         return checkpoint
     _lines.error("the checkpoint speaks of a time to come: it counts as never written")
     return Checkpoint()
