@@ -21,6 +21,7 @@ from model_tests.mutants.zoo.entry import (
     HOLD_SERVICE,
     NOTIFIER,
     PULL_RUNNER,
+    RULES,
     SERVICE,
     Change,
     Entry,
@@ -155,6 +156,33 @@ OURS: Final = (
             "return are_intervals(table) and _are_small(table)",
         ),
         units=("judge/test_source.py",),
+    ),
+    _slip(
+        "the-first-of-two-pulls-gets-every-answer",
+        "A recorder numbers requests anew on each connection: the judge holds the answers of several pulls against the "
+        "first that had their identifier, and convicts a broker that did nothing wrong.",
+        Change(
+            f"{RULES}/steps.py",
+            '    if events.batch.has_repeated("request_received"):\n'
+            "        keys = events.request_key[received]\n"
+            "        received = received[np.bincount(keys)[keys] == 1]\n"
+            '    row = received[is_one_of(events.integers("code", received), PULL_CODES)]\n',
+            '    row = received[is_one_of(events.integers("code", received), PULL_CODES)]\n'
+            '    row = row[events.firsts(row, "request_received") == row]\n',
+        ),
+        units=("judge/test_whose_answer.py",),
+    ),
+    _slip(
+        "a-send-hangs-on-the-order-of-reading",
+        "Of several acknowledgements that one message is at odds with the judge shows the one that was read first: "
+        "what is told of a history, and under which name, hangs on how its files are cut.",
+        Change(
+            f"{RULES}/sends.py",
+            "    ordered = _in_order(events, members)\n"
+            "    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]\n",
+            "    return members[np.sort(np.unique(cause[members], return_index=True)[1])]\n",
+        ),
+        units=("judge/test_sends_told.py",),
     ),
     _slip(
         "a-buffer-is-measured-in-items",
