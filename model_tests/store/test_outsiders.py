@@ -28,7 +28,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import recovery, segment
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE, Checkpoint, load_checkpoint
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks
+from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks, claimed_size
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
@@ -450,6 +450,30 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
+    """By four times as much; and what may not be checked costs nothing."""
+    checks = Checks()
+    assert not checks.may(SPARE_SIZE + 1)
+    assert checks.may(SPARE_SIZE)
+    assert not checks.may(1)
+    checks.passed(5)
+    assert not checks.may(TIMES * 5 + 1)
+    assert checks.may(TIMES * 5)
+    assert not checks.may(1)
+
+
+@pytest.mark.parametrize(
+    ("size", "place", "claimed"),
+    [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
+)
+def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed: int) -> None:
+    """A copy of another place's record, as a message may hold many, costs no checksum; nor does one without room."""
+    content = bytearray(200)
+    struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
+    assert claimed_size(memoryview(content), 7, 707) == claimed
+    assert claimed_size(memoryview(content)[:54], 7, 707) == claimed_size(memoryview(content), -1, 707) == 0
+
+
 def test_a_body_full_of_heads_makes_no_start_slow(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, checked: list[int]
 ) -> None:
@@ -639,6 +663,22 @@ def test_damage_upon_damage_is_not_read_again_and_again(
         changed(logs(tmp_path / "store")[0], place + 88, b"x")
     assert verify(RealFiles(), str(tmp_path / "store")).messages == 20
     assert 0 < sum(sizes) <= 20 * 8 * KIB
+
+
+def test_a_verification_that_may_check_no_more_goes_on_behind_what_it_refuted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies within is passed over, and no more than that."""
+    monkeypatch.setattr(Checks, "may", lambda *_: False)
+    store = open_store(tmp_path / "store")
+    places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
+    store.close()
+    for place in places[3:5]:
+        changed(logs(tmp_path / "store")[0], place + 88, b"x")
+    assert verify(RealFiles(), str(tmp_path / "store")).messages == 7
+    # The second of them reaches over two whole ones by its size.
+    changed(logs(tmp_path / "store")[0], places[4], struct.pack(">i", places[7] - places[4]))
+    assert verify(RealFiles(), str(tmp_path / "store")).messages == 5
 
 
 def test_verification_reads_no_holes_and_tells_what_was_cut_off(
