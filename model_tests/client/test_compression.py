@@ -29,7 +29,7 @@ from longpoll_client import (
 from longpoll_client.produce.outgoing import Packing, batch_parcel, single_parcel
 from longpoll_protocol import compression
 from longpoll_protocol.codes import MessageSysFlag
-from longpoll_protocol.compression import LZ4_PIECE_SIZE, pack, unpack
+from longpoll_protocol.compression import LZ4_PIECE_SIZE, PIECE_SIZE, pack, unpack
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
@@ -150,6 +150,16 @@ def test_they_come_through_a_broker_as_they_were_sent(tmp_path: Path) -> None:
     wanted = [Compression.ZLIB, Compression.ZLIB, *kinds]
     assert [message.body for message in found] == [body] * len(wanted)
     assert [message.sys_flag for message in found] == [kind.sys_flag if kind else 0 for kind in wanted]
+
+
+@pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
+    """What does not come out at once is asked for again, also before the next frame."""
+    whole = bytes(3 * PIECE_SIZE + 7)
+    packed = pack(Compression.LZ4, whole)
+    assert len(packed) < LZ4_PIECE_SIZE
+    assert unpack(Compression.LZ4.sys_flag, packed * frames, len(whole) * frames) == whole * frames
 
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
