@@ -69,12 +69,15 @@ def test_stock_brokers_are_right_by_their_policy(java_broker: tuple[str, JavaBro
 
 
 def test_stock_brokers_are_convicted_by_strict(java_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
-    """Exit 1: they look for deadlines every five seconds, and strict promises each at its time."""
+    """Exit 1: they look for deadlines every five seconds, and strict promises each at its time.
+
+    Now and then they lose a wakeup, too, which that look alone ends.
+    """
     _version, broker = java_broker
     code, rows = verified(broker, "strict", tmp_path / "report")
 
     assert code == Exit.VIOLATED
-    assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"suite", "history", "clauses"}
+    assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"suite", "history", "clauses", "races"}
     (judged,) = (row for row in rows if row["part"] == "history")
     assert judged["outcome"] == "violated"
     # What else they do that strict does not promise depends on the run, and stands before or behind it.
