@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import blake2b
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
@@ -73,6 +74,22 @@ def repeated(groups: Iterable[Keys]) -> Keys:
     # The groups are sorted as a rule: the stable sort merges such runs, three times as fast as the other one sorts.
     keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
     return np.unique(keys[1:][keys[1:] == keys[:-1]])
+
+
+@define
+class Received:
+    """The keys of requests that were received, of any kind, slice by slice."""
+
+    _slices: list[Keys] = field(factory=list)
+
+    def add(self, table: pa.Table, rows: Integers) -> None:
+        """The rows of one slice that tell of a receipt and have an identifier."""
+        self._slices.append(request_keys(table, rows))
+
+    @cached_property
+    def again(self) -> Keys:
+        """Those that came more than once, when all slices are seen."""
+        return repeated(self._slices)
 
 
 @define

@@ -10,14 +10,13 @@ Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.columns.keys import Keys, repeated, request_keys
+from longpoll_judge.columns.keys import Received
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.contract.clause import PULL_RESULTS
@@ -54,19 +53,13 @@ class Ends:
 
     pulls: Gathering = field(factory=lambda: Gathering(()))
     answers: Gathering = field(factory=lambda: Gathering(("offset_min", "offset_max", "offset_next", "shown_end")))
-    received: list[Keys] = field(factory=list)
-    """By slice the keys of its requests, of any kind, that have an identifier."""
-
-    @cached_property
-    def came_again(self) -> Keys:
-        """The keys that came more than once, when all slices are seen."""
-        return repeated(self.received)
+    received: Received = field(factory=Received)
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
         named, code = have_request(table), table["code"].to_numpy()
         is_receipt = rows_where(table, "request_received") & named
-        self.received.append(request_keys(table, np.flatnonzero(is_receipt)))
+        self.received.add(table, np.flatnonzero(is_receipt))
         self.pulls.add(table, number, np.flatnonzero(is_receipt & is_one_of(code, PULL_CODES)))
         lowest, highest = table["offset_min"].to_numpy(), table["offset_max"].to_numpy()
         # Bounds that contradict each other are another clause's matter, and say nothing of a fall.
@@ -103,7 +96,7 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     request = first_of(answers.request, pulls.request)
     # Of an identifier that came twice, with whatever requests, it is not known which of them an answer is to, and since
     # when. On one connection alone is it certain that an answer was sent before the next request came.
-    is_sure = (request >= 0) & ~np.isin(answers.request, ends.came_again)
+    is_sure = (request >= 0) & ~np.isin(answers.request, ends.received.again)
     mine = np.flatnonzero(is_sure & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
     # One that names no queue is about its request's; one that names another is not judged.

@@ -9,14 +9,13 @@ Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.keys import Keys, repeated, request_keys, text_hashes
+from longpoll_judge.columns.keys import Keys, Received, text_hashes
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
@@ -60,20 +59,14 @@ class Messages:
     appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
-    received: list[Keys] = field(factory=list)
-    """By slice the keys of its requests, of any kind, that have an identifier."""
-
-    @cached_property
-    def came_again(self) -> Keys:
-        """The keys that came more than once, when all slices are seen."""
-        return repeated(self.received)
+    received: Received = field(factory=Received)
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
         named = have_request(table)
         # A send without a name joins no acknowledgement.
         is_receipt = rows_where(table, "request_received") & named
-        self.received.append(request_keys(table, np.flatnonzero(is_receipt)))
+        self.received.add(table, np.flatnonzero(is_receipt))
         is_send = is_receipt & is_one_of(table["code"].to_numpy(), SEND_CODES)
         self.sends.add(table, number, np.flatnonzero(is_send))
         topics, topic_names = coded_texts(table, "topic")
@@ -127,7 +120,7 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     sends, told = messages.sends.all(), messages.acknowledged.all()
     send = first_of(told.request, sends.request)
     # Of an identifier that came twice, with whatever requests, it is not known which of them a message answers.
-    sure = np.where(np.isin(told.request, messages.came_again), -1, send)
+    sure = np.where(np.isin(told.request, messages.received.again), -1, send)
     breaches = [
         *_joined(sends, told, sure, context),
         *_as_answers(messages, sends, told, sure, context),
