@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -75,6 +77,41 @@ def test_parts_below_are_found_elsewhere_too(
     expected = "day=2" if has_history_within else "day=1/queue=2"
     assert found == f"s3://bucket/history/{expected}/0.parquet?scheme=http"
     assert files.first_within("s3://bucket/history/day=2", PART_SUFFIXES, META_FILE) is None
+
+
+def test_a_mark_before_a_text_is_no_damage(clean: Path, tmp_path: Path) -> None:
+    """Some shells write one before UTF-8, of a part and of what tells the clocks; anywhere else it is damage."""
+    marked = Path(shutil.copytree(clean, tmp_path / "marked"))
+    part = min(marked.glob("*.ndjson"))
+    for path in (part, marked / META_FILE):
+        path.write_bytes(files.BOM + path.read_bytes())
+    here, found = judge([clean], engine="local"), judge([marked], engine="local")
+    assert (found.verdict, found.events, found.gaps) == (here.verdict, here.events, [])
+
+    part.write_bytes(part.read_bytes().replace(b"\n", b"\n" + files.BOM, 1))
+    found = judge([marked], engine="local")
+    assert (found.verdict, found.events) == ("unknown", here.events - 1)
+
+
+def test_a_directory_that_may_not_be_looked_at_is_damage(
+    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether parts lie in it, so that the verdict is not valid."""
+    history = Path(shutil.copytree(clean, tmp_path / "history"))
+    closed = history / "closed"
+    closed.mkdir()
+    assert judge([history], engine="local").verdict == "valid"
+    listed = os.scandir
+
+    def scan(path: str) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    found = judge([history], engine="local")
+    assert found.verdict == "unknown"
+    assert any(str(closed) in str(gap) and "cannot be looked at" in str(gap) for gap in found.gaps)
 
 
 # -- a service that speaks S3 ------------------------------------------------------------------------------------------

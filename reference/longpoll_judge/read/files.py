@@ -30,6 +30,8 @@ from longpoll_judge.read.arrow import filesystems
 
 READ_AHEAD_BYTES: Final = 1 << 20
 """How much of a file elsewhere is asked for at once at least."""
+BOM: Final = b"\xef\xbb\xbf"
+"""What some shells and editors write before a text in UTF-8; it says nothing."""
 ENTRIES_MAX: Final = 1_000_000
 """Most files of a directory elsewhere."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -132,7 +134,8 @@ def first_within(directory: str, suffixes: tuple[str, ...], but_beside: str) -> 
     """A file with such a name in the directories of a directory, however deep; None where there is none.
 
     Names that begin with a dot or an underscore are nobody's data, as everywhere, and what stands beside a file named
-    `but_beside` is a directory of its own. No more is listed than it takes to find one.
+    `but_beside` is a directory of its own. No more is listed than it takes to find one. Raises OSError where a
+    directory may not be looked at.
     """
     waiting = _directories(directory)
     while waiting:
@@ -158,8 +161,8 @@ def _directories(directory: str) -> list[str]:
         try:
             with os.scandir(directory) as listed:
                 names = [each.name for each in listed if each.is_dir(follow_symlinks=False)]
-        except OSError:
-            return []  # it is gone, or not ours to look at
+        except (FileNotFoundError, NotADirectoryError):
+            return []  # it is gone
     return [beside(directory, name) for name in sorted(names) if _is_data(name)]
 
 

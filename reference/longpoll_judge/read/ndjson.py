@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from longpoll_judge.read.arrow import compute, json
 from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.files import open_file
+from longpoll_judge.read.files import BOM, open_file
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_spec.history import FIELD_TYPES, Event
 
@@ -98,6 +98,8 @@ def _read_lines(path: str, start: int, end: int) -> tuple[bytes, int, list[Damag
 
 
 def _parse(content: bytes, position: int, path: str, damages: list[Damage]) -> pa.Table:
+    if position == 0 and content.startswith(BOM):
+        content, position = content[len(BOM) :], len(BOM)
     table = _parse_fast(content)
     return _parse_slowly(content, position, path, damages) if table is None else table
 

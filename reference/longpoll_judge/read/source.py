@@ -158,9 +158,13 @@ def _check_is_history(directory: str) -> None:
 def _unread_below(directory: str) -> Damage | None:
     """Data in the directories of a history, as a partitioned table has it; None where there is none.
 
-    Its columns stand in the names of the directories, so that its files are no events by themselves.
+    Its columns stand in the names of the directories, so that its files are no events by themselves. Where it is not
+    known whether there is any, that is damage too.
     """
-    found = files.first_within(directory, PART_SUFFIXES, META_FILE)
+    try:
+        found = files.first_within(directory, PART_SUFFIXES, META_FILE)
+    except OSError as error:
+        return Damage(str(error.filename or directory), -1, f"cannot be looked at ({error.strerror or error})")
     return Damage(found, -1, _BELOW) if found is not None else None
 
 
@@ -171,7 +175,7 @@ def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
         damages.append(Damage(file, -1, "it is no file: the sources' clocks are unknown"))
         return None
     try:
-        content = files.read(file)
+        content = files.read(file).removeprefix(files.BOM)
         meta = msgspec.json.decode(content, type=Meta)
         _OBJECTS(content.decode())
     except FileNotFoundError:
