@@ -20,7 +20,7 @@ import longpoll
 IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}}
 """What each of its dependencies is imported as."""
 SIZE_MAX_MB: Final = 4
-"""With what Python compiles of it, which is more than the half of it."""
+"""With what Python compiles of it, which is half of it."""
 TOLD: Final = """
 import asyncio
 import sys

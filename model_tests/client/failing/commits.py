@@ -34,16 +34,17 @@ class _Commit:
 
 def kept(events: Iterable[Event]) -> Mapping[Place, frozenset[int]]:
     """By place the offsets of which the broker has one, if it kept what it was told to store."""
-    asked: dict[str, Event] = {}
+    asked: list[Event] = []
     answered: dict[str, Event] = {}
     for event in events:
         if event.event == "request_received" and event.commit_offset >= 0:
-            asked[event.request] = event
-        elif event.event == "answer_sent" and event.request in asked:
+            asked.append(event)
+        elif event.event == "answer_sent" and event.request:
             answered[event.request] = event
     commits: dict[Place, list[_Commit]] = defaultdict(list)
-    for request, event in asked.items():
-        answer = answered.get(request)
+    for event in asked:
+        # A one-way has no identifier, and no answer: there are many such, and each may have been stored.
+        answer = answered.get(event.request)
         is_stored = (
             event.code == RequestCode.UPDATE_CONSUMER_OFFSET
             and answer is not None

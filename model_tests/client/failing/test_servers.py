@@ -125,7 +125,9 @@ LIVES: list[tuple[list[Event], set[int] | None]] = [
     ([asked("a", 1, 0), asked("b", 2, 9), told("b", 11)], {1, 2}),
     ([asked("a", 1, 0), told("a", 2), asked("b", 2, 9), told("b", 11, 1)], {1, 2}),
     ([asked("a", 1, 0), told("a", 2), asked("b", 2, 9, RequestCode.PULL_MESSAGE), told("b", 11)], {1, 2}),
+    ([asked("a", 1, 0), told("a", 2), asked("", 2, 9), asked("", 3, 12)], {1, 2, 3}),
     ([asked("a", 1, 0)], None),
+    ([asked("", 1, 0), asked("", 2, 9)], None),
     ([asked("a", 1, 0, RequestCode.PULL_MESSAGE), told("a", 2)], None),
     ([], None),
 ]

@@ -1,8 +1,8 @@
 """Heads of records where one may begin anywhere: which of them are worth a checksum, so that the work stays linear.
 
 Behind damage a record is found by the mark in its head. What somebody sent may be full of such marks, each with a size
-that reaches to one common end, and the checksum of each is over all of it: 4 MiB of them took a start 15 s, and 32 MiB
-a quarter of an hour. So what checksums may cost is bounded by what was looked through. Leaves out who looks
+that reaches to one common end, and the checksum of each is over all of it: 256 KiB, 512 KiB and 1 MiB of them took a
+start 0.07, 0.24 and 0.9 s. So what checksums may cost is bounded by what was looked through. Leaves out who looks
 (`store.recovery`, `store.inspect`).
 """
 
