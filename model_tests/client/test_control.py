@@ -436,6 +436,38 @@ def test_what_is_due_again_and_again_is_so_although_it_raised() -> None:
     assert len(count) >= 3
 
 
+def test_a_timer_that_is_cleared_is_as_if_it_were_new() -> None:
+    """Also where an action that runs at that moment wants to be run again."""
+    timer = Timer(RUNTIME, "consumer-T")
+    begun, go_on, again, done = (threading.Event() for _ in range(4))
+
+    def act() -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        timer.after(0.0, again.set)
+
+    timer.after(0.0, act)
+    assert begun.wait(PATIENCE_S)
+    clearing = threading.Thread(target=timer.clear)
+    clearing.start()
+    wait_until(lambda: timer._is_ending)
+    go_on.set()
+    clearing.join()
+    timer.after(0.0, done.set)
+    assert done.wait(PATIENCE_S)
+    timer.close()
+    assert not again.is_set()
+
+
+def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
+    """As where a member is closed while its start fails."""
+    timer = Timer(RUNTIME, "consumer-T")
+    timer.close()
+    timer.clear()
+    timer.after(0.0, lambda: None)
+    assert (timer._thread, timer._entries) == (None, [])
+
+
 def seek_the_puller_on(self: OwnQueues, queue: MessageQueue, offset: int, _due: object) -> None:
     """Planted: pull elsewhere, and leave what waits."""
     self._pullers[queue]._cached.offset_next = offset

@@ -24,6 +24,7 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
+from longpoll_client.aio.instance import AsyncInstance
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_runtime.real import RealRuntime
 
@@ -131,6 +132,14 @@ def test_children_that_start_one_consumer_are_members_of_their_own(name_server: 
         consumer.start()
         names.add(consumer._member.client_id)
     assert len(names) == 3
+
+
+def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str) -> None:
+    """As long as it was given none; the child makes its connections itself."""
+    instance, named = AsyncInstance(RUNTIME, name_server), AsyncInstance(RUNTIME, name_server, client_id="given")
+
+    assert len({instance.client_id, in_child(lambda: instance.client_id), in_child(lambda: instance.client_id)}) == 3
+    assert named.client_id == in_child(lambda: named.client_id) == "given"
 
 
 def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(name_server: str, topic: str) -> None:
