@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.conform.relay import Relay, field_of, plus
+from model_tests.conform.relay import Asked, Relay, Told, field_of, plus
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
@@ -24,6 +24,8 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import ROCKETMQ_4_9
 
+LATE_S = 1.5
+"""More than any window of a prompt answer has."""
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
 SOME = ("PULL-READ-*", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-*", "ROUTE-*", "SEND-1", "OFFSET-8", "FRAME-1")
 
@@ -103,6 +105,27 @@ def test_a_broker_with_a_fault_records_the_fault(good: Broker, tmp_path: Path) -
 
     assert done.exit_code == 0
     assert vector.case["response"]["extFields"]["maxOffset"] == "11"
+
+
+def test_an_answer_that_was_late_is_asked_for_again(good: Broker, tmp_path: Path) -> None:
+    """The machine, and not the broker, was slow twice: what is recorded is the question's own window."""
+    late = iter([LATE_S, LATE_S])
+
+    def slow(asked: Asked, _answer: dict[str, Any], content: bytes) -> Told | None:
+        is_the_question = asked.command["extFields"].get("maxMsgNums") == "10"
+        return [(delay_s, content)] if is_the_question and (delay_s := next(late, 0.0)) else None
+
+    relay = Relay(good.address, slow)
+    try:
+        done = conform(relay.address, good, f"--record={tmp_path / 'late.jsonl'}", only=("pull-010",))
+    finally:
+        relay.close()
+    (vector,) = read_vectors(tmp_path / "late.jsonl")
+    (question,) = [each for each in recorded("4.9.7") if each.id == "pull-010"]
+
+    assert done.exit_code == 0, done.output
+    assert relay.spoiled == 2
+    assert vector.case["timing"] == question.case["timing"]
 
 
 def test_what_is_answered_in_two_ways_is_not_recorded(good: Broker, tmp_path: Path) -> None:
