@@ -158,6 +158,10 @@ KNOWN: Final = (
         ),
     ),
     Known(f"{SERVICE}/access/", (), LET_IN),
+    Known(f"{SERVICE}/replication/slave_waits.py", (), ("service/test_slave_waits.py", "service/test_replicator.py")),
+    Known(f"{SERVICE}/replication/replicator.py", (), ("service/test_replicator.py",)),
+    Known(f"{SERVICE}/replication/", (), ("service/test_replicator.py", "service/test_slave_link.py")),
+    Known(f"{SERVICE}/following/", (), ("service/test_follower.py",)),
     Known(
         f"{SERVICE}/send/group_commit.py",
         ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),

@@ -48,6 +48,27 @@ def test_each_is_over_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     assert len(waits.take_late(None)) == len(plain)
 
 
+def test_those_left_come_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though most were over by then, and nobody came in the order of the log."""
+    monkeypatch.setattr(slave_waits, "SPARE_COUNT", 0)
+    waits, ends = SlaveWaits(), random.Random(7).sample(range(100), 100)
+    for deadline_ns, end in enumerate(ends):
+        waits.add(wait(end, deadline_ns))
+    waits.take_late(60)
+    assert len(waits._by_end) == 39
+    left = sorted(ends[61:])
+    assert [[each.log_end for each in waits.take_copied(end)] for end in left] == [[end] for end in left]
+
+
+def test_what_is_over_is_not_kept() -> None:
+    """Neither by where it ends nor by when, once nobody waits: a message is not held by who waited for it."""
+    waits = SlaveWaits()
+    for is_late in (False, True):
+        assert waits.add(wait(10, 100))
+        assert len(waits.take_late(100) if is_late else waits.take_copied(10)) == 1
+        assert (len(waits._by_end), len(waits._by_deadline)) == (0, 0)
+
+
 def test_what_nobody_copies_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave is mute for hours while sends go on: there is always one that waits, and never many."""
     monkeypatch.setattr(slave_waits, "SPARE_COUNT", 10)

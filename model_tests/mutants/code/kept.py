@@ -28,6 +28,8 @@ PLACES: Final = (
     f"{SERVICE}/send",
     f"{SERVICE}/io/channel.py",
     f"{SERVICE}/access",
+    f"{SERVICE}/replication",
+    f"{SERVICE}/following/follower.py",
     STORE,
     RULES,
     HELD_WHILE_IT_GROWS,

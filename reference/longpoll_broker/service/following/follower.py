@@ -24,7 +24,13 @@ from longpoll_broker.service.replication.flow import Flow
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX, Transfer, TransferReader, encode_report
+from longpoll_protocol.frames.replication import (
+    REPORT_SIZE,
+    TRANSFER_SIZE_MAX,
+    Transfer,
+    TransferReader,
+    encode_report,
+)
 from longpoll_protocol.log_record import SIZE_AND_MAGIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Poller, Runtime, Socket
@@ -232,7 +238,7 @@ class _Link:
         self.reported_offset = offset
         self._reported_ns = self.runtime.monotonic_ns()
         # One that is not sent at all is replaced by the next; one that was begun is not, or its end would be lost.
-        self._out = self._out[: len(self._out) % len(encode_report(0))] + encode_report(offset)
+        self._out = self._out[: len(self._out) % REPORT_SIZE] + encode_report(offset)
         self._send()
 
     def _send(self) -> None:

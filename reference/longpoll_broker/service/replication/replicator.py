@@ -269,11 +269,9 @@ class Replicator:
             link.flow.look(now_ns)
             if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:
                 self._close(link, f"it has said nothing for {self.settings.idle_ms_max} ms")
-                continue
-            if link.lacked_size and now_ns - link.moved_ns > self.settings.idle_ms_max * 1_000_000:
+            elif link.lacked_size and now_ns - link.moved_ns > self.settings.idle_ms_max * 1_000_000:
                 self._close(link, f"it has got no further for {self.settings.idle_ms_max} ms")
-                continue
-            if now_ns - link.sent_ns > self.settings.heartbeat_ms * 1_000_000:
+            elif now_ns - link.sent_ns > self.settings.heartbeat_ms * 1_000_000:
                 link.greet()
                 self._serve(link, "write", now_ns)
             if link in self._links and link.watches_write != link.is_blocked:
@@ -281,8 +279,6 @@ class Replicator:
                 self._poller.modify(link.socket, read=True, write=link.is_blocked, data=link)
 
     def _close(self, link: SlaveLink, reason: str) -> None:
-        if link not in self._links:
-            return
         self._links = tuple(each for each in self._links if each is not link)
         with KeepGoing(log, "a slave's connection could not be closed"):
             self._poller.unregister(link.socket)
@@ -290,8 +286,9 @@ class Replicator:
         log.warning("%s is let go: %s", link, reason, extra=event("slave_closed", peer=str(link), reason=reason))
 
     def _answer_copied(self, outbox: Outbox) -> None:
-        reported = sorted((link.reported_offset for link in self._links if link.asked_offset is not None), reverse=True)
-        self.copied_end = max([self.copied_end, *reported[:1]])
+        # Who has not reported has nothing: 0, where no message ends.
+        reported = sorted((link.reported_offset for link in self._links), reverse=True)
+        self.copied_end = max([self.copied_end, *reported])
         needed = self.settings.needed_count
         end = self.copied_end if needed is None else reported[needed - 1] if 0 < needed <= len(reported) else -1
         if self._waits.count:

@@ -1,0 +1,252 @@
+"""One slave's connection at its master: what it says counts, what it is sent, and when it counts as getting further."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model_tests.service.slaves import Log, Slave, transfers
+
+from longpoll_broker.service.replication import slave_link
+from longpoll_broker.service.replication.flow import SECOND_NS, Flow
+from longpoll_broker.service.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.replication import HEAD_SIZE, encode_head, encode_report
+
+
+def link_of(
+    slave: Slave, log: Log, *, size: int = 64, begins_with_last_file: bool = False, only_visible: bool = False
+) -> SlaveLink:
+    """A connection that was made at 1."""
+    socket: Any = slave
+    store: Any = log
+    return SlaveLink(socket, slave.peer, store, size, begins_with_last_file, only_visible, 1, 1)
+
+
+def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLink]:
+    """One that has reported, at 2."""
+    slave = Slave()
+    link = link_of(slave, log, size=size)
+    slave.report(offset)
+    assert link.read(2)
+    return slave, link
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_only_a_whole_report_counts() -> None:
+    """However it is cut; of several the newest."""
+    slave, log = Slave(), Log(100)
+    link = link_of(slave, log)
+    assert str(link) == "slave 10.0.0.1:1"
+    slave.said = [encode_report(7)[:3], encode_report(7)[3:7]]
+    assert link.read(2)
+    assert (link.asked_offset, link.heard_ns, link.moved_ns) == (None, 1, 1)
+    slave.said = [encode_report(7)[7:] + encode_report(8) + encode_report(9)[:5]]
+    assert link.read(3)
+    assert (link.asked_offset, link.reported_offset, link.next_offset) == (8, 8, 8)
+    assert (link.heard_ns, link.moved_ns) == (3, 3)
+    slave.said = [b""]
+    assert not link.read(4)
+
+
+def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some reads others have their turn."""
+    monkeypatch.setattr(slave_link, "_READS_MAX", 3)
+    slave, link = begun(Log(100))
+    slave.said = [encode_report(each) for each in range(5)]
+    assert link.read(3)
+    assert (link.reported_offset, len(slave.said)) == (2, 2)
+
+
+def test_a_report_beyond_the_log_is_refused() -> None:
+    """At its end it is not."""
+    slave, link = begun(Log(100), 100)
+    assert link.reported_offset == 100
+    slave.report(101)
+    with pytest.raises(RemoteProtocolError, match="has a log up to 101, and this one ends at 100: the two differ"):
+        link.read(3)
+
+
+@pytest.mark.parametrize(
+    ("begins_with_last_file", "end", "first"),
+    [(False, 2_500, 300), (True, 2_500, 2_000), (True, 3_000, 3_000), (True, 999, 0)],
+)
+def test_who_has_nothing_is_sent_all_or_the_last_file(begins_with_last_file: bool, end: int, first: int) -> None:
+    """And lacks nothing of what stands before that."""
+    slave, log = Slave(), Log(end, 0 if begins_with_last_file else 300)
+    link = link_of(slave, log, begins_with_last_file=begins_with_last_file)
+    slave.report(0)
+    assert link.read(2)
+    assert (link.asked_offset, link.next_offset, link.lacked_size) == (0, first, 0)
+
+
+def test_what_is_removed_cannot_be_asked_for() -> None:
+    """The first byte that is there can."""
+    slave, link = begun(Log(2_000, 1_000), 1_000)
+    assert link.next_offset == 1_000
+    slave = Slave()
+    link = link_of(slave, Log(2_000, 1_000))
+    slave.report(999)
+    with pytest.raises(RemoteProtocolError, match=r"asks for the log from 999 on, and its files before 1000 are rem"):
+        link.read(2)
+    assert link.asked_offset is None
+
+
+def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
+    """Where it is waited for what comes next it does not."""
+    log = Log(2_000)
+    slave, link = begun(log, 1_000)
+    log.log_start = log.log_end = 1_000
+    assert not link.write(3)
+    log.log_start = 1_001
+    with pytest.raises(RemoteProtocolError, match="is at 1000, before 1001, where the log begins"):
+        link.write(4)
+    assert slave.took() == b""
+
+
+# -- what it is sent -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_before_the_first_report() -> None:
+    """No greeting either."""
+    slave, log = Slave(), Log(100)
+    link = link_of(slave, log)
+    link.greet()
+    assert not link.write(2)
+    assert (slave.took(), link.is_blocked, link.sent_ns) == (b"", False, 1)
+
+
+@pytest.mark.parametrize("room", [1, 5, 12, 13, 64, 76, 77])
+def test_what_is_sent_in_pieces_is_the_log_in_its_transfers(room: int) -> None:
+    """However little the socket takes at a time; each piece counts as sent when it is."""
+    log = Log(200)
+    slave, link = begun(log, 10)
+    assert not link.is_blocked
+    got = b""
+    for now_ns in range(3, 1_000):
+        slave.room = room
+        assert not link.write(now_ns)
+        if not slave.taken:
+            break
+        assert link.sent_ns == now_ns
+        got += slave.took()
+    assert got == transfers(log, 10, 64, 64, 62)
+    assert (link.is_blocked, link.next_offset) == (False, 200)
+
+
+def test_a_turn_ends_after_its_size() -> None:
+    """Then there may be more, and only then."""
+    log = Log(3 * TURN_SIZE)
+    slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE)
+    assert link.write(3)
+    assert len(slave.took()) == TURN_SIZE
+    slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE - 1)
+    assert link.write(3)
+    assert len(slave.took()) == 2 * (TURN_SIZE - 1)
+    log.log_end = TURN_SIZE // 2
+    slave, link = begun(log)
+    assert not link.write(3)
+
+
+def test_only_what_is_visible_is_sent_where_that_is_wanted() -> None:
+    """The rest when it is."""
+    slave, log = Slave(), Log(100, visible_end=40)
+    link = link_of(slave, log, only_visible=True)
+    slave.report(0)
+    link.read(2)
+    assert not link.write(3)
+    assert slave.took() == transfers(log, 0, 40)
+
+
+def test_a_greeting_says_where_it_is() -> None:
+    """It is put behind nothing that was begun."""
+    log = Log(100)
+    slave, link = begun(log, 100)
+    link.greet()
+    link.greet()
+    assert link.is_blocked
+    assert not link.write(3)
+    assert slave.took() == encode_head(100, 0)
+    log.log_end, slave.room = 150, 5
+    link.write(4)
+    link.greet()
+    slave.room = 1_000
+    link.write(5)
+    assert slave.took() == transfers(log, 100, 50)
+
+
+# -- who gets further ------------------------------------------------------------------------------------------------
+
+
+def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported() -> None:
+    """A greeting is none of it; a report of more is, and one of as much is not."""
+    log = Log(UNREPORTED_SIZE_MAX + 1)
+    slave, link = begun(log, size=UNREPORTED_SIZE_MAX)
+    slave.room = HEAD_SIZE + UNREPORTED_SIZE_MAX - 1
+    link.write(3)
+    assert (link.moved_ns, link.lacked_size, link.sent_ns) == (3, UNREPORTED_SIZE_MAX, 3)
+    slave.room = 1
+    link.write(4)
+    assert (link.moved_ns, link.lacked_size) == (4, UNREPORTED_SIZE_MAX + 1), "its last byte, and the next is begun"
+    slave.room = 100
+    link.write(5)
+    assert (link.moved_ns, link.sent_ns) == (4, 5)
+    link.greet()
+    link.write(6)
+    assert (link.moved_ns, link.sent_ns) == (4, 6)
+    slave.report(0)
+    link.read(7)
+    assert (link.moved_ns, link.heard_ns) == (4, 7)
+    slave.report(1)
+    link.read(8)
+    assert (link.moved_ns, link.lacked_size) == (8, UNREPORTED_SIZE_MAX)
+    link.greet()
+    link.write(9)
+    assert (link.moved_ns, link.sent_ns) == (8, 9), "by a greeting nobody gets further"
+    log.log_end += 1
+    link.write(10)
+    assert link.moved_ns == 8, "too many are unreported again"
+    slave.report(5)
+    log.log_end += 1
+    link.read(11)
+    link.write(12)
+    assert link.moved_ns == 12
+
+
+def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
+    """The same again and again."""
+    slave, link = begun(Log(100), 100)
+    slave.report(100)
+    link.read(3)
+    assert (link.moved_ns, link.lacked_size) == (3, 0)
+    link = link_of(slave, Log(100))
+    link.next_offset, link.reported_offset = 10, 60
+    assert link.lacked_size == 0, "it has more than it was sent from here"
+
+
+def test_what_is_sent_is_counted_by_the_second() -> None:
+    """From the connection's beginning, with the heads."""
+    slave, link = begun(Log(100))
+    link.write(3)
+    link.flow.look(SECOND_NS)
+    assert link.flow.per_second == 0
+    link.flow.look(SECOND_NS + 1)
+    assert link.flow.per_second == len(slave.took()) == 100 + 2 * HEAD_SIZE
+
+
+def test_bytes_of_a_second_are_told_after_it() -> None:
+    """Per second also when it is looked later; those of the second before go."""
+    flow = Flow(7)
+    flow.add(100)
+    flow.add(200)
+    flow.look(6 + SECOND_NS)
+    assert flow.per_second == 0
+    flow.look(7 + SECOND_NS)
+    assert flow.per_second == 300
+    flow.add(100)
+    flow.look(7 + 3 * SECOND_NS)
+    assert flow.per_second == 50
+    flow.look(7 + 4 * SECOND_NS)
+    assert flow.per_second == 0
