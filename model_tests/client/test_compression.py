@@ -153,6 +153,16 @@ def test_they_come_through_a_broker_as_they_were_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
+@pytest.mark.parametrize("size", [10, 64 << 10, 65 << 10, 4 << 20])
+def test_no_block_of_lz4_goes_on_from_the_one_before(size: int) -> None:
+    """Java's `LZ4FrameInputStream` refuses a frame whose flags (its fifth byte) lack the bit of independent blocks.
+
+    Its client then never gets the message: a body of over 64 KiB, which is more than one block, had been packed so.
+    """
+    assert pack(Compression.LZ4, bytes(size))[4] & 0x20
+
+
+@pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 @pytest.mark.parametrize("frames", [1, 3])
 def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
     """What does not come out at once is asked for again, also before the next frame."""

@@ -19,7 +19,8 @@ from longpoll_runtime.real import RealRuntime
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
 RUN_S = 60.0
-BODY = b"0123456789" * 1000
+BODIES = (b"0123456789" * 1000, b"0123456789" * 100_000)
+"""The longer one is many blocks of LZ4, which has 64 KiB in each."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -35,7 +36,8 @@ def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_
     before_ms = runtime.unix_ms()
     made = MessageIds(runtime).new(3)
     after_ms = runtime.unix_ms()
-    packed = [f"{kind.name}:{base64.b64encode(pack(kind, BODY)).decode()}" for kind in Compression]
+    given = [(kind, body) for kind in Compression for body in BODIES]
+    packed = [f"{kind.name}:{base64.b64encode(pack(kind, body)).decode()}" for kind, body in given]
 
     command = ["java", "-Xmx128m", "-cp", class_path, str(HERE / "java" / "Reads.java"), *made, *packed]
     output = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=True).stdout
@@ -47,7 +49,7 @@ def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_
         assert before_ms <= int(sent_ms) <= after_ms
         assert ipaddress.ip_address(address).packed == runtime.identity()[:4]
         assert int(process) == os.getpid() % 65_536
-    assert [name for name, _theirs, _again in bodies] == [kind.name for kind in Compression]
-    for name, unpacked, again in bodies:
-        assert base64.b64decode(unpacked) == BODY
-        assert unpack(Compression[name].sys_flag, base64.b64decode(again), len(BODY)) == BODY
+    assert [name for name, _theirs, _again in bodies] == [kind.name for kind, _body in given]
+    for (kind, body), (_name, unpacked, again) in zip(given, bodies, strict=True):
+        assert base64.b64decode(unpacked) == body
+        assert unpack(kind.sys_flag, base64.b64decode(again), len(body)) == body

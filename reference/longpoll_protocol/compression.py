@@ -78,7 +78,8 @@ def pack(compression: Compression, body: bytes) -> bytes:
         case Compression.ZLIB:
             return zlib.compress(body, LEVEL)
         case Compression.LZ4:
-            packed: bytes = _package(compression).compress(body)
+            # Java's reader takes no blocks that go on from the one before: they come with over 64 KiB.
+            packed: bytes = _package(compression).compress(body, block_linked=False)
         case Compression.ZSTD:
             packed = _package(compression).ZstdCompressor(level=LEVEL).compress(body)
     return packed
