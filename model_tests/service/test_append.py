@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from longpoll_broker.service.send.append import Appender, brought_back, delayed, moved
 from longpoll_broker.service.send.send_events import SendEvents, Stored
-from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.bursts import PreparedBatch
+from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_broker.testing.stores import message
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, read_properties
@@ -42,6 +43,11 @@ class Appended(RealRuntime):
         """All of them."""
         self.notes.append("put_batch")
         return [f"{each.topic} stored" for each in messages]
+
+    def put_prepared(self, batch: PreparedBatch) -> PutResult:
+        """All of them, from 30 of their queue and 4000 of the log on."""
+        self.notes.append(("put_prepared", batch))
+        return PutResult(30, 4_000, batch.sizes[0], 9, batch.first.store_host)
 
     def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Any]:
         """The first of them."""
@@ -83,6 +89,19 @@ def test_what_is_appended_is_told_with_its_tag_since_before_it_was() -> None:
     assert results == ["T stored", "U stored"]
     told = [("T", "a", "T stored"), ("U", "b", "U stored")]
     assert appended.notes == ["append", "now", "put_batch", (told, 7)]
+
+
+def test_of_a_long_batch_each_message_is_told_with_its_own_tag() -> None:
+    """Where the first stands is the answer."""
+    appended = Appended()
+    batch = PreparedBatch("T", 5, 1_000)
+    batch.add([replace(MESSAGE, body=b"one"), replace(MESSAGE, body=b"two and more")])
+    first = appender_of(appended).append_prepared(batch, ["a", "b"])
+    small, large = batch.sizes
+    assert first == PutResult(30, 4_000, small, 9, MESSAGE.store_host)
+    second = PutResult(31, 4_000 + small, large, 9, MESSAGE.store_host)
+    told = [("T", "a", first), ("T", "b", second)]
+    assert appended.notes == ["append", "now", ("put_prepared", batch), (told, 7)]
 
 
 def test_a_burst_is_told_of_by_its_sender() -> None:
@@ -128,6 +147,14 @@ def test_a_message_comes_back_to_its_own_topic() -> None:
     assert back is not None
     assert (back[0].tags_code, back[1]) == (0, "")
     assert "REAL_TOPIC" in read_properties(back[0].properties.decode())
+
+
+def test_a_message_that_comes_back_may_be_given_further_properties() -> None:
+    """Beside its own, and instead of them."""
+    record = record_of({"REAL_TOPIC": "T", "REAL_QID": "5", "A": "1"})
+    back = brought_back(record, FORM_4_9, forgets_place=True, more={"A": "2", "B": "3"})
+    assert back is not None
+    assert read_properties(back[0].properties.decode()) == {"A": "2", "B": "3"}
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import pathlib
+import re
 from typing import Final
 
 import pytest
 from attrs import evolve
 from msgspec import structs
 
+from longpoll_broker.errors import SyncFailedError
 from longpoll_broker.store import segment
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.log.commit_log import HOST_BITS, CommitLog, encode_record, size_of
@@ -18,8 +21,15 @@ from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_STORE_HOST_V6, Damage, Record
-from longpoll_runtime.files import RealFiles
+from longpoll_protocol.log_record import (
+    MAGIC_BLANK,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    Damage,
+    Record,
+)
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def any_numbers() -> list[MessageToStore]:
@@ -232,3 +242,98 @@ def test_where_the_next_file_begins(tmp_path: pathlib.Path) -> None:
     size = SMALL.commit_log_file_size
     assert [store._log.next_file(each) for each in (0, 1, size - 1, size, size + 1)] == [size] * 3 + [2 * size] * 2
     store.close()
+
+
+# -- what was written by another process, or by another log ----------------------------------------------------------
+
+
+def filled(directory: pathlib.Path) -> CommitLog:
+    """A log of two files that are full, but for their blanks, and a third with one record."""
+    log, size = empty_log(directory)
+    for number in range(2):
+        log.append(message(body=bytes([number + 1]) * (FILE_SIZE - size - 40)), TOPIC, number, 1)
+    log.append(message(body=b"3"), TOPIC, 2, 1)
+    assert (len(log.segments.segments), log.end) == (3, 2 * FILE_SIZE + size + 1)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "written"),
+    [
+        (0, None, [(0, FILE_SIZE), (0, FILE_SIZE), (0, -1)]),
+        (FILE_SIZE - 1, None, [(FILE_SIZE - 1, FILE_SIZE), (0, FILE_SIZE), (0, -1)]),
+        (FILE_SIZE, None, [(0, FILE_SIZE), (0, -1)]),
+        (2 * FILE_SIZE + 9, None, [(9, -1)]),
+        (FILE_SIZE + 9, 2 * FILE_SIZE, [(9, FILE_SIZE)]),
+        (0, FILE_SIZE + 1, [(0, FILE_SIZE), (0, 1)]),
+    ],
+)
+def test_what_another_process_left_unsynced_is_written_anew(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: int,
+    end: int | None,
+    written: list[tuple[int, int]],
+) -> None:
+    """In every file from there to the log's end, and nothing outside."""
+    log = filled(tmp_path)
+    last = log.end - 2 * FILE_SIZE
+    log.end = log.end if end is None else end
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(RealMappedFile, "write_anew", lambda _file, *part: seen.append(part))
+    log.write_anew(start)
+    assert seen == [(first, last if stop < 0 else stop) for first, stop in written]
+
+
+def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: pathlib.Path) -> None:
+    """The last one; what is older is written to no more. Nor is anything after a sync that failed."""
+    CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
+    log = filled(tmp_path)
+    log.check_names()
+    first, *_rest, last = (pathlib.Path(each.path) for each in log.segments.segments)
+    first.rename(tmp_path / "first")
+    log.check_names()
+    last.rename(tmp_path / "last")
+    with pytest.raises(FileNotFoundError):
+        log.check_names()
+    (tmp_path / "last").rename(last)
+    log.check_names()
+    log.segments.segments[0].failed = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(SyncFailedError, match=re.escape("an earlier sync failed (Input/output error)")) as raised:
+        log.check_names()
+    assert raised.value.filename == str(tmp_path)
+
+
+def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands in its blanks; a file follows each of those at once, and its blocks are taken before."""
+    monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
+    log = filled(tmp_path / "one")
+    # A log that another program has written: nobody says that the rest of a blank is zeros.
+    blanks = [each.view for each in log.segments.segments[:2]]
+    for view in blanks:
+        view[FILE_SIZE - 32 :] = bytes(range(100, 132))
+    copy, size = empty_log(tmp_path / "other")
+    for start, view in enumerate(blanks):
+        copy.append_copy(view[: FILE_SIZE - 40])
+        assert (copy.end, len(copy.segments.segments)) == ((start + 1) * FILE_SIZE - 40, start + 1)
+        copy.append_blank(view[FILE_SIZE - 40 :])
+        assert (copy.end, len(copy.segments.segments)) == ((start + 1) * FILE_SIZE, start + 2)
+        assert copy.segments.segments[start].reserved_end == FILE_SIZE
+        assert copy.sure_end == copy.end, "what is appended next goes to the file that follows"
+    copy.append_copy(log.segments.segments[2].view[: size + 1])
+    assert copy.end == log.end
+    for one, other in zip(log.segments.segments, copy.segments.segments, strict=True):
+        assert bytes(one.view) == bytes(other.view)
+
+
+def test_a_log_without_files_begins_where_a_file_of_the_other_does(tmp_path: pathlib.Path) -> None:
+    """Be it with a blank alone."""
+    log, size = empty_log(tmp_path)
+    log.begin_at(3 * FILE_SIZE)
+    assert (log.end, log.flushed_end, log.flush()) == (3 * FILE_SIZE,) * 3
+    blank = SIZE_AND_MAGIC.pack(FILE_SIZE, MAGIC_BLANK) + bytes([7]) * (FILE_SIZE - 8)
+    log.append_blank(blank)
+    assert (log.start, log.end, len(log.segments.segments)) == (3 * FILE_SIZE, 4 * FILE_SIZE, 2)
+    assert bytes(log.segments.segments[0].view) == blank
+    assert log.append(message(body=b""), TOPIC, 0, 1) == 4 * FILE_SIZE
+    assert log.end == 4 * FILE_SIZE + size

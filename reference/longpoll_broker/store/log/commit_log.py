@@ -193,7 +193,7 @@ class CommitLog:
         # As in `_room_for`: a blank counts only if a file follows it.
         self._segment = self.segments.find(segment.stop) or self.segments.append(segment.stop)
         segment.reserve(position, segment.size)
-        segment.view[position + _MARK_SIZE : segment.size] = blank[_MARK_SIZE:]
+        segment.view[position + _MARK_SIZE :] = blank[_MARK_SIZE:]
         segment.view[position : position + _MARK_SIZE] = blank[:_MARK_SIZE]
         self.end = segment.stop
 
