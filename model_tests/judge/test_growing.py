@@ -265,9 +265,16 @@ def test_what_is_sent_is_judged_beside(tmp_path: Path, monkeypatch: pytest.Monke
     assert growing.beside.recent.count <= 200 + 1_200 / 6
 
 
+@pytest.mark.parametrize("tell_s", [following.TELL_S, 0.0], ids=["when it was read", "while it is read"])
 @pytest.mark.parametrize("how", ["cut", "shorter", "longer"])
-def test_a_part_that_is_written_anew_is_noticed(how: str, reads: list[Slice], tmp_path: Path) -> None:
-    """What was read of it does not stand there any more: that is said, and the end judges what does."""
+def test_a_part_that_is_written_anew_is_noticed(
+    how: str, tell_s: float, reads: list[Slice], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of it does not stand there any more: that is said, and the end judges what does.
+
+    Where a look takes long it is told in the middle of it, and the part may be written anew there.
+    """
+    monkeypatch.setattr(following, "TELL_S", tell_s)
     directory = written(simulated(9), tmp_path / "history")
     part = directory / "part-0.ndjson"
     content = part.read_bytes()

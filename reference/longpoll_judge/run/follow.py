@@ -193,6 +193,7 @@ def _follow_growing(
         history, new = arriving.look()
         are_anew = steps.parts.are_anew(arriving.growth.stamps, arriving.ends)
         steps.growing.doubt(WRITTEN_ANEW, are_anew)
+        steps.parts.expect({part.path: part.end for part in history.slices}, arriving.ends)
         for tables, damages in arriving.read(new):
             steps.growing.add(tables, damages, history)
             telling_s = time.monotonic()
@@ -204,7 +205,7 @@ def _follow_growing(
                     steps.keep(is_last=True)
                     return
                 steps.keep()
-        steps.parts.note(arriving.ends)
+        steps.note(arriving.ends)
         if new or are_anew:
             tell(steps.result(history))
             steps.keep()
@@ -225,12 +226,30 @@ class Parts:
     """By part how far it was read, and what tells that it is still the same."""
     stamps: dict[str, Stamp] = field(factory=dict)
     """Of each part when it was looked at; who differs is read, who does not is not."""
+    expected: dict[str, tuple[int, int]] = field(factory=dict)
+    """By part how far it is about to be read, and what tells that it is still the same then."""
 
-    def note(self, ends: Mapping[str, int]) -> None:
-        """What was read up to these ends is as it is now."""
-        for part, end in ends.items():
-            if part not in self.known or self.known[part][0] != end:
-                self.known[part] = end, sum_before(part, end)
+    def expect(self, ends: Mapping[str, int], read: Mapping[str, int]) -> None:
+        """Before parts are read up to `ends`, of which `read` has what was read before."""
+        self.expected = {part: (end, sum_before(part, end)) for part, end in ends.items() if end > read.get(part, 0)}
+
+    def note(self, ends: Mapping[str, int]) -> int:
+        """What was read up to these ends is as it is now; how many parts were written anew while they were read."""
+        new = {part: end for part, end in ends.items() if part not in self.known or self.known[part][0] != end}
+        now = {part: (end, sum_before(part, end)) for part, end in new.items()}
+        anew = [part for part, place in now.items() if self._is_other(part, place)]
+        self.known |= now
+        for part in anew:
+            self.expected.pop(part, None)
+        return len(anew)
+
+    def _is_other(self, part: str, now: tuple[int, int]) -> bool:
+        """Whether a part is not what it was when it was about to be read, or what was read of it before is not."""
+        if now[1] == GONE:
+            return False
+        if (before := self.expected.get(part, now))[0] == now[0] and before[1] != now[1]:
+            return True
+        return part in self.known and sum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}
 
     def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
         """How many parts are not what was read of them; one that is gone is not asked for."""
@@ -278,6 +297,10 @@ class Steps:
         ends, parts = {part: end for part, (end, _sum) in found.ends.items()}, Parts(found.ends)
         return cls(found.growing, limits, kept, engine, ends=ends, shown=shown, picked=picked, parts=parts)
 
+    def note(self, ends: Mapping[str, int]) -> None:
+        """Parts were read up to these ends; who was written anew meanwhile is a doubt."""
+        self.growing.doubt(WRITTEN_ANEW, self.parts.note(ends))
+
     def keep(self, *, is_last: bool = False) -> None:
         """Put on disk what was judged, if it is time; raises OSError."""
         begun_s = time.monotonic()
@@ -285,7 +308,7 @@ class Steps:
             return
         shown = list(self.shown.values())
         # As they were when they were read: what is written anew meanwhile is found out by who goes on from here.
-        self.parts.note(self.ends)
+        self.note(self.ends)
         ends = {part: self.parts.known[part] for part in self.ends}
         write_state(self.kept, State(self.growing, ends, shown, self.picked.seen, self.untold))
         now_s = time.monotonic()
