@@ -171,3 +171,65 @@ def test_a_listener_whose_own_work_was_cancelled_has_put_its_message_off(name_se
             assert consumer.statistics[topic].later_count == 2
 
     asyncio.run(story())
+
+
+class Unusual(BaseException):
+    """As other packages have their own for what no `except Exception` is to take."""
+
+
+@pytest.mark.parametrize("exits", [SystemExit, Unusual])
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_coroutine_that_exits_ends_neither_its_task_nor_the_loop(
+    name_server: str, topic: str, exits: type[BaseException], is_orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message is put off; the one task went on, where it was gone untold and its queue was never heard of again."""
+
+    async def story() -> None:
+        consumed = asyncio.Event()
+        tries = 0
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            nonlocal tries
+            tries += messages[0].body == b"bad"
+            if messages[0].body == b"bad" and tries == 1:
+                raise exits
+            if messages[0].body == b"good":
+                consumed.set()
+            return ConsumeStatus.SUCCESS
+
+        options = ConsumerConfig("X", start_at=StartAt.FIRST, thread_count=1, suspend_s=0.01)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen, is_orderly=is_orderly)
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            for body in (b"bad", b"good"):
+                await producer.send(topic, body)
+            await consumed.wait()
+            assert consumer.statistics[topic].later_count == 1
+
+    asyncio.run(story())
+    assert exits.__name__ in caplog.text
+
+
+def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_server: str, topic: str) -> None:
+    """It was given its message and said so: that was put off, again and again, and a dead letter in the end."""
+
+    async def story() -> None:
+        bodies: list[bytes] = []
+
+        def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            bodies.append(messages[0].body)
+            last.set()
+            return ConsumeStatus.SUCCESS
+
+        last = asyncio.Event()
+        consumer = AsyncPushConsumer(RUNTIME, name_server, config("P"), listen)
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer:
+            await producer.send(topic, b"1")
+            async with consumer:
+                await last.wait()
+        assert consumer.statistics[topic].later_count == 0
+        assert consumer.statistics[topic].consumed_count == 1
+        assert bodies == [b"1"]
+
+    asyncio.run(story())

@@ -29,14 +29,14 @@ from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerConfig, check_member
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
 _SUCCESS: Final = ConsumeStatus.SUCCESS
-AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer]]
-"""Is awaited by up to `thread_count` tasks at once."""
+AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer] | Answer]
+"""Is awaited by up to `thread_count` tasks at once; a plain function answers at once, and must not wait."""
 
 
 @define(slots=True, eq=False)
@@ -380,7 +380,9 @@ class AsyncPushConsumer(AsyncConsumer):
         first = messages[0]  # The listener may do with the list what it likes.
         giving.began_ns = self._now_ns()
         try:
-            answer: Answer = await self._listener(messages)
+            given = self._listener(messages)
+            # A plain function has done its work by now: it is taken at its word.
+            answer: Answer = given if isinstance(given, ANSWERS) else await given
         except asyncio.CancelledError:
             if giving.task.cancelling() > giving.is_late:
                 raise
@@ -397,12 +399,15 @@ class AsyncPushConsumer(AsyncConsumer):
                 place_of(first),
             )
             return ConsumeStatus.LATER, TimeoutError("the listener was cancelled")
-        except FAULTS as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            # Ctrl-C is the loop's to take; and a task that is closed, for its loop has ended, goes on with nothing.
+            raise
+        except ANYTHING as error:
             log.warning(
                 "the listener of group %s failed at %s: %r; it comes again",
                 self._config.group, place_of(first), error,
             )  # fmt: skip
-            return ConsumeStatus.LATER, error
+            return ConsumeStatus.LATER, error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
         finally:
             giving.took_ns = self._now_ns() - giving.began_ns
             giving.began_ns = 0
