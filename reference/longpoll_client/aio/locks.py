@@ -24,6 +24,8 @@ class AsyncLocks:
     """The locks of one member; of one whose messages may come in any order each queue counts as locked."""
 
     def __init__(self, instance: AsyncInstance, calls: GroupCalls, group: str, *, is_orderly: bool) -> None:
+        self.held: set[MessageQueue] = set()
+        """What the brokers may keep for it: also what it has closed before it could begin it."""
         self._instance = instance
         self._calls = calls
         self._group = group
@@ -46,17 +48,21 @@ class AsyncLocks:
         if not self._is_orderly:
             return set(queues), set()
         asked = by_broker(queues)
+        self.held.update(*asked.values())
         answers = await asyncio.gather(
             *(self._ask(RequestCode.LOCK_BATCH_MQ, name, wanted) for name, wanted in asked.items())
         )
         told = [(wanted, answer) for wanted, answer in zip(asked.values(), answers, strict=True) if answer is not None]
         got = {queue for wanted, answer in told for queue in wanted if queue in answer.lock_ok_mq_set}
-        return got, {queue for wanted, _answer in told for queue in wanted} - got
+        refused = {queue for wanted, _answer in told for queue in wanted} - got
+        self.held -= refused
+        return got, refused
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Let others have the queues, if they are locked at all; what fails ends by itself after 60 s."""
         if self._is_orderly:
             asked = by_broker(queues)
+            self.held.difference_update(*asked.values())
             await asyncio.gather(
                 *(self._ask(RequestCode.UNLOCK_BATCH_MQ, name, wanted) for name, wanted in asked.items())
             )

@@ -19,7 +19,7 @@ from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Others, Wanted
-from longpoll_client.consume.own_queues import OnShare, Queues, check_seek
+from longpoll_client.consume.own_queues import Leaving, OnShare, Queues, check_seek
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import SHARING_S
 from longpoll_client.consume.statistics import Statistics
@@ -99,6 +99,7 @@ class AsyncMember:
         )
         self._unreadable = Burials(self.reach, self.calls, config, self.statistics)
         self._others = Others(config, self.statistics)
+        self._leaving = Leaving()
         self._sharing = asyncio.Lock()
         self._tries_soon = False
 
@@ -224,7 +225,7 @@ class AsyncMember:
         if self._started_ms:
             await self._persist()
             await self.places.close()
-            await self.locks.unlock(self.own.pullers())
+            await self.locks.unlock(self.locks.held)
             if self.wanted.assigned is None:
                 await self.calls.leave()
         await self._instance.close()
@@ -345,8 +346,9 @@ class AsyncMember:
             await self._give_up(queue, stores=True)
         if not route.readable and topic != self.retry_topic:
             raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
-        locked, _others = await self.locks.lock(share - own)
-        if locked != share - own:
+        free = self._leaving.free(share - own)
+        locked, _others = await self.locks.lock(free)
+        if locked != free:
             self._try_soon()
         end_ns = self.locks.end_ns
         begun = await asyncio.gather(*(self._begin(queue, end_ns) for queue in sorted(locked)), return_exceptions=True)
@@ -391,11 +393,20 @@ class AsyncMember:
         )
 
     async def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
-        puller = self.own.let_go(queue, is_for_good=stores)
+        puller = self.own.pullers()[queue]
+        self._leaving.add(puller)
+        self.own.let_go(queue, is_for_good=stores)
         if stores:
             await self._store(queue, puller)
         if not self._is_busy(puller):
-            await self.locks.unlock([queue])
+            await self.released(puller)
+
+    async def released(self, puller: Puller) -> None:
+        """A queue that was given up is not being consumed any more: let the next member have it, if it was not yet."""
+        if self._leaving.claim(puller):
+            await self.locks.unlock([puller.queue])
+            if self._leaving.end(puller.queue):
+                self.rebalance_soon()
 
     async def _renew_locks(self) -> None:
         """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""

@@ -91,7 +91,7 @@ class InOrder:
     ) -> None:
         if puller.is_dropped:
             del self._active[puller]
-            await self._member.locks.unlock([puller.queue])
+            await self._member.released(puller)
         elif is_consumed or await self._are_dead(puller, active, messages):
             for message in messages:
                 active.attempts.pop(message.queue_offset, None)

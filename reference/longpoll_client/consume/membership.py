@@ -281,6 +281,8 @@ class BrokerLocks:
     """Has the brokers keep queues for one member of a group alone, so that their messages are consumed in order."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
+        self.held: set[MessageQueue] = set()
+        """What the brokers may keep for it: also what it has closed before it could begin it."""
         self._instance = instance
         self._group = group
 
@@ -295,6 +297,7 @@ class BrokerLocks:
         got: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
         for broker_name, wanted in by_broker(queues).items():
+            self.held.update(wanted)
             try:
                 answer = self._ask(RequestCode.LOCK_BATCH_MQ, broker_name, wanted)
             except LongpollError as error:
@@ -303,11 +306,13 @@ class BrokerLocks:
             locked = set(answer.lock_ok_mq_set)
             got |= locked & set(wanted)
             refused |= set(wanted) - locked
+        self.held.difference_update(refused)
         return got, refused
 
     def unlock(self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]) -> None:
         """Let others have the queues; what fails ends by itself after 60 s."""
         for broker_name, wanted in by_broker(queues).items():
+            self.held.difference_update(wanted)
             try:
                 self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, wanted)
             except LongpollError as error:

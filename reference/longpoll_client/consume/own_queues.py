@@ -176,6 +176,52 @@ class Queues:
         return [self._pullers[queue] for queue in queues if queue in self._pullers]
 
 
+class Leaving:
+    """Queues that were given up in order, and of which a listener may have messages still.
+
+    Until it is done their locks are kept, and they are not begun anew, also where they are this client's again by then:
+    two listeners would have one queue's messages, and the end of the first would give the second one's lock away.
+
+    Used by several threads; each change is one step. Invariant: `_unclaimed` has those of `_pullers` whose lock nobody
+    has begun to give back.
+    """
+
+    def __init__(self) -> None:
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self._unclaimed: set[Puller] = set()
+        self._wanted: set[MessageQueue] = set()
+
+    def add(self, puller: Puller) -> None:
+        """It is about to be dropped: from then on its listener may be done at any moment."""
+        self._pullers[puller.queue] = puller
+        self._unclaimed.add(puller)
+
+    def claim(self, puller: Puller) -> bool:
+        """Whether its lock is to be given back by who asks this, which the first one does; `end` comes after."""
+        try:
+            self._unclaimed.remove(puller)
+        except KeyError:
+            return False
+        return True
+
+    def end(self, queue: MessageQueue) -> bool:
+        """It may be begun anew; whether somebody has wanted that meanwhile."""
+        # Only then: who finds it still here has said before that it is wanted.
+        del self._pullers[queue]
+        try:
+            self._wanted.remove(queue)
+        except KeyError:
+            return False
+        return True
+
+    def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Those that may be begun now; of the others `end` will say that they are wanted."""
+        self._wanted.update(queues)
+        found = {queue for queue in queues if queue not in self._pullers}
+        self._wanted.difference_update(found)
+        return found
+
+
 class OwnQueues(Queues):
     """The queues of a consumer on threads, and where they stand; they come and go within `Sharing.rebalancing`."""
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from longpoll_client.consume.membership import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks, Membership
-from longpoll_client.consume.own_queues import OwnQueues
+from longpoll_client.consume.own_queues import Leaving, OwnQueues
 from longpoll_client.consume.puller import RETRY_S, Puller
 from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
@@ -56,6 +56,7 @@ class Sharing:
         self._queues = queues
         self._locks = BrokerLocks(instance, membership.config.group) if is_orderly else None
         self._is_busy = is_busy
+        self._leaving = Leaving()
         self._retry_topic = RETRY_PREFIX + membership.config.group
         self._tries_soon = False
 
@@ -197,7 +198,14 @@ class Sharing:
 
     def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
         """Let a queue go; a listener that still has messages of it ends its lock when it is done."""
-        puller = self._queues.give_up(queue, stores=stores)
+        puller = self._queues.pullers()[queue]
+        self._leaving.add(puller)
+        with ExitStack() as stack:
+            # Whatever an `on_share` raises.
+            stack.callback(self._dropped, puller)
+            self._queues.give_up(queue, stores=stores)
+
+    def _dropped(self, puller: Puller) -> None:
         if not self._is_busy(puller):
             self.released(puller)
 
@@ -227,13 +235,21 @@ class Sharing:
         return puller.is_locked
 
     def released(self, puller: Puller) -> None:
-        """A queue that was given up is not being consumed any more: let the next member have it."""
-        self.unlock([puller])
+        """A queue that was given up is not being consumed any more: let the next member have it, if it was not yet."""
+        if self._leaving.claim(puller):
+            self.unlock([puller])
+            if self._leaving.end(puller.queue):
+                self._timer.after(0.0, self.rebalance_later)
 
     def unlock(self, pullers: Iterable[Puller]) -> None:
         """Let others have the queues, if they are locked at all."""
         if self._locks is not None:
             self._locks.unlock([puller.queue for puller in pullers], self._lock_failed)
+
+    def unlock_all(self, busy: Iterable[Puller]) -> None:
+        """Let others have every queue but these, of which listeners have messages; also what never was begun."""
+        if self._locks is not None:
+            self._locks.unlock(self._locks.held - {puller.queue for puller in busy}, self._lock_failed)
 
     def _renew_locks(self) -> None:
         """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
@@ -261,6 +277,7 @@ class Sharing:
 
     def _lockable(self, queues: set[MessageQueue]) -> set[MessageQueue]:
         """The queues that may be begun: when orderly those that the brokers keep for us, and the rest soon again."""
+        queues = self._leaving.free(queues)
         if self._locks is None or not queues:
             return queues
         got, _refused = self._locks.lock(queues, self._lock_failed)
