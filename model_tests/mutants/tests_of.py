@@ -131,6 +131,7 @@ KNOWN: Final = (
         f"{SERVICE}/pull/dispatch_service.py",
         ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
         (
+            "service/test_dispatch_service.py",
             "service/test_notifying_rounds.py",
             "service/test_notifiers_go_on.py",
             "service/test_visible_when_durable.py",
@@ -190,6 +191,7 @@ KNOWN: Final = (
         (),
         (
             "store/test_store_door.py",
+            "store/test_store_troubles.py",
             "simulate/test_locksets.py",
             "store/test_message_store.py",
             "store/test_recovery.py",
@@ -216,6 +218,9 @@ KNOWN: Final = (
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
     Known(f"{STORE}/index/index_file.py", (), ("store/test_index_file.py", "store/test_index.py")),
+    Known(f"{STORE}/index/index.py", (), ("store/test_index_list.py", "store/test_index.py")),
+    Known(f"{STORE}/index/indexer.py", (), ("store/test_indexer.py", "store/test_index.py")),
+    Known(f"{STORE}/selection.py", (), ("store/test_selection_edges.py", "store/test_selection.py")),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),

@@ -76,6 +76,8 @@ class MessageStore:
     """Made with it."""
     _store_ms: int
     """Store time of the last message; the log tells it."""
+    cut_size: int
+    """Bytes that opening it cut off from the log's end, and put aside."""
 
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
         """Use `open`."""
@@ -94,8 +96,6 @@ class MessageStore:
         self._deletion_lock = runtime.lock()
         """For removing queues for good, one deletion after the other."""
         self._deletions = Deletions(runtime.files, directory)
-        self.cut_size = 0
-        """Bytes that opening it cut off from the log's end, and put aside."""
         self._closed = False
         self._troubles: dict[str, OSError] = {}
         """By part of the store why it could not be made durable when that was last tried."""

@@ -87,14 +87,13 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
 
     The common read in one short loop: the same messages and slices as message by message, or None and nothing done.
     """
-    unit_count = len(units) // UNIT_SIZE
-    count = min(unit_count, count_max, config.transfer_count_max_in_memory)
+    count = min(len(units) // UNIT_SIZE, count_max, config.transfer_count_max_in_memory)
     if count < 1:
         return None
     numbers = _places(count).unpack_from(units)
-    first, log_end, memory_size = numbers[0], log.end, memory_of(config)
+    first, log_end = numbers[0], log.end
     segment = log.segments.find(first)
-    if segment is None or first < log_end - memory_size:
+    if segment is None or first < log_end - memory_of(config):
         return None
     starts, sizes = numbers[::2], numbers[1::2]
     view, base = segment.view, segment.start
@@ -114,13 +113,11 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
         end = ends_of[-1]
     if min(sizes) <= 0 or end > min(segment.stop, log_end) or size_bytes > config.transfer_bytes_max_in_memory:
         return None
-    # The last unit that was looked at: the one that was one too many, if there is one.
-    physical_last = starts[-1] if count == unit_count else UNIT.unpack_from(units, count * UNIT_SIZE)[0]
     offset_next = offset + count
+    # The first lies in memory, and so do those after it: nobody is further behind.
     return GetResult(
-        GetStatus.FOUND, offset_next, *ends, records, list(range(offset, offset_next)), size_bytes,
-        log_end - physical_last > memory_size,
-    )  # fmt: skip
+        GetStatus.FOUND, offset_next, *ends, records, list(range(offset, offset_next)), size_bytes, suggest_slave=False
+    )
 
 
 class _Scan:
@@ -143,6 +140,8 @@ class _Scan:
         "size_bytes",
         "status",
     )
+    physical_last: int
+    """Where the record of the last unit that was looked at begins; there is one in each read."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -151,7 +150,6 @@ class _Scan:
         self._work = 0
         """What filtering by properties has cost, in the unit of `WORK_MAX`."""
         self.log_end = log.end
-        self.physical_last = 0
         self.status = GetStatus.NO_MATCHED_MESSAGE
         self.records: list[memoryview] = []
         self.offsets: list[int] = []
@@ -222,7 +220,6 @@ class _Scan:
             self._end_run()
             self._segment = segment
             self._run_stop = min(segment.stop, self.log_end)
-            self._run_start = self._run_end = physical_offset
         return True
 
     def _record(self, physical_offset: int, size: int) -> memoryview:

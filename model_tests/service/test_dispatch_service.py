@@ -1,0 +1,338 @@
+"""What becomes visible and who is told of it, step by step, without threads, sockets and files."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pytest
+
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, BATCH, DispatchService
+from longpoll_broker.service.pull.pull_events import PullEvents
+from longpoll_broker.store.message_store import LOG, QUEUES
+from longpoll_broker.store.messages import Arrival
+
+FULL: Final = OSError(errno.ENOSPC, "No space left on device")
+
+
+class Events(PullEvents):
+    """Notes what is told."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ns(self) -> int:
+        """A moment."""
+        self._world.notes.append("now")
+        return 7
+
+    def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
+        """Note it."""
+        self._world.notes.append(("visible", [each.physical_offset for each in arrivals], after_ns))
+
+    def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
+        """Note it."""
+        self._world.notes.append(("from start", list(ends)))
+
+
+class World:
+    """Runtime, store and holders at once; each message is ten bytes of the log, and notes are in their order."""
+
+    def __init__(self, count: int = 0, **changes: Any) -> None:
+        self.notes: list[Any] = []
+        self.appended: list[Arrival] = []
+        self.shown = 0
+        """Messages that are visible."""
+        self.durable: int | None = None
+        """Messages that may be shown; None: all."""
+        self.held = 1
+        """Pulls that are held."""
+        self.troubles: dict[str, str] = {}
+        self.failing: list[Exception] = []
+        """What the store raises, call by call."""
+        self.throwing = 0
+        """How many walks throw."""
+        self.on_sleep: Callable[[], None] = lambda: None
+        self.append(*["T"] * count)
+        world: Any = self
+        given: dict[str, Any] = {"notifies": True, **changes}
+        self.service = DispatchService(world, world, world, Events(self), **given)
+
+    def append(self, *topics: str) -> None:
+        """Have messages in the log, in queue 3 of these topics."""
+        for topic in topics:
+            offset_end = 1 + sum(each.topic == topic for each in self.appended)
+            start = 10 * len(self.appended)
+            self.appended.append(Arrival(topic, 3, offset_end, 100 + start, 0, start, 10))
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    @property
+    def log_end(self) -> int:
+        """Of what was appended."""
+        return 10 * len(self.appended)
+
+    @property
+    def dispatchable_end(self) -> int:
+        """Of what may be shown."""
+        return 10 * (len(self.appended) if self.durable is None else self.durable)
+
+    @property
+    def dispatched_end(self) -> int:
+        """Of what is visible."""
+        return 10 * self.shown
+
+    def waiting(self) -> list[Arrival]:
+        """What is not visible yet."""
+        return self.appended[self.shown :]
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """As a reader sees it."""
+        assert queue_id == 3
+        return sum(each.topic == topic for each in self.appended[: self.shown])
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Those that have something visible."""
+        return sorted({(each.topic, 3) for each in self.appended[: self.shown]})
+
+    def dispatch(self, limit: int) -> list[Arrival]:
+        """Show some."""
+        if self.failing:
+            raise self.failing.pop(0)
+        stop = min(self.shown + limit, self.dispatchable_end // 10)
+        arrivals, self.shown = self.appended[self.shown : stop], stop
+        self.notes.append(("dispatch", limit))
+        return arrivals
+
+    def flush(self) -> None:
+        """Make everything durable."""
+        self.notes.append("flush")
+        if self.failing:
+            raise self.failing.pop(0)
+        self.durable = len(self.appended)
+
+    # -- runtime and holders -----------------------------------------------------------------------------------------
+
+    def step(self, action: str) -> None:
+        """Note it."""
+        self.notes.append(action)
+
+    def spawn(self, name: str, target: Callable[[], None]) -> World:
+        """No thread is started; what would run is run by `on_join`."""
+        self.notes.append(("spawn", name))
+        self.target = target
+        return self
+
+    def join(self) -> None:
+        """Of that thread."""
+        self.notes.append("join")
+
+    def sleep(self, seconds: float) -> None:
+        """Note it, and let something come to pass."""
+        self.notes.append(("sleep", seconds))
+        self.on_sleep()
+
+    def __len__(self) -> int:
+        return self.held
+
+    def notify(self, key: tuple[str, int], end: int, tags_code: int, outbox: Outbox) -> None:
+        """Note it; the answers go into the box."""
+        self.notes.append(("notify", *key, end, tags_code))
+        if self.throwing:
+            self.throwing -= 1
+            raise ZeroDivisionError("a filter throws")
+        outbox.after_flush(lambda: self.notes.append(("answered", *key, end)))
+
+    # -- the test ----------------------------------------------------------------------------------------------------
+
+    def told(self) -> list[Any]:
+        """What was done since this was asked."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def run(self) -> list[Any]:
+        """One run, whose answers are sent; what was done."""
+        outbox = Outbox()
+        self.service.run(outbox)
+        outbox.flush()
+        return self.told()
+
+    def notified(self) -> list[Any]:
+        """Who was told in one run."""
+        return [note[1:] for note in self.run() if note[0] == "notify"]
+
+
+SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
+
+
+# -- one run ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_appended_is_shown_and_then_told() -> None:
+    """Each message by itself, in the log's order; answers wait for the box. Without any nothing is done."""
+    world = World()
+    assert world.run() == []
+    world.append("T", "U", "T")
+    told = [("T", 3, 1, 100), ("U", 3, 1, 110), ("T", 3, 2, 120)]
+    assert world.run() == [
+        *SHOWN,
+        ("visible", [0, 10, 20], 7),
+        *(("notify", *each) for each in told),
+        *(("answered", *each[:3]) for each in told),
+    ]
+    assert world.run() == []
+
+
+def test_much_is_shown_and_told_in_parts() -> None:
+    """What comes while that goes on is left to who appended it."""
+    world = World(2 * BATCH + 1)
+    sizes = [len(note[1]) for note in world.run() if note[0] == "visible"]
+    assert sizes == [BATCH, BATCH, 1]
+    world.append("T")
+    world.durable = len(world.appended) - 1
+    assert world.run() == []
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+@pytest.mark.parametrize("passes_idle", [False, True])
+@pytest.mark.parametrize("notifies", [False, True])
+def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
+    """Nobody without long polling, and nobody where nobody waits, if that may be looked at first."""
+    world = World(2, notifies=notifies, passes_idle=passes_idle)
+    world.held = 0 if is_idle else 1
+    count = 2 if notifies and not (passes_idle and is_idle) else 0
+    assert len(world.notified()) == count
+    assert world.shown == 2
+
+
+def test_in_batches_only_the_last_of_each_queue_is_told() -> None:
+    """Of those that were shown together."""
+    world = World(in_batches=True)
+    world.append("T", "U", "T", "T")
+    assert world.notified() == [("T", 3, 3, 130), ("U", 3, 1, 110)]
+
+
+@pytest.mark.parametrize("notifies", [False, True])
+def test_before_visible_is_told_with_the_end_that_is_seen(notifies: bool) -> None:
+    """The fault that a policy may have: who is told finds nothing yet."""
+    world = World(2, notifies=notifies, before_visible=True)
+    told = [("notify", "T", 3, 0, 100), ("notify", "T", 3, 0, 110)] if notifies else []
+    answers = [("answered", "T", 3, 0)] * len(told)
+    assert world.run() == [*told, *SHOWN, ("visible", [0, 10], 7), *answers]
+
+
+def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """For each reason; and again after it had gone well."""
+    world = World(1)
+    world.failing = [FULL, FULL, OSError(errno.EIO, "Input/output error")]
+    for count in (1, 1, 2):
+        assert world.run() == ["now", "make_visible"]
+        assert caplog.text.count("messages could not be made visible; trying again") == count
+    assert len(world.run()) > 3
+    world.append("T")
+    world.failing = [OSError(errno.EIO, "Input/output error")]
+    world.run()
+    assert caplog.text.count("messages could not be made visible; trying again") == 3
+
+
+@pytest.mark.parametrize("throwing", [1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
+def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptureFixture, throwing: int) -> None:
+    """Until one goes well, or so often; the others are told all the same."""
+    world = World()
+    world.append("T", "U")
+    world.throwing = throwing
+    told = world.notified()
+    assert told == [("T", 3, 1, 100)] * min(throwing + 1, ANNOUNCED_MAX) + [("U", 3, 1, 110)]
+    assert caplog.text.count("notifying of T@3 failed") == throwing
+
+
+# -- who calls it ----------------------------------------------------------------------------------------------------
+
+
+def test_from_the_start_each_queue_is_told_with_its_end() -> None:
+    """Before anything is served."""
+    world = World(3)
+    world.append("U", "V")
+    world.shown = 4
+    world.service.record_visible()
+    assert world.told() == [("from start", [("T", 3, 3), ("U", 3, 1)])]
+
+
+def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
+    """Its answers leave with those of the pass; where a thread polls it is left to that."""
+    world = World(2)
+    world.durable = 1
+    outbox = Outbox()
+    world.service.pass_ended(outbox)
+    assert (world.shown, world.told()[-1]) == (1, ("notify", "T", 3, 1, 100))
+    outbox.flush()
+    assert world.told() == [("answered", "T", 3, 1)]
+    world.service.pass_ended(outbox)
+    assert world.told() == []
+    world = World(2, polls=True)
+    world.service.pass_ended(outbox)
+    assert (world.shown, world.told()) == (0, [])
+
+
+@pytest.mark.parametrize("makes_durable", [False, True])
+def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
+    """Made durable first where that is asked for; answers leave at once, and nothing is done where nothing waits."""
+    world = World(1, makes_durable=makes_durable)
+    world.durable = 0 if makes_durable else None
+    world.service.show_waiting()
+    told = world.told()
+    assert (told[0] == "flush", told[-1]) == (makes_durable, ("answered", "T", 3, 1))
+    world.service.show_waiting()
+    assert world.told() == []
+    world = World(1, polls=True)
+    world.service.show_waiting()
+    assert world.told() == []
+
+
+def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told; while the log is known to be in trouble somebody else tries, and other troubles are none of it."""
+    world = World(1, makes_durable=True)
+    world.durable, world.failing = 0, [FULL]
+    world.service.show_waiting()
+    assert (world.told(), world.shown) == (["flush"], 0)
+    assert "messages could not be made durable, and stay unseen" in caplog.text
+    world.troubles = {LOG: "No space left on device"}
+    world.service.show_waiting()
+    assert world.told() == []
+    world.troubles = {QUEUES: "No space left on device"}
+    world.service.show_waiting()
+    assert (world.told()[0], world.shown) == ("flush", 1)
+
+
+def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it meets; answers leave before it sleeps."""
+    world = World(1, polls=True)
+    service = world.service
+    service.stop()
+    assert world.told() == [], "without a thread nobody is waited for"
+    service._stopping = False
+    service.start(250)
+    assert world.told() == [("spawn", "dispatcher")]
+    rounds: list[list[Any]] = []
+
+    def on_sleep() -> None:
+        rounds.append(world.told())
+        if len(rounds) == 1:
+            world.append("U")
+            # Not of the store: whatever it is, the thread goes on.
+            service.events.now_ns = lambda: 1 // 0  # type: ignore[method-assign]
+        elif len(rounds) == 2:
+            del service.events.now_ns
+        else:
+            service.stop()
+
+    world.on_sleep = on_sleep
+    world.target()
+    asleep = ("sleep", 0.25)
+    assert rounds[0][-2:] == [("answered", "T", 3, 1), asleep]
+    assert rounds[1] == [asleep]
+    assert rounds[2][-2:] == [("answered", "U", 3, 1), asleep]
+    assert world.told() == ["join"]
+    assert "the dispatcher met an error and goes on" in caplog.text

@@ -1,0 +1,477 @@
+"""The files of an index by themselves: which are kept, where entries go, what is found, and what is left to the log."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.index.index import KEY_WORTH, Index, Keyed, keys_of
+from longpoll_broker.store.index.index_file import IndexFile, index_file_size
+from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_ROLLBACK
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
+
+T = TypeVar("T")
+SLOTS: Final = 4
+ENTRIES: Final = 4
+"""Of a file; the first is never used, so it has room for three."""
+NOW_MS: Final = 1_700_000_000_123
+FIRST_NAME: Final = "20231114221320123"
+"""In UTC."""
+FOR_EVER: Final = (0, 1 << 60)
+
+
+class Files(RealFiles):
+    """A disk that notes what becomes of names, and is full when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[tuple[str, str]] = []
+        self.refused = ""
+
+    def sync_directory(self, path: str) -> None:
+        """Note it."""
+        self.notes.append(("names", pathlib.Path(path).name))
+        if self.refused == "names":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().sync_directory(path)
+
+    def remove(self, path: str) -> None:
+        """Note it."""
+        self.notes.append(("remove", pathlib.Path(path).name))
+        if self.refused:
+            raise OSError(errno.EROFS, "Read-only file system")
+        super().remove(path)
+
+
+class World(RealRuntime):
+    """A runtime whose clock a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted = Files()
+        self.now_ms = NOW_MS
+
+    @property
+    def files(self) -> Files:
+        """Those that are noted."""
+        return self.noted
+
+    def unix_ms(self) -> int:
+        """The test's time."""
+        return self.now_ms
+
+
+def index_in(directory: pathlib.Path, world: World | None = None, *, entries: int = ENTRIES) -> Index:
+    """The index of a store; what it has already is mapped."""
+    return Index(world or World(), str(directory / "index"), SLOTS, entries)
+
+
+def keyed(offset: int, *keys: str, ms: int = 0) -> Keyed:
+    """A record of topic T; its time is its offset unless one is given."""
+    return Keyed(offset, "T", keys, ms or offset, offset + 1)
+
+
+def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """What a search comes to, and how often it gives others their turn."""
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result, turns
+        turns += 1
+
+
+def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int] = FOR_EVER) -> list[int]:
+    """What is found in topic T."""
+    return result_of(index.find("T", key, count_max, *stored_ms))[0]
+
+
+def names(directory: pathlib.Path) -> list[str]:
+    """Of the files."""
+    return sorted(path.name for path in (directory / "index").iterdir())
+
+
+def filled(directory: pathlib.Path, *offsets: int, world: World | None = None) -> Index:
+    """An index of records with one key each, all of them `k`."""
+    index = index_in(directory, world)
+    for offset in offsets:
+        assert index.put([keyed(offset, "k")], 9) == (1, 1)
+    return index
+
+
+# -- which keys ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("KEYS\x01a b\x02UNIQ_KEY\x01u\x02", ["u", "a", "b"]),
+        ("KEYS\x01 a  b \x02UNIQ_KEY\x01u\x02", ["u", "a", "b"]),
+        ("UNIQ_KEY\x01u\x02", ["u"]),
+        ("KEYS\x01a\x02", ["a"]),
+        ("TAGS\x01a\x02", []),
+    ],
+)
+def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
+    """Its own, and first the one that its sender made; a rolled-back one by none, a committed one by its own."""
+    assert keys_of(0, text.encode()) == keys
+    assert keys_of(0x8, text.encode()) == keys
+    assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
+
+
+# -- what is put -----------------------------------------------------------------------------------------------------
+
+
+def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: pathlib.Path) -> None:
+    """Those of one record may be in two; work and records are counted."""
+    index = index_in(tmp_path)
+    records = [keyed(5, "a", "b"), keyed(6), keyed(7, "c", "a", "d"), keyed(8, "e")]
+    assert index.put(records, 99) == (7, 4)
+    assert [found(index, key) for key in "abcde"] == [[5, 7], [5], [7], [7], [8]]
+    assert (index.end_offset, index.end_ms, len(names(tmp_path))) == (8, 8, 2)
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("work_max", "work", "whole"), [(1, 2, 0), (2, 3, 2), (3, 3, 2), (4, 4, 2), (5, 5, 2), (6, 6, 3), (7, 7, 4)]
+)
+def test_what_is_too_much_for_one_turn_is_left_to_the_next(
+    tmp_path: pathlib.Path, work_max: int, work: int, whole: int
+) -> None:
+    """It goes on with the first key that is not in; nothing is in twice. One without keys is passed in any case."""
+    index = index_in(tmp_path)
+    records = [keyed(5, "a", "b"), keyed(6), keyed(7, "a", "a", "a"), keyed(8, "a")]
+    assert index.put(records, work_max) == (work, whole)
+    for _turn in range(9):
+        if whole == len(records):
+            break
+        whole += index.put(records[whole:], 1)[1]
+    assert found(index, "a") == [5, 7, 7, 7, 8]
+    assert found(index, "b") == [5]
+    index.close()
+
+
+def test_long_keys_count_for_more(tmp_path: pathlib.Path) -> None:
+    """One, and one for so many characters."""
+    index = index_in(tmp_path)
+    for size, work in ((KEY_WORTH - 1, 1), (KEY_WORTH, 2), (2 * KEY_WORTH, 3)):
+        assert index.put([keyed(5 + size, "k" * size)], 99) == (work, 1)
+    index.close()
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
+    """Let files take so many entries, and then be full; what to call when there is room again."""
+    put = IndexFile.put
+    left = [room]
+
+    def putting(file: IndexFile, entries: Any) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = put(file, entries[: left[0]])
+        left[0] -= count
+        return count
+
+    monkeypatch.setattr(IndexFile, "put", putting)
+    return lambda: left.__setitem__(0, 1 << 20)
+
+
+@pytest.mark.parametrize("room", range(1, 8))
+def test_a_full_disk_costs_no_key(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """What is in stays, and is counted; the next call goes on after it, and with nothing in it raises."""
+    index = index_in(tmp_path, entries=99)
+    there_is_room = refuse(monkeypatch, room)
+    records = [keyed(5, "a", "a"), keyed(6, "a"), keyed(7, "a", "a", "a"), keyed(8, "a")]
+    _work, whole = index.put(records, 99)
+    assert whole == sum(done <= room for done in (2, 3, 6, 7))
+    if room < 7:
+        with pytest.raises(OSError, match="No space"):
+            index.put(records[whole:], 99)
+    there_is_room()
+    assert index.put(records[whole:], 99)[1] == len(records) - whole
+    assert found(index, "a") == [5, 5, 6, 7, 7, 7, 8]
+    index.close()
+
+
+# -- its files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_named_by_the_time_it_was_made(tmp_path: pathlib.Path) -> None:
+    """One after another, though the clock stands still or goes back; its directory is made with the first."""
+    world = World()
+    index = filled(tmp_path, 1, 2, 3, 4, world=world)
+    world.now_ms -= 5_000
+    index.put([keyed(5, "k"), keyed(6, "k"), keyed(7, "k")], 9)
+    world.now_ms += 65_007
+    index.put([keyed(8, "k"), keyed(9, "k"), keyed(10, "k")], 9)
+    assert names(tmp_path) == [FIRST_NAME, "20231114221320124", "20231114221320125", "20231114221420130"]
+    assert world.noted.notes.count(("names", "index")) == 4, "each name is durable"
+    assert found(index, "k") == list(range(1, 11))
+    index.close()
+
+
+def test_an_index_is_made_in_a_store_that_is_there(tmp_path: pathlib.Path) -> None:
+    """Not in the place of one that somebody took away."""
+    index = index_in(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="the store is not there any more"):
+        index.put([keyed(1, "k")], 9)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_full_file_is_durable_before_the_next_begins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is told up to when; a flush is of the newest alone."""
+    flushed: list[str] = []
+    monkeypatch.setattr(IndexFile, "flush", lambda file: flushed.append(pathlib.Path(file.path).name))
+    index = index_in(tmp_path)
+    index.flush()
+    index.put([keyed(offset, "k") for offset in (1, 2, 3)], 9)
+    assert (flushed, index.flushed_ms) == ([], 0)
+    index.put([keyed(4, "k")], 9)
+    assert (flushed, index.flushed_ms) == ([FIRST_NAME], 3)
+    index.flush()
+    assert flushed == names(tmp_path)
+    index.close()
+
+
+@pytest.mark.parametrize("step", ["make", "begin", "names"])
+def test_a_file_that_cannot_begin_leaves_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Neither a name nor a map; where not even the name can be taken away, the next one is another."""
+    world = World()
+    index = filled(tmp_path, 1, 2, 3, world=world)
+    closed: list[str] = []
+    close = IndexFile.close
+
+    def closing(file: IndexFile) -> None:
+        closed.append(pathlib.Path(file.path).name)
+        close(file)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexFile, "close", closing)
+        if step == "make":
+            patched.setattr(IndexFile, "__init__", lambda *_: _full())
+        elif step == "begin":
+            patched.setattr(IndexFile, "begin_after", lambda *_: _full())
+        else:
+            world.noted.refused = "names"
+        with pytest.raises(OSError, match="No space left"):
+            index.put([keyed(4, "k")], 9)
+    second = "20231114221320124"
+    assert closed == ([] if step == "make" else [second])
+    assert names(tmp_path) == ([FIRST_NAME, second] if step == "names" else [FIRST_NAME])
+    world.noted.refused = ""
+    assert found(index, "k") == [1, 2, 3]
+    assert index.put([keyed(4, "k")], 9) == (1, 1)
+    assert found(index, "k") == [1, 2, 3, 4]
+    index.close()
+
+
+def _full() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: pathlib.Path) -> None:
+    """A name has seventeen digits, of those that are ASCII."""
+    filled(tmp_path, 1, 2, 3, 4).close()
+    for name in ("2023111422132012", "202311142213201230", "2023111422132012x", "٣" * 17):
+        (tmp_path / "index" / name).write_bytes(b"x")
+    index = index_in(tmp_path)
+    assert found(index, "k") == [1, 2, 3, 4]
+    assert len(names(tmp_path)) == 6
+    index.close()
+
+
+def test_a_file_of_another_size_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the numbers that make it; what was mapped is given back. One without bytes is as new."""
+    filled(tmp_path, 1, 2, 3, 4).close()
+    last = tmp_path / "index" / "20231114221320124"
+    last.write_bytes(bytes(7))
+    closed: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexFile, "close", lambda file: closed.append(pathlib.Path(file.path).name))
+        size = index_file_size(SLOTS, ENTRIES)
+        with pytest.raises(StoreUserError, match=f"has 7 bytes, maxHashSlotNum=4 and maxIndexNum=4 make {size}: "):
+            index_in(tmp_path)
+    assert closed == [FIRST_NAME]
+    last.write_bytes(b"")
+    index = index_in(tmp_path)
+    assert (found(index, "k"), index.end_offset) == ([1, 2, 3], 3)
+    index.close()
+
+
+def test_a_file_that_cannot_be_right_goes_with_those_after_it(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are made anew from the log; what is older stays."""
+    filled(tmp_path, *range(1, 11)).close()
+    second = names(tmp_path)[1]
+    content = bytearray((tmp_path / "index" / second).read_bytes())
+    content[36:40] = (ENTRIES + 1).to_bytes(4, "big")
+    (tmp_path / "index" / second).write_bytes(content)
+    index = index_in(tmp_path)
+    assert names(tmp_path) == [FIRST_NAME]
+    assert found(index, "k") == [1, 2, 3]
+    assert f"{second} is damaged" in caplog.text
+    index.close()
+
+
+# -- after a stop, and after a crash ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("durable_ms", "log_end", "kept"),
+    [(99, 99, 2), (6, 7, 2), (5, 99, 1), (99, 6, 1), (3, 4, 1), (2, 99, 0), (99, 3, 0)],
+)
+def test_after_a_crash_full_files_that_were_durable_are_kept(
+    tmp_path: pathlib.Path, durable_ms: int, log_end: int, kept: int
+) -> None:
+    """Never the newest, though it is full, nor one of a record that the log has no more."""
+    world = World()
+    index = filled(tmp_path, *range(1, 10), world=world)
+    all_names = names(tmp_path)
+    assert len(all_names) == 3
+    world.noted.notes.clear()
+    index.forget_unsure(durable_ms, log_end)
+    assert [note[1] for note in world.noted.notes] == all_names[kept:]
+    assert (names(tmp_path), index.flushed_ms, index.end_offset) == (all_names[:kept], 3 * kept, 3 * kept or -1)
+    index.close()
+
+
+def test_a_file_that_is_not_full_is_not_sure(tmp_path: pathlib.Path) -> None:
+    """Whatever stands behind it."""
+    filled(tmp_path, 1, 2, 3, 4).close()
+    names_before = names(tmp_path)
+    later = tmp_path / "index" / "20301114221320124"
+    later.write_bytes((tmp_path / "index" / FIRST_NAME).read_bytes())
+    index = index_in(tmp_path)
+    index.forget_unsure(99, 99)
+    assert names(tmp_path) == names_before[:1]
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "last_keys"),
+    [(0, 1), (0, 2), (0, 3), (0, 4), (0, 7), (1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1), (3, 4)],
+)
+def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(
+    tmp_path: pathlib.Path, before: int, last_keys: int
+) -> None:
+    """In however many files those of the last message are; a file without entries says nothing."""
+    index = index_in(tmp_path)
+    last = keyed(9, *"k" * 12)
+    index.put([keyed(offset, "k") for offset in range(1, before + 1)], 99)
+    assert index.put([last], last_keys) == (last_keys, 0)
+    index.close()
+    (tmp_path / "index" / "20991114221320124").write_bytes(b"")
+    index = index_in(tmp_path)
+    assert index.go_on() == 9
+    assert index.put([last], 99) == (12 - last_keys, 1)
+    assert found(index, "k") == [*range(1, before + 1), *[9] * 12]
+    index.close()
+
+
+def test_an_empty_index_goes_on_at_the_beginning(tmp_path: pathlib.Path) -> None:
+    """Nothing is taken for indexed."""
+    index = index_in(tmp_path)
+    assert (index.go_on(), index.end_offset, index.end_ms) == (-1, -1, 0)
+    index.put([keyed(0, "k")], 9)
+    assert found(index, "k") == [0]
+    index.close()
+
+
+@pytest.mark.parametrize(("log_start", "gone"), [(0, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 2), (99, 2)])
+def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: pathlib.Path, log_start: int, gone: int) -> None:
+    """Never the newest."""
+    world = World()
+    index = filled(tmp_path, *range(1, 8), world=world)
+    all_names = names(tmp_path)
+    world.noted.notes.clear()
+    index.remove_before(log_start)
+    assert (names(tmp_path), [note[1] for note in world.noted.notes]) == (all_names[gone:], all_names[:gone])
+    assert found(index, "k") == list(range(3 * gone + 1, 8))
+    index.close()
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: pathlib.Path) -> None:
+    """As many as are wanted, over all files, of that topic and key alone."""
+    index = filled(tmp_path, *range(1, 8))
+    index.put([keyed(8, "other"), Keyed(9, "U", ("k",), 9, 10)], 9)
+    for count in range(1, 9):
+        assert found(index, "k", count) == list(range(1, 8))[-count:]
+    assert found(index, "other") == [8]
+    assert found(index, "none") == []
+    index.close()
+
+
+def test_only_files_of_the_time_are_looked_at(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the newest on, up to the one that begins before the time: none before that has anything."""
+    index = index_in(tmp_path)
+    for number in range(1, 13):
+        index.put([keyed(number, "k", ms=number * 10_000)], 9)
+    looked: list[str] = []
+    find = IndexFile.find
+
+    def finding(file: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Any:
+        looked.append(pathlib.Path(file.path).name[-1])
+        return find(file, hashed, begin_ms, end_ms)
+
+    monkeypatch.setattr(IndexFile, "find", finding)
+    for (begin, end), numbers, files in (
+        ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
+        # The first of a file counts from where the one before ended, so the seventh is told to be of 80,000 too.
+        ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
+        ((30_000, 30_000), [3], ["3"]),
+        ((31_000, 39_000), [], []),
+    ):
+        looked.clear()
+        assert found(index, "k", 64, (begin, end)) == numbers
+        assert looked == files, (begin, end)
+    for count, files in ((2, ["6"]), (3, ["6"]), (4, ["6", "5"])):
+        looked.clear()
+        assert found(index, "k", count) == list(range(13 - count, 13))
+        assert looked == files, "with as many as are wanted it is over"
+    index.close()
+
+
+def test_a_time_may_be_that_of_the_end_of_a_file_and_of_the_next(tmp_path: pathlib.Path) -> None:
+    """What is found goes back over both."""
+    index = index_in(tmp_path)
+    for number in range(1, 7):
+        index.put([keyed(number, "k", ms=30_000 if number < 3 else 40_000)], 9)
+    assert found(index, "k", 64, (40_000, 60_000)) == [3, 4, 5, 6]
+    index.close()
+
+
+@pytest.mark.parametrize(("walked_max", "turns"), [(1, 7), (3, 2), (7, 1), (8, 0)])
+def test_a_search_gives_others_their_turn(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, walked_max: int, turns: int
+) -> None:
+    """Every so many entries, also those looked at in vain."""
+    index = index_in(tmp_path, entries=64)
+    index.put([keyed(number, "k", ms=number * 10_000) for number in range(1, 8)], 99)
+    monkeypatch.setattr("longpoll_broker.store.index.index.WALKED_MAX", walked_max)
+    assert result_of(index.find("T", "k", 64, *FOR_EVER)) == (list(range(1, 8)), turns)
+    assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
+    index.close()
+
+
+def test_a_closed_index_has_no_files(tmp_path: pathlib.Path) -> None:
+    """Each is unmapped, and nothing is found any more."""
+    index = filled(tmp_path, 1, 2, 3, 4)
+    files = index._files
+    index.close()
+    assert found(index, "k") == []
+    for file in files:
+        with pytest.raises(ValueError, match="released"):
+            file.find(0, *FOR_EVER).__next__()

@@ -1,0 +1,409 @@
+"""Who keeps the index up to the log, by itself: which records are given, what counts as work, and where it goes on."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+import pytest
+
+from longpoll_broker.store.index import indexer
+from longpoll_broker.store.index.index import Keyed
+from longpoll_broker.store.index.indexer import (
+    CATCH_UP_COUNT_MAX,
+    HASHED_COUNT,
+    QUERY_COUNT_MAX,
+    RECORD_WORTH,
+    TURN_COUNT,
+    Indexer,
+)
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.messages import QueryResult
+from longpoll_broker.testing.stores import HOST_V6, message
+from longpoll_protocol.log_record import Record
+from longpoll_runtime.files import RealFiles
+
+FILE_SIZE: Final = 4_096
+TOPIC: Final = b"\x01T"
+
+
+class Lock:
+    """Says whether it is held."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+
+    def __enter__(self) -> None:
+        assert not self.is_held
+        self.is_held = True
+
+    def __exit__(self, *_error: object) -> None:
+        self.is_held = False
+
+
+class World:
+    """An indexer between a log of small files and an index that notes what it is given."""
+
+    def __init__(self, directory: pathlib.Path, file_size: int = FILE_SIZE) -> None:
+        self.log = CommitLog(RealFiles(), str(directory), file_size)
+        self.lock = Lock()
+        self.given: list[Keyed] = []
+        """Records that are in with all their keys."""
+        self.calls: list[tuple[int, int]] = []
+        """How many records each call was given, and how much it might do."""
+        self.keys_a_call: int | None = None
+        """So many keys are taken at each call; None: all."""
+        self.takes_nothing = False
+        """Though it works as much as it may."""
+        self.done = 0
+        """Keys of the next record that are in already."""
+        self.goes_on_at = -1
+        self.end_offset = -1
+        self.end_ms = 99
+        self.flushed_ms = 55
+        self.notes: list[Any] = []
+        self.found: list[int] = []
+        self.error: OSError | None = None
+        self.removes: int | None = None
+        """Where the log is made to begin as soon as it is looked where that is."""
+        index: Any = self
+        lock: Any = self.lock
+        self.indexer = Indexer(self.log, index, lock)
+
+    def append(self, *properties: str, body: bytes = b"", **changes: Any) -> list[tuple[int, int]]:
+        """Put records into the log; where each begins and ends."""
+        places = []
+        for text in properties:
+            told = message(body=body, **changes)
+            start = self.log.append(replaced(told, text), TOPIC, 0, 7)
+            places.append((start, self.log.end))
+        return places
+
+    # -- the index ---------------------------------------------------------------------------------------------------
+
+    def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
+        """Take records, or as many of their keys as may be."""
+        assert self.lock.is_held
+        if self.error is not None:
+            raise self.error
+        self.calls.append((len(records), work_max))
+        if self.takes_nothing:
+            return work_max, 0
+        left = work_max if self.keys_a_call is None else self.keys_a_call
+        whole = work = 0
+        for record in records:
+            taken = min(left, len(record.keys) - self.done)
+            left, work, self.done = left - taken, work + taken + (not record.keys), self.done + taken
+            if self.done < len(record.keys):
+                break
+            self.given.append(record)
+            self.done = 0
+            whole += 1
+        return work, whole
+
+    def forget_unsure(self, durable_ms: int, log_end: int) -> None:
+        """Note it."""
+        self.notes.append(("forget", durable_ms, log_end))
+
+    def go_on(self) -> int:
+        """Where the last message is."""
+        return self.goes_on_at
+
+    def find(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, list[int]]:
+        """What a test says, after two turns."""
+        self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
+        yield
+        yield
+        return self.found
+
+    def remove_before(self, log_start: int) -> None:
+        """Note it."""
+        self.notes.append(("remove", log_start, self.lock.is_held))
+
+    def flush(self) -> None:
+        """Note it."""
+        self.notes.append(("flush", self.lock.is_held))
+
+    def close(self) -> None:
+        """Note it."""
+        self.notes.append("close")
+
+    # -- the test ----------------------------------------------------------------------------------------------------
+
+    def build(self, count_max: int = 10_000) -> int:
+        """Index everything; how many calls that takes."""
+        calls = 1
+        while not self.indexer.build(self.log.end, count_max):
+            calls += 1
+            assert calls < 10_000
+        return calls
+
+
+def replaced(told: Any, text: str) -> Any:
+    """A message with these properties."""
+    return type(told)(**{**{name: getattr(told, name) for name in told.__struct_fields__}, "properties": text.encode()})
+
+
+def keyed(place: tuple[int, int], *keys: str) -> Keyed:
+    """What the index is given of a record."""
+    return Keyed(place[0], "T", list(keys), 7, place[1])
+
+
+# -- which records ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count_max", [1, 2, 3, 10_000])
+def test_each_record_with_keys_is_given_once(tmp_path: pathlib.Path, count_max: int) -> None:
+    """Of several files, past blanks, and past what has none."""
+    world = World(tmp_path)
+    with_keys = []
+    for number in range(40):
+        world.append(*["a\x01b\x02"] * (number % 3), body=b"x" * number)
+        with_keys += world.append(f"KEYS\x01k{number}\x02", body=b"y" * (number * 7 % 100))
+    assert len(world.log.segments.segments) > 2
+    world.build(count_max)
+    assert world.given == [keyed(place, f"k{number}") for number, place in enumerate(with_keys)]
+    assert world.indexer.cursor == world.log.end
+    assert world.build() == 1
+    assert len(world.given) == 40
+
+
+@pytest.mark.parametrize("hosts", [{}, {"born_host": HOST_V6, "store_host": HOST_V6}])
+def test_what_a_record_is_found_by(tmp_path: pathlib.Path, hosts: dict[str, bytes]) -> None:
+    """Its properties, read from the whole record also where hosts are of IPv6; one that only looks like it by none."""
+    world = World(tmp_path)
+    (one,) = world.append("KEYS\x01a b\x02UNIQ_KEY\x01u\x02", **hosts)
+    (other,) = world.append("TAGS\x01KEY\x02", **hosts)
+    (last,) = world.append("KEYS\x01c\x02", **hosts)
+    world.build()
+    assert world.given == [keyed(one, "u", "a", "b"), keyed(other), keyed(last, "c")]
+
+
+def test_a_record_that_is_damaged_is_passed(tmp_path: pathlib.Path) -> None:
+    """It has no keys; the others are given."""
+    world = World(tmp_path)
+    one, other, last = world.append(*["KEYS\x01a\x02"] * 3, body=b"body", born_host=HOST_V6)
+    view = world.log.segments.segments[0].view
+    view[bytes(view).index(b"body", other[0])] ^= 1
+    world.build()
+    assert world.given == [keyed(one, "a"), Keyed(other[0], "", (), 0, other[1]), keyed(last, "a")]
+
+
+def test_only_what_is_before_the_end_is_looked_at(tmp_path: pathlib.Path) -> None:
+    """What is not visible yet is not found either."""
+    world = World(tmp_path)
+    places = world.append(*["KEYS\x01a\x02"] * 3, *["b\x01c\x02"] * 3, "KEYS\x01a\x02")
+    assert world.indexer.build(places[1][1], 99)
+    assert world.given == [keyed(place, "a") for place in places[:2]]
+    assert world.indexer.build(places[4][1], 99)
+    assert (len(world.given), world.indexer.cursor) == (3, places[4][1])
+    assert world.indexer.build(world.log.end, 99)
+    assert (len(world.given), world.indexer.cursor) == (4, world.log.end)
+
+
+def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: pathlib.Path) -> None:
+    """Also one that was told where it begins."""
+    world = World(tmp_path)
+    assert world.indexer.build(0, 9)
+    world.log.begin_at(FILE_SIZE)
+    assert world.indexer.build(FILE_SIZE, 9)
+    assert world.indexer.cursor == 0
+
+
+def test_what_the_log_has_no_more_is_passed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it went before, or while it was looked for."""
+    world = World(tmp_path)
+    world.append(*["KEYS\x01a\x02"] * 100)
+    world.log.segments.remove(1)
+    assert not world.indexer.build(world.log.end, 1)
+    assert [record.physical_offset for record in world.given] == [FILE_SIZE]
+    find, left = world.log.segments.find, [1]
+
+    def gone(offset: int) -> Any:
+        if left[0]:
+            left[0] = 0
+            world.log.segments.remove(1)
+            return None
+        return find(offset)
+
+    monkeypatch.setattr(type(world.log.segments), "find", lambda _segments, offset: gone(offset))
+    world.given.clear()
+    assert not world.indexer.build(world.log.end, 1)
+    assert (world.given, world.indexer.cursor) == ([], 2 * FILE_SIZE)
+
+
+# -- how much at once ------------------------------------------------------------------------------------------------
+
+
+def test_a_record_with_many_keys_goes_on_where_it_stopped(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is decoded once; those after it are looked at when it is in."""
+    world = World(tmp_path)
+    places = world.append("KEYS\x01" + " ".join("abcdefg") + "\x02", "KEYS\x01h\x02")
+    looked: list[int] = []
+    honest = Indexer._keyed
+
+    def looking(self: Indexer, physical_offset: int, record: bytes) -> Keyed:
+        looked.append(physical_offset)
+        return honest(self, physical_offset, record)
+
+    monkeypatch.setattr(Indexer, "_keyed", looking)
+    world.keys_a_call = 3
+    assert [world.indexer.build(world.log.end, 3) for _ in range(3)] == [False, False, True]
+    assert world.given == [keyed(places[0], *"abcdefg"), keyed(places[1], "h")]
+    assert looked == [places[0][0], places[1][0]]
+    assert world.indexer._begun is None
+
+
+def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tmp_path: pathlib.Path) -> None:
+    """Many are hashed at the cost of a few; what may not be done now is not looked at."""
+    world = World(tmp_path, 1 << 20)
+    places = world.append(*["KEYS\x01a\x02"] * (HASHED_COUNT + 5))
+    world.append("b\x01c\x02", *["KEYS\x01a\x02"] * 3)
+    world.build()
+    first_work = HASHED_COUNT + places[HASHED_COUNT][0] // RECORD_WORTH
+    assert first_work > HASHED_COUNT, "their bytes count too"
+    assert world.calls == [(HASHED_COUNT, 10_000), (5, 10_000 - first_work), (3, 10_000 - first_work - 6)]
+    world.calls.clear()
+    world.indexer.cursor = 0
+    world.indexer.build(world.log.end, 7)
+    assert world.calls == [(7, 7)]
+
+
+@pytest.mark.parametrize(("worth", "count"), [(0, 20), (1, 10), (3, 5)])
+def test_a_long_record_counts_for_several(tmp_path: pathlib.Path, worth: int, count: int) -> None:
+    """By its bytes."""
+    world = World(tmp_path, 4 << 20)
+    world.append(*["KEYS\x01a\x02"] * 60, body=bytes(worth * RECORD_WORTH))
+    assert not world.indexer.build(world.log.end, 20)
+    assert world.calls == [(count, 20)]
+
+
+def test_what_has_no_keys_counts_by_its_bytes(tmp_path: pathlib.Path) -> None:
+    """Where all of it is passed at once."""
+    world = World(tmp_path, 4 << 20)
+    places = world.append(*["b\x01c\x02"] * 60, body=bytes(RECORD_WORTH))
+    assert world.indexer._pass_some(world.log.end, 10) == 1 + (world.log.end - places[0][1]) // RECORD_WORTH
+    assert world.indexer.cursor == world.log.end
+
+
+def test_what_has_no_keys_is_passed_with_a_few_looks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many bytes at once, and no further than to whole records; it counts by its bytes, or by its records."""
+    world = World(tmp_path, 1 << 20)
+    places = world.append(*["b\x01c\x02"] * 50, "KEYS\x01a\x02", *["b\x01c\x02"] * 50)
+    monkeypatch.setattr(indexer, "PASS_SIZE", 500)
+    size = places[0][1]
+    world.indexer.build(world.log.end, 1)
+    assert world.indexer.cursor == size + 500 // size * size
+    world.build()
+    assert (world.indexer.cursor, len(world.given)) == (world.log.end, 1)
+    monkeypatch.setattr(indexer, "PASS_SIZE", 1 << 20)
+    world.indexer.cursor = 0
+    assert not world.indexer.build(world.log.end, 49)
+    assert world.indexer.cursor == places[50][0], "those before the key's are counted one by one"
+    assert not world.indexer.build(world.log.end, 1)
+    assert world.indexer.build(world.log.end, 2)
+
+
+# -- after a stop, and for others ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("crashed", "end_offset", "forgets"),
+    [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
+)
+def test_after_a_stop_the_index_keeps_what_is_sure(
+    tmp_path: pathlib.Path, crashed: bool, end_offset: int, forgets: bool
+) -> None:
+    """All of it, unless it was a crash or it knows more than the log; it goes on with the last message."""
+    world = World(tmp_path)
+    world.log.end = 300
+    world.end_offset = end_offset
+    world.goes_on_at = 200
+    world.indexer.recover(crashed=crashed, durable_ms=44)
+    assert world.notes == ([("forget", 44, 300)] if forgets else [])
+    assert world.indexer.cursor == 200
+
+
+def test_it_goes_on_where_the_log_begins_at_the_earliest(tmp_path: pathlib.Path) -> None:
+    """What is not there cannot be indexed."""
+    world = World(tmp_path)
+    world.append(*["KEYS\x01a\x02"] * 60)
+    world.log.segments.remove(1)
+    world.indexer.recover(crashed=False, durable_ms=0)
+    assert world.indexer.cursor == FILE_SIZE
+
+
+def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: pathlib.Path) -> None:
+    """Not while they are closed, at the end."""
+    world = World(tmp_path)
+    world.indexer.remove_before(7)
+    world.indexer.flush()
+    world.indexer.close()
+    assert world.notes == [("remove", 7, True), ("flush", True), "close"]
+    assert world.indexer.flushed_ms == 55
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:
+    """What a query finds, and how often it gives others their turn."""
+    steps = world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end)
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: QueryResult = ended.value
+            return result, turns
+        turns += 1
+
+
+def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: pathlib.Path) -> None:
+    """In turns, and no further than it may; what is found is the log's records, and how far the index is."""
+    world = World(tmp_path, 1 << 20)
+    places = world.append(*["KEYS\x01a\x02"] * (TURN_COUNT + 1))
+    world.found = [places[0][0], places[1][0] + 1, places[2][0], 1 << 30]
+    world.end_offset = 77
+    result, turns = asked(world)
+    assert (turns, len(world.given)) == (3, TURN_COUNT + 1)
+    assert world.notes == [("find", "T", "a", 9, 3, 4)]
+    assert [bytes(view) for view in result.records] == [
+        bytes(world.log.slice(start, stop - start) or b"") for start, stop in (places[0], places[2])
+    ]
+    assert (result.index_end_ms, result.index_end_offset) == (99, 77)
+    assert asked(world, QUERY_COUNT_MAX + 1)[1] == 2
+    assert world.notes[1] == ("find", "T", "a", QUERY_COUNT_MAX, 3, 4)
+    assert isinstance(world.log.read(places[0][0]), Record)
+
+
+def test_a_query_does_not_index_for_ever(tmp_path: pathlib.Path) -> None:
+    """The flush thread does the rest."""
+    world = World(tmp_path, 4 << 20)
+    world.append(*["KEYS\x01a\x02"] * 700)
+    world.keys_a_call = 1
+    _result, turns = asked(world)
+    assert turns == 2 + 1
+    world.indexer.cursor = 0
+    world.takes_nothing = True
+    _result, turns = asked(world)
+    assert turns == 2 + -(-CATCH_UP_COUNT_MAX // TURN_COUNT)
+
+
+def test_a_query_finds_what_there_is_where_the_index_has_no_room(tmp_path: pathlib.Path) -> None:
+    """Nothing found says nothing of how far it is."""
+    world = World(tmp_path)
+    places = world.append("KEYS\x01a\x02")
+    world.error = OSError(errno.ENOSPC, "No space left on device")
+    world.found = [places[0][0]]
+    assert len(asked(world)[0].records) == 1
+    world.found = []
+    assert asked(world)[0] == QueryResult([], 0, 0)
+    world.found = [1 << 30]
+    assert asked(world)[0] == QueryResult([], 99, -1)

@@ -1,0 +1,271 @@
+"""A store that could not make its log durable takes nothing that could not be kept, one that was killed is mended."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from attrs import define, field
+from model_tests.store.test_store_door import BIG, EXPIRING, Clock, killed, opened
+
+from longpoll_broker.store import message_store
+from longpoll_broker.store.index.indexer import Indexer
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.log.deletions import Deletions, queue_name
+from longpoll_broker.store.message_store import INDEX, LOG, QUEUES, MessageStore
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_runtime.files import RealFiles
+
+
+def put_prepared(store: MessageStore) -> None:
+    """A long batch of one."""
+    batch = store.prepare("T", 0)
+    batch.add([message()])
+    store.put_prepared(batch)
+
+
+WAYS: dict[str, Callable[[MessageStore], object]] = {
+    "alone": lambda store: store.put(message()),
+    "batch": lambda store: store.put_batch([message()]),
+    "prepared": put_prepared,
+    "copied": lambda store: store.put_copied(store.log_end, memoryview(b"")),
+}
+EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], object], name: str = "flush") -> None:
+    """Have one call fail as on a disk that does not answer."""
+
+    def failing(*_given: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            call()
+
+
+def log_file(directory: pathlib.Path) -> pathlib.Path:
+    """The only one."""
+    (path,) = (directory / "commitlog").iterdir()
+    return path
+
+
+# -- what could not be made durable ----------------------------------------------------------------------------------
+
+
+@EACH_WAY
+def test_nothing_is_appended_where_it_could_not_be_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
+) -> None:
+    """The log's file is gone: it is looked for once a flush has failed; what is put back is taken as it was."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message()])
+    path, elsewhere = log_file(tmp_path), tmp_path / "elsewhere"
+    fail_once(monkeypatch, CommitLog, store.flush)
+    assert store.troubles == {LOG: "[Errno 5] Input/output error"}
+    put(store)
+    end = store.log_end
+    path.rename(elsewhere)
+    with pytest.raises(FileNotFoundError):
+        put(store)
+    assert (store.log_end, store.put_burst([message()])) == (end, []), "a burst leaves each to be put alone"
+    elsewhere.rename(path)
+    put(store)
+    assert store.put_burst([message()]) == []
+    assert store.flush() == store.log_end
+    assert store.troubles == {}
+    assert len(store.put_burst([message()])) == 1
+    store.close()
+
+
+@EACH_WAY
+def test_other_troubles_keep_nobody_from_appending(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
+) -> None:
+    """Queues are made anew from the log; so nothing is looked for."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message()])
+    fail_once(monkeypatch, ConsumeQueue, store.flush_queues)
+    assert list(store.troubles) == [QUEUES]
+    monkeypatch.setattr(CommitLog, "check_names", lambda _log: 1 / 0)
+    put(store)
+    assert len(store.put_burst([message()])) == 1
+    store.close()
+
+
+def test_the_index_has_troubles_of_its_own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told until it goes well."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(properties={"KEYS": "k"})])
+    fail_once(monkeypatch, Indexer, lambda: store.index(9), "build")
+    assert store.troubles == {INDEX: "[Errno 5] Input/output error"}
+    assert store.index(9)
+    assert store.troubles == {}
+    store.close()
+
+
+# -- turns, and who is kept out of them ------------------------------------------------------------------------------
+
+
+@define
+class Watched:
+    """What was done to which queue, and which locks of the store somebody had meanwhile."""
+
+    store: MessageStore
+    notes: list[tuple[str, int, set[str]]] = field(factory=list)
+
+    def note(self, call: str, queue_id: int) -> None:
+        """Note it."""
+        locks = {name: getattr(self.store, f"_{name}_lock") for name in ("dispatch", "queues", "deletion", "append")}
+        held = {name for name, lock in locks.items() if not lock.acquire(blocking=False)}
+        for name in locks.keys() - held:
+            locks[name].release()
+        self.notes.append((call, queue_id, held))
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
+    """Note what is done to queues."""
+    seen = Watched(store)
+    for call in ("flush", "remove_before"):
+        monkeypatch.setattr(ConsumeQueue, call, lambda queue, *_, call=call: seen.note(call, queue.queue_id))
+    every = QueueTable.all
+
+    def listed(table: QueueTable) -> list[ConsumeQueue]:
+        seen.note("all", -1)
+        return every(table)
+
+    monkeypatch.setattr(QueueTable, "all", listed)
+    monkeypatch.setattr(RealFiles, "write_atomic", lambda *_: seen.note("write", -1))
+    return seen
+
+
+def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no topic begins to leave they are listed; then others have their turn in between."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(5)])
+    with monkeypatch.context() as patched:
+        seen = watched(patched, store)
+        turns = store.flush_queues_in_turns(2)
+        counts = [len(seen.notes) for _ in turns]
+    assert counts == [3, 5, 6]
+    assert seen.notes[0] == ("all", -1, {"dispatch"})
+    assert seen.notes.pop() == ("write", -1, {"queues"}), "the checkpoint is the last"
+    assert sorted(seen.notes[1:]) == [("flush", queue_id, {"queues"}) for queue_id in range(5)]
+    store.close()
+
+
+def test_each_queue_forgets_what_the_log_has_no_more_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time without anybody who shows messages, and all without who flushes or deletes queues."""
+    monkeypatch.setattr(message_store, "QUEUES_A_TURN", 2)
+    store = open_store(tmp_path, EXPIRING)
+    put_and_dispatch(store, [message(queue_id=number % 5) for number in range(60)])
+    store.flush_queues()
+    store.index(1_000)
+    with monkeypatch.context() as patched:
+        seen = watched(patched, store)
+        assert store.remove_expired() > 0
+    removed = [note for note in seen.notes if note[0] == "remove_before"]
+    assert sorted(removed) == [("remove_before", each, {"dispatch", "queues", "deletion"}) for each in range(5)]
+    store.close()
+
+
+# -- long batches ----------------------------------------------------------------------------------------------------
+
+
+def test_a_long_batch_waits_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
+    """Handed over as what is put alone is."""
+    store = open_store(tmp_path)
+    batch = store.prepare("T", 3)
+    batch.add([message(queue_id=3), message(queue_id=3)])
+    first = store.put_prepared(batch)
+    waiting = store.waiting()
+    assert [(each.queue_id, each.offset_end) for each in waiting] == [(3, 1), (3, 2)]
+    assert [each.physical_offset for each in waiting] == [first.physical_offset, first.physical_offset + first.size]
+    assert store.dispatch(10) == waiting
+    store.close()
+
+
+def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: pathlib.Path) -> None:
+    """However it came into the log: no path leads out of the store."""
+    store = open_store(tmp_path / "store")
+    for topic, queue_id in (("../../out", 0), ("T", -1)):
+        with pytest.raises(MessageRefusedError):
+            store._listing(topic, queue_id)
+    assert store.all_queues() == []
+    store.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: pathlib.Path) -> None:
+    """And one of some of its queues by these: what the log has of any other is none of it."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic, queue_id) for topic in ("T", "U") for queue_id in (0, 1)])
+    store.delete_topic("T")
+    store.delete_topic("U", {1})
+    assert set(Deletions(RealFiles(), str(tmp_path)).ends) == {"T", queue_name("U", 1)}
+    store.close()
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [("", 0), ("a/b", 0), ("T", -1)])
+def test_a_long_batch_of_what_cannot_be_a_queue_is_refused(tmp_path: pathlib.Path, topic: str, queue_id: int) -> None:
+    """Before anything is put into it."""
+    store = open_store(tmp_path)
+    with pytest.raises(MessageRefusedError):
+        store.prepare(topic, queue_id)
+    store.close()
+
+
+# -- what a kill leaves ----------------------------------------------------------------------------------------------
+
+
+def test_what_opening_a_store_cuts_off_is_told(tmp_path: pathlib.Path) -> None:
+    """How many bytes; none of a whole log."""
+    store = open_store(tmp_path)
+    first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
+    store.abandon()
+    content = bytearray(log_file(tmp_path).read_bytes())
+    at = content.index(b"b" * 50, second.physical_offset)
+    content[at] ^= 1
+    log_file(tmp_path).write_bytes(content)
+    store = open_store(tmp_path)
+    assert store.log_end == first.log_end
+    assert store.cut_size == third.log_end - second.physical_offset
+    store.close()
+    store = open_store(tmp_path)
+    assert store.cut_size == 0
+    store.close()
+
+
+def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files go as the store is opened again, and no other one's, though no recovery looks that far back."""
+    clock = Clock()
+    store = opened(clock, tmp_path / "0")
+    put_and_dispatch(store, [message("U", queue_id) for queue_id in (0, 1, 2)])
+    put_and_dispatch(store, [message(body=BIG)] * 4)
+    clock.now_ms += 10_000
+    put_and_dispatch(store, [message()])
+    store.flush()
+    store.flush_queues()
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentList, "remove", lambda _segments: None)
+        store.delete_topic("U", {1})
+    copy = killed(tmp_path / "0", "1")
+    store.abandon()
+    store = opened(clock, copy)
+    assert store.queues() == [("T", 0), ("U", 0), ("U", 2)]
+    assert [len(read_all(store, "U", queue_id)) for queue_id in (0, 2)] == [1, 1]
+    assert list((copy / "consumequeue" / "U" / "1").glob("*")) == []
+    store.close()
