@@ -67,6 +67,12 @@ class ClientInstance(Closeable):
         self._waits = SharedWaits(runtime, "client-routes")
         self.is_abandoned = False
         """Whether it ends as soon as nothing waits any more."""
+        runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """Connections are made anew, for none of these is open here (`RemotingClient.is_open`)."""
+        self._lock = self.runtime.lock()
+        self._connecting = {}
 
     @property
     def client_id(self) -> str:

@@ -29,7 +29,7 @@ class Lifecycle:
 
     Invariant: it changes under `_lock`, and never back but for a start that failed. `_is_left` says that a close was
     interrupted, which the next one goes on with. Once it runs it is of the process that has started it: one that is
-    forked from that has no thread of it, and does not even look at the lock, which a thread may have had that is gone.
+    forked from that has no thread of it.
     """
 
     def __init__(self, runtime: Runtime, what: str) -> None:
@@ -37,9 +37,15 @@ class Lifecycle:
         self._what = what
         self._now_in = runtime.process_id
         self._started_in: int | None = None
+        self._new_lock = runtime.lock
         self._lock = runtime.lock()
         self._state = State.CREATED
         self._is_left = False
+        runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """A lock of its own: one that has not begun, or never does, may be used."""
+        self._lock = self._new_lock()
 
     @property
     def state(self) -> State:

@@ -32,6 +32,11 @@ class Timer:
         self._name = name
         self._process_id = runtime.process_id()
         self._thread: Thread | None = None
+        runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """The thread is not here, and may have been in the middle of a change."""
+        self._changed = self._runtime.condition()
 
     def after(self, delay_s: float, action: Callable[[], object]) -> None:
         """Run the action once after the delay; after `close` it is never run.

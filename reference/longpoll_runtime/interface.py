@@ -341,6 +341,14 @@ class Poller(Protocol):
         ...
 
 
+class Forked(Protocol):
+    """What has locks, and threads that may hold them: a process that is forked has the locks and not the threads."""
+
+    def forked(self) -> None:
+        """Be as one in whose process no other thread is, and none was: without waiting."""
+        ...
+
+
 class Runtime(Protocol):
     """Everything that the store and the service may ask of the outside."""
 
@@ -420,6 +428,10 @@ class Runtime(Protocol):
 
     def process_id(self) -> int:
         """The number of this process; another one after a fork."""
+        ...
+
+    def when_forked(self, one: Forked, /) -> None:
+        """Have it told in each process that is forked from this one, at once, for as long as somebody holds it."""
         ...
 
     def identity(self) -> bytes:

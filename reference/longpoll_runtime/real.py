@@ -27,7 +27,7 @@ from longpoll_runtime.interface import (
     Thread,
 )
 from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up, own_address
-from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, spawn
+from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, spawn, when_forked
 
 
 class RealRuntime:
@@ -57,6 +57,8 @@ class RealRuntime:
 
     process_id = staticmethod(os.getpid)
     """The number of this process."""
+    when_forked = staticmethod(when_forked)
+    """Have something told in each process that is forked from this one."""
 
     @property
     def files(self) -> Files:

@@ -21,10 +21,12 @@ from contextlib import suppress
 from operator import attrgetter
 from types import TracebackType
 from typing import Final, Generic, NoReturn, TypeVar
+from weakref import WeakSet
 
 from attrs import define, field
 
 from longpoll_runtime.faults import ANYTHING
+from longpoll_runtime.interface import Forked
 from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
@@ -226,3 +228,17 @@ def end_process(name: str, error: BaseException) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(EXIT_THREAD_DIED)
+
+
+_told_of_forks: Final[WeakSet[Forked]] = WeakSet()
+when_forked: Final = _told_of_forks.add
+"""Have something told, while somebody holds it, in each process that is forked from this one."""
+
+
+def _forked() -> None:
+    """In the new process, which has one thread, before it does anything else."""
+    for one in tuple(_told_of_forks):
+        one.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

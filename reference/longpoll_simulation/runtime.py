@@ -16,6 +16,7 @@ from longpoll_runtime.interface import (
     Condition,
     Event,
     Files,
+    Forked,
     Listener,
     Lock,
     PlainSocket,
@@ -133,6 +134,9 @@ class SimulatedRuntime:
     def process_id(self) -> int:
         """The same for every process: none of them forks, and `identity` tells them apart."""
         return 1
+
+    def when_forked(self, _one: Forked, /) -> None:
+        """Nothing: nobody forks here."""
 
     def identity(self) -> bytes:
         """This machine's address, and how often somebody of this network has asked: the same in every run."""

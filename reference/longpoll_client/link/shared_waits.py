@@ -37,12 +37,17 @@ class SharedWaits:
         """`name` is that of the threads."""
         self._runtime = runtime
         self._name = name
-        self._lock = runtime.lock()
+        self._count = 0
+        self._is_closed = False
+        self.forked()
+        runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """Who waited does so in the process before: there are the threads, and who is told."""
+        self._lock = self._runtime.lock()
         self._waiting: dict[Key, list[_Tell]] = {}
         self._queued: deque[tuple[Key, Callable[[], object]]] = deque()
         self._threads: dict[int, Thread] = {}
-        self._count = 0
-        self._is_closed = False
 
     def wait(self, key: Key, work: Callable[[], T], tell: Callable[[T | LongpollError], None]) -> None:
         """Have `tell` called on another thread with what `work` comes to, or with the error that it raises.

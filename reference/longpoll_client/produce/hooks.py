@@ -90,6 +90,11 @@ class Watch:
     def __attrs_post_init__(self) -> None:
         """Refuse what cannot be told; raises ConfigError."""
         check_hooks(self.hooks, "before_send", "after_send")
+        self.forked()
+        self.runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """It counts on from what it had."""
         self._lock = self.runtime.lock()
 
     def metrics(self) -> SendMetrics:

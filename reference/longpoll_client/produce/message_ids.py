@@ -41,12 +41,17 @@ class MessageIds:
         self._runtime = runtime
         self._unix_ms = runtime.unix_ms
         self._current_process_id = runtime.process_id
-        self._lock = runtime.lock()
+        self.forked()
+        runtime.when_forked(self)
         self._prefix = self._written = ""
         self._process_id = -1
         self._begin_ms = self._end_ms = self._last_ms = 0
         self._count = 0
         self._counter = 0
+
+    def forked(self) -> None:
+        """The next id draws anew, for the process is another one."""
+        self._lock = self._runtime.lock()
 
     def new(self, count: int) -> list[str]:
         """As many ids as asked for, in order."""

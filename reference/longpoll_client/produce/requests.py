@@ -97,9 +97,16 @@ class Replies:
         """`client_id` is the client's name in this process; `reply` answers what the peer at host:port has asked."""
         self._client_id = client_id
         self._reply = reply
+        self._new_lock = runtime.lock
         self._lock = runtime.lock()
         self._waiting: dict[str, OnReply] = {}
         self._is_closed = False
+        runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """Who waits for a reply does so in the process before."""
+        self._lock = self._new_lock()
+        self._waiting = {}
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
         """Wait for a reply from now on; the properties that its request has to have. Raises LifecycleError."""
@@ -160,6 +167,11 @@ class Requests(Replies):
         self.group = group
         self._greeter = Greeter(instance, group)
         self._timer: Timer | None = None
+
+    def forked(self) -> None:
+        """The timer is begun with the next request, and so brokers are told of this process from time to time."""
+        super().forked()
+        self._timer = None
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
         """As `Replies.expect`; before, every broker that is known is told that we are here."""

@@ -76,7 +76,13 @@ class Tracing(Closeable):
         check_runtime(self.runtime, "Tracing(runtime, name_server)")
         self._producer = Producer(self.runtime, self.name_server, TRACE_GROUP)
         self._timer = Timer(self.runtime, "trace")
+        self.forked()
+        self.runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """What waits is written by the process before."""
         self._lock = self.runtime.lock()
+        self._lines, self._is_due = [], False
 
     def close(self) -> None:
         """Write what waits, and close."""

@@ -145,6 +145,8 @@ class TransactionProducer(Closeable):
     _timer: Timer = field(init=False)
     _lifecycle: Lifecycle = field(init=False)
     _greeter: Greeter = field(init=False)
+    _greets_in: int | None = field(default=None, init=False)
+    """The process whose timer greets again: a forked one begins that with its first message."""
 
     def __attrs_post_init__(self) -> None:
         check_runtime(self.runtime, "TransactionProducer(runtime, name_server, group, check)")
@@ -164,7 +166,7 @@ class TransactionProducer(Closeable):
         self._greeter = Greeter(self._instance, self.group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
-        self._timer.after(HEARTBEAT_S, self._greet_again)
+        self._greet_later()
 
     def close(self) -> None:
         """Leave the group once a running check is done, and close; others are asked about what is left open.
@@ -201,6 +203,7 @@ class TransactionProducer(Closeable):
         Otherwise as `Producer.send`.
         """
         check_plain("work", work)
+        self._greet_later()
         message = OutgoingMessage(body, tags, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, select, timeout_s)
         self._greeter.greet(self._instance.broker_address(sent.queue.broker_name))
@@ -246,6 +249,12 @@ class TransactionProducer(Closeable):
         return state
 
     # ------------------------------------------------------------ saying who we are
+
+    def _greet_later(self) -> None:
+        """Have brokers told again from time to time, by this process."""
+        if self._greets_in != self.runtime.process_id():
+            self._greets_in = self.runtime.process_id()
+            self._timer.after(HEARTBEAT_S, self._greet_again)
 
     def _greet_again(self) -> None:
         self._greeter.greet_again()
