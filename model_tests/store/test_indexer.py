@@ -193,9 +193,11 @@ def test_a_record_that_is_damaged_is_passed(tmp_path: pathlib.Path) -> None:
     assert world.given == [keyed(one, "a"), Keyed(other[0], "", (), 0, other[1]), keyed(last, "a")]
 
 
-def test_only_what_is_before_the_end_is_looked_at(tmp_path: pathlib.Path) -> None:
-    """What is not visible yet is not found either."""
+@pytest.mark.parametrize("start", [0, FILE_SIZE])
+def test_only_what_is_before_the_end_is_looked_at(tmp_path: pathlib.Path, start: int) -> None:
+    """What is not visible yet is not found either; in whatever file."""
     world = World(tmp_path)
+    world.log.begin_at(start)
     places = world.append(*["KEYS\x01a\x02"] * 3, *["b\x01c\x02"] * 3, "KEYS\x01a\x02")
     assert world.indexer.build(places[1][1], 99)
     assert world.given == [keyed(place, "a") for place in places[:2]]
@@ -244,6 +246,7 @@ def test_a_record_with_many_keys_goes_on_where_it_stopped(
 ) -> None:
     """It is decoded once; those after it are looked at when it is in."""
     world = World(tmp_path)
+    ((_start, world.indexer.cursor),) = world.append("KEYS\x01first\x02")
     places = world.append("KEYS\x01" + " ".join("abcdefg") + "\x02", "KEYS\x01h\x02")
     looked: list[int] = []
     honest = Indexer._keyed
@@ -275,6 +278,23 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
     assert world.calls == [(7, 7)]
 
 
+def test_what_only_looks_like_a_key_counts_too(tmp_path: pathlib.Path) -> None:
+    """One a record."""
+    world = World(tmp_path, 1 << 20)
+    world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
+    world.build()
+    assert [count for count, _work in world.calls] == [HASHED_COUNT, 1]
+
+
+def test_the_end_of_a_file_counts_for_one(tmp_path: pathlib.Path) -> None:
+    """As a record without keys does."""
+    world = World(tmp_path)
+    places = world.append(*["KEYS\x01a\x02"] * 60)
+    world.indexer.cursor = max(stop for _start, stop in places if stop < FILE_SIZE)
+    assert not world.indexer.build(world.log.end, 1)
+    assert (world.given, world.indexer.cursor) == ([], FILE_SIZE)
+
+
 @pytest.mark.parametrize(("worth", "count"), [(0, 20), (1, 10), (3, 5)])
 def test_a_long_record_counts_for_several(tmp_path: pathlib.Path, worth: int, count: int) -> None:
     """By its bytes."""
@@ -292,14 +312,17 @@ def test_what_has_no_keys_counts_by_its_bytes(tmp_path: pathlib.Path) -> None:
     assert world.indexer.cursor == world.log.end
 
 
-def test_what_has_no_keys_is_passed_with_a_few_looks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [0, 7])
+def test_what_has_no_keys_is_passed_with_a_few_looks(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
     """So many bytes at once, and no further than to whole records; it counts by its bytes, or by its records."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["b\x01c\x02"] * 50, "KEYS\x01a\x02", *["b\x01c\x02"] * 50)
-    monkeypatch.setattr(indexer, "PASS_SIZE", 500)
     size = places[0][1]
+    monkeypatch.setattr(indexer, "PASS_SIZE", 5 * size + more)
     world.indexer.build(world.log.end, 1)
-    assert world.indexer.cursor == size + 500 // size * size
+    assert world.indexer.cursor == 6 * size
     world.build()
     assert (world.indexer.cursor, len(world.given)) == (world.log.end, 1)
     monkeypatch.setattr(indexer, "PASS_SIZE", 1 << 20)
