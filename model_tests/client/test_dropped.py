@@ -87,7 +87,7 @@ def test_who_is_closed_is_not_told_of(name_server: str) -> None:
         with ClientInstance(RUNTIME, name_server) as instance:
             sharing = Producer(RUNTIME, name_server, instance=instance)
             del sharing
-            assert instance.name_server().is_open
+            assert instance.client(name_server).is_open
         with Admin(RUNTIME, name_server) as admin, Producer(RUNTIME, name_server) as producer:
             admin.topic_names()
         del admin, producer

@@ -17,6 +17,7 @@ from longpoll_client.aio import instance as aio_instance
 from longpoll_client.errors import AnswerTimeoutError, ClientError, NoRouteError, UnreachableError
 from longpoll_client.link import exchange, routes
 from longpoll_client.link.exchange import Exchange
+from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import split_address
 from longpoll_client.produce import tries
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
@@ -251,7 +252,7 @@ def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -
     with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
         producer.send("T", b"x")
         host, port = cluster.broker_address.split(":")
-        producer._instance._name_servers = [("127.0.0.1", 1)]
+        producer._instance._name_servers = NameServers("127.0.0.1:1")
         producer._instance._clients.pop((host, int(port))).close()
         producer._instance._routes._routes["T"].addresses["a"] = "127.0.0.1:1"
         for _number in range(2):

@@ -28,6 +28,7 @@ from longpoll_client import (
 )
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.link import routes
+from longpoll_client.link.name_servers import NameServers
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
@@ -229,8 +230,8 @@ def test_a_lost_name_server_leaves_what_is_known(
         producer.send(topic, b"x")
         monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
         with ScriptedServer(lambda _peer, _command: None) as gone:
-            host, port = gone.address.split(":")
-        producer._instance._name_servers = [(host, int(port))]
+            address = gone.address
+        producer._instance._name_servers = NameServers(address)
         assert producer.send(topic, b"y").queue_offset == 1
         wait_until(lambda: "goes on by its last route" in caplog.text)
         with pytest.raises(UnreachableError, match="no name server answers"):

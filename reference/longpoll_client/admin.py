@@ -17,11 +17,12 @@ from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.dropped import when_dropped
 from longpoll_client.link.routes import MASTER_ID
-from longpoll_client.offsets import ask, ask_offset, find_start
+from longpoll_client.offsets import ask, ask_offset, find_start, succeeded
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
@@ -95,13 +96,13 @@ class Admin(Closeable):
 
     def masters(self) -> dict[str, str]:
         """The address of each broker's master by the broker's name."""
-        answer = ask(self._instance.name_server(), RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)
         brokers = ClusterInfo.decode(answer.body).broker_addr_table.items()
         return {name: broker.broker_addrs[MASTER_ID] for name, broker in brokers if MASTER_ID in broker.broker_addrs}
 
     def topic_names(self, *, with_system: bool = False) -> list[str]:
         """Every topic; those of the system and of single groups only when asked for."""
-        answer = ask(self._instance.name_server(), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         names = sorted(set(TopicList.decode(answer.body).topic_list))
         if with_system:
             return names
@@ -193,8 +194,12 @@ class Admin(Closeable):
                 raise
             return []
 
+    def _ask(self, code: RequestCode) -> Command:
+        """What the name server says; raises RefusedError or another ClientError."""
+        return succeeded(code, "the name server", self._instance.ask_name_servers(code))
+
     def _cluster_names(self) -> set[str]:
-        answer = ask(self._instance.name_server(), RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)
         return set(ClusterInfo.decode(answer.body).cluster_addr_table)
 
     def _client(self, queue: MessageQueue) -> RemotingClient:

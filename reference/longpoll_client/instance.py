@@ -12,20 +12,20 @@ from collections.abc import Callable
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import (
     DEFAULT_QUEUE_COUNT,
     DOUBT_WAIT_S,
     Route,
     Routes,
     split_address,
-    split_addresses,
 )
 from longpoll_client.link.shared_waits import SharedWaits
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
-from longpoll_protocol.headers import GetRouteInfoRequestHeader
+from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
@@ -56,7 +56,7 @@ class ClientInstance(Closeable):
         self.runtime = runtime
         self._client_id = client_id
         self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
-        self._name_servers = split_addresses(name_server)
+        self._name_servers = NameServers(name_server)
         self._on_request = on_request
         self._credentials = credentials
         self._lifecycle = Lifecycle(runtime, "the client")
@@ -111,16 +111,6 @@ class ClientInstance(Closeable):
         """The open connection to host:port, if there is one."""
         client = self._clients.get(split_address(address))
         return client if client is not None and client.is_open else None
-
-    def name_server(self) -> RemotingClient:
-        """An open connection to the first name server that can be reached; raises UnreachableError."""
-        failure: ClientError | None = None
-        for address in self._name_servers:
-            try:
-                return self._client(address)
-            except UnreachableError as error:
-                failure = error
-        raise UnreachableError(f"no name server answers: {failure}") from failure
 
     def route(self, topic: str) -> Route:
         """The topic's route, at most 30 s old; raises NoRouteError, UnreachableError or another ClientError."""
@@ -203,23 +193,25 @@ class ClientInstance(Closeable):
             return known
         now_ns = self.runtime.monotonic_ns()
         try:
-            answer = self._ask_name_servers(asked_topic)
+            header = GetRouteInfoRequestHeader(topic=asked_topic)
+            answer = self.ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             with self._lock:
                 return self._routes.learn(topic, answer, queue_count_max, now_ns)
         except ClientError as error:
             with self._lock:
                 return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
-    def _ask_name_servers(self, topic: str) -> Command:
-        """The first answer of any name server; raises the last one's error when none answers."""
+    def ask_name_servers(self, code: RequestCode, header: Header | None = None) -> Command:
+        """The first answer of any name server, whatever its code; raises the last one's error when none answers."""
         failure: ClientError | None = None
-        for address in self._name_servers:
+        for address in self._name_servers.in_turn():
             try:
-                return self._client(address).call(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
-                )
+                answer = self._client(address).call(code, header)
             except ClientError as error:
                 failure = error
+            else:
+                self._name_servers.answered(address)
+                return answer
         assert failure is not None
         raise UnreachableError(f"no name server answers: {failure}") from failure
 

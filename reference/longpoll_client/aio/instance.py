@@ -18,7 +18,8 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
-from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address, split_addresses
+from longpoll_client.link.name_servers import NameServers
+from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetRouteInfoRequestHeader
@@ -50,7 +51,7 @@ class AsyncInstance:
         self._client_id = client_id
         self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
         self.routes = Routes()
-        self._name_servers = split_addresses(name_server)
+        self._name_servers = NameServers(name_server)
         self._on_request = on_request
         self._credentials = credentials
         self.closing = Closing()
@@ -180,16 +181,18 @@ class AsyncInstance:
     async def _ask_name_servers(self, topic: str) -> Command:
         """The first answer of any name server; raises UnreachableError when none answers."""
         failure: ClientError | None = None
-        for host, port in self._name_servers:
+        header = GetRouteInfoRequestHeader(topic=topic)
+        for address in self._name_servers.in_turn():
             try:
-                connection = await self.connection(f"{host}:{port}")
-                return await connection.call(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic), timeout_s=CALL_TIMEOUT_S
-                )
+                connection = await self.connection("{}:{}".format(*address))
+                answer = await connection.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_s=CALL_TIMEOUT_S)
             except LifecycleError:
                 raise
             except ClientError as error:
                 failure = error
+            else:
+                self._name_servers.answered(address)
+                return answer
         assert failure is not None
         raise UnreachableError(f"no name server answers: {failure}") from failure
 
