@@ -24,6 +24,8 @@ from longpoll_client import (
     SendResult,
     StartAt,
 )
+from longpoll_client.aio.group import GroupCalls
+from longpoll_client.consume.membership import Membership
 from longpoll_client.consume.workers import Answer
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_runtime.real import RealRuntime
@@ -233,3 +235,30 @@ def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_serve
         assert bodies == [b"1"]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_a_member_that_its_brokers_do_not_take_says_so(
+    name_server: str, topic: str, on_loop: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As brokers of 5.x do with a group of a name that they do not take: it had no queue, and nobody was told why."""
+
+    async def story() -> None:
+        listening = AsyncPushConsumer(RUNTIME, name_server, config("ünusual"), lambda _messages: ConsumeStatus.SUCCESS)
+        listening.subscribe(topic)
+        async with listening:
+            assert listening.queues == ()
+
+    async def nobody(_calls: GroupCalls, _route: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(Membership, "members", lambda _membership, _route: [])
+    monkeypatch.setattr(GroupCalls, "members", nobody)
+    if on_loop:
+        asyncio.run(story())
+    else:
+        with PullConsumer(RUNTIME, name_server, config("ünusual")) as consumer:
+            consumer.subscribe(topic)
+            consumer.start()
+            assert consumer.queues == ()
+    assert f"no broker of topic {topic} has this member in group ünusual" in caplog.text

@@ -50,7 +50,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"on_unreadable": 5}, "on_unreadable is 5"),
     ({"client_id": 5}, "client_id '5'"),
     ({"offsets_file": 5}, "offsets_file 5"),
-    *(({"group": wrong}, "group") for wrong in (None, 5, "", " ", "x" * 256, ["x"])),
+    *(({"group": wrong}, "group") for wrong in (None, 5, "", " ", "x" * 256, ["x"], "\ud800")),
 ]
 
 

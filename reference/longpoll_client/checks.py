@@ -17,6 +17,7 @@ from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, na
 from longpoll_spec.errors import ConfigError
 
 GROUP_SIZE_MAX: Final = 255
+CLIENT_ID_SIZE_MAX: Final = 255
 OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
 
 
@@ -30,8 +31,22 @@ def check_runtime(runtime: object, form: str) -> None:
 
 def check_group(group: object) -> None:
     """A group has a name that every broker takes."""
-    if not isinstance(group, str) or not 0 < len(group) <= GROUP_SIZE_MAX or group.isspace():
+    if not isinstance(group, str) or not 0 < len(group) <= GROUP_SIZE_MAX or group.isspace() or not _is_text(group):
         raise ConfigError(f"group {str(group)[:40]!r} is not allowed: 1 to {GROUP_SIZE_MAX} characters")
+
+
+def check_client_id(client_id: object) -> None:
+    """A member's name, or None."""
+    if client_id is None:
+        return
+    if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_SIZE_MAX or not _is_text(client_id):
+        given = str(client_id)[:40]
+        raise ConfigError(f"client_id {given!r} is not allowed: 1 to {CLIENT_ID_SIZE_MAX} characters")
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written at all: half of a pair of surrogates is no character."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def check_topic(topic: object) -> None:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from attrs import field, frozen
 
 from longpoll_client.checks import (
+    check_client_id,
     check_group,
     check_hooks,
     check_one_of,
@@ -28,7 +29,6 @@ from longpoll_protocol.bodies import MessageModel
 from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
 
-CLIENT_ID_SIZE_MAX: Final = 255
 RECONSUME_COUNT_MAX: Final = 16
 """How often a message is given again before it is a dead letter, if the config does not say (`maxReconsumeTimes`)."""
 
@@ -182,11 +182,7 @@ class ConsumerConfig:
         check_hooks(self.hooks, "before_consume", "after_consume")
         if self.on_unreadable is not None:
             check_plain("on_unreadable", self.on_unreadable)
-        if self.client_id is not None and not (
-            isinstance(self.client_id, str) and 0 < len(self.client_id) <= CLIENT_ID_SIZE_MAX
-        ):
-            given = str(self.client_id)[:40]
-            raise ConfigError(f"client_id {given!r} is not allowed: 1 to {CLIENT_ID_SIZE_MAX} characters")
+        check_client_id(self.client_id)
         if self.offsets_file is not None and not str(self.offsets_file).startswith("/"):
             raise ConfigError(f"offsets_file {self.offsets_file!r} is no absolute path")
 

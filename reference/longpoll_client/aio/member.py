@@ -369,6 +369,7 @@ class AsyncMember:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
             await self._tell([route])
             members = await self.calls.members(route)
+            self.wanted.tell_if_unknown(route.topic, self._instance.client_id, members)
         return self.config.allocate(self._instance.client_id, members, route.readable)
 
     async def _begin(self, queue: MessageQueue, locked_until_ns: int | None) -> None:

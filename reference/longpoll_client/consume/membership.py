@@ -181,6 +181,17 @@ class Wanted:
                 )
             self.assigned, self.subscriptions = chosen, made
 
+    def tell_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
+        """Log that brokers do not have this member, which has just told them that it is there: it is given no queue.
+
+        Those of 5.x answer the heartbeat of a group with success whose name they do not take.
+        """
+        if client_id not in members:
+            log.warning(
+                "no broker of topic %s has this member in group %s, though it was told: it is given nothing (names "
+                "that every broker takes have at most 120 letters, digits and _ - %% |)", topic, self.config.group,
+            )  # fmt: skip
+
 
 class Membership(Wanted):
     """One client's membership of one group; what names a route may wait for brokers."""

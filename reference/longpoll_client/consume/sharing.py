@@ -188,6 +188,7 @@ class Sharing:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
             self._membership.heartbeat([route])
             members = self._membership.members(route)
+            self._membership.tell_if_unknown(route.topic, client_id, members)
         return self._config.allocate(client_id, members, route.readable)
 
     def _begin(self, queue: MessageQueue) -> None:
