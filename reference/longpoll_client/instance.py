@@ -209,9 +209,9 @@ class ClientInstance(Closeable):
                 answer = self._client(address).call(code, header)
             except ClientError as error:
                 failure = error
-            else:
-                self._name_servers.answered(address)
-                return answer
+                continue
+            self._name_servers.answered(address)
+            return answer
         assert failure is not None
         raise UnreachableError(f"no name server answers: {failure}") from failure
 
