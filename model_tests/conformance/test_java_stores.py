@@ -43,7 +43,9 @@ OURS: Final = StoreConfig(
 SETTINGS: Final = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=400\nmaxIndexNum=1000\n"
     # So the checkpoint moves while the test runs.
-    "flushIntervalCommitLog=20\nflushIntervalConsumeQueue=20"
+    "flushIntervalCommitLog=20\nflushIntervalConsumeQueue=20\n"
+    # A send that waits longer is refused as busy, and on a machine that does other work 200 ms are soon over.
+    "waitTimeMillsInSendQueue=60000"
 )
 """Files so small that log, queues and index roll over."""
 TOPICS: Final = ("Orders", "Other")

@@ -59,6 +59,7 @@ def verified(broker: JavaBroker, policy: str, directory: Path) -> tuple[int, lis
     return done.returncode, json.loads(done.stdout)["rows"]
 
 
+@pytest.mark.whole_machine
 def test_stock_brokers_are_right_by_their_policy(java_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
     """Exit 0, five times of five, on a machine that is busy."""
     version, broker = java_broker

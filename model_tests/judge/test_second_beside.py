@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from model_tests.judge.second.compare import Agreement, Judge, Judged
 from model_tests.judge.second.corpus import calm, troubled
-from model_tests.judge.second.faults import changed_histories
+from model_tests.judge.second.faults import apply, changed_histories
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History, observe
 
@@ -28,6 +29,8 @@ QUICK_TROUBLED, LONG_TROUBLED = 15, 1_000
 
 LONG = (pytest.mark.long, pytest.mark.timeout(3_600))
 
+ONCE_APART = ((35, "say-moved -250000000"), (36, "set after_ns 0"))
+"""Where in a history which fault was one that the judge passed over, and one of which the second judge convicted it."""
 NEEDLESS_MOST = 0.01
 """Of the changed histories of which the second judge knows what to think, how many the judge may leave open."""
 UNKNOWN_MOST = 0.2
@@ -93,6 +96,17 @@ def test_a_changed_history_is_convicted_unknown_or_harmless_to_both(piece: int, 
         assert list(too_careful(found)) == [], found.told()
         assert found.pairs["invalid", "invalid"] > 0.04 * count, found.told()
         assert found.pairs["valid", "valid"] > 0.25 * count, found.told()
+
+
+@pytest.mark.parametrize(("place", "operation"), ONCE_APART)
+def test_what_once_set_them_apart_does_not(place: int, operation: str, tmp_path: Path) -> None:
+    """A topic is deleted twice in it: both knew too little of what lies before, behind and around that."""
+    history = observe(*calm(300_052, 60))
+    changed = apply([dict(event) for event in history.events], place, operation, random.Random(0))
+    found = Agreement()
+    found.compare(history.with_events(changed), operation, tmp_path / "history", was_open=False)
+    assert list(history.events) != changed
+    assert not found.disagreements, found.told()
 
 
 @pytest.mark.parametrize("verdict", ["unknown", "valid"])

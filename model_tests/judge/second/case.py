@@ -159,18 +159,20 @@ def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool
 def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> bool:
     """Whether the topic may have been deleted between two events, whichever came first."""
     one, other = sorted((first, second), key=lambda event: event.lo)
+    # The first to begin may be the last to end.
+    end = max(one.hi, other.hi)
     if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
-    if any(lo <= max(one.hi, other.hi) and one.lo <= hi for lo, hi in unwatched(record, queue[0])):
+    if any(lo <= end and one.lo <= hi for lo, hi in unwatched(record, queue[0])):
         return True
-    if any(place == queue and lo <= max(one.hi, other.hi) and one.lo <= hi for place, lo, hi in begun_anew(record)):
+    if any(place == queue and lo <= end and one.lo <= hi for place, lo, hi in begun_anew(record)):
         return True
     is_told = any(
-        (gone.broker, gone.topic) == queue[:2] and lasts_until(record, gone) >= one.lo and not before(other, gone)
+        (gone.broker, gone.topic) == queue[:2] and lasts_until(record, gone) >= one.lo and gone.lo <= end
         for gone in record.deletions()
     )
     sources = {one.source, other.source}
-    return is_told or not all(record.is_whole(source, one.lo - DELETED_NS, other.hi) for source in sources)
+    return is_told or not all(record.is_whole(source, one.lo - DELETED_NS, end) for source in sources)
 
 
 def begun_anew(record: Record) -> list[tuple[Queue, int, int]]:

@@ -47,8 +47,8 @@ def judge_log(events: Events, context: Context, first_known: int | None = None) 
         found += _left_out(events, rows, _perhaps(events, appended, source), context)
     for of, rows in _known(moved):
         found += _fallen(events, rows, "visible_end", "log.visible.monotone", "is the visible end, after it was")
-        perhaps = _perhaps(events, appended, of[0])
-        found += _not_appended(events, rows, (appended.get(of, rows[:0]), perhaps), first_known, context)
+        seen = appended.get(of, rows[:0]), appended.get((of[0], NEITHER), rows[:0])
+        found += _not_appended(events, rows, seen, first_known, context)
     return found
 
 
@@ -107,7 +107,7 @@ def _not_appended(
 ) -> list[Suspects]:
     """Visible ends whose last message was not appended before, of those past the first one that was.
 
-    Seen are the rows of what was appended, and the offsets of what may have been.
+    Seen are the rows of what was appended, and of what may have been in this life of the queue.
     """
     appended, perhaps = seen
     offsets = events.integers("queue_offset", appended)
@@ -117,7 +117,7 @@ def _not_appended(
     place = _places_of(last, offsets)
     begun_ns = np.append(events.integers("after_ns", appended), NEVER)[place]
     # Below the first known append the record begins later; `NEVER`, of none, lies behind every moment.
-    wrong = (last >= first) & (begun_ns > before_ns) & ~np.isin(last, perhaps)
+    wrong = (last >= first) & (begun_ns > before_ns) & (_begun_first(events, perhaps, last) > before_ns)
     since_ns = np.minimum(events.integers("after_ns", appended).min(initial=NEVER), before_ns)
     # A hole since the first append may hide the one that is missing.
     is_whole = ~context.log_holes(events.text("broker", int(rows[0]))).touch(since_ns, before_ns)
@@ -133,6 +133,14 @@ def _not_appended(
         return Explanation("log.visible.appended", why, [], list(shown), [int(last[member])], [int(rows[member])])
 
     return suspects(VISIBLE_IS_MONOTONE, wrong & is_whole, wrong & ~is_whole, rows, explain)
+
+
+def _begun_first(events: Events, rows: Integers, wanted: Integers) -> Integers:
+    """For each wanted offset when the first of the rows that have it may have happened; `NEVER` where none has it."""
+    offsets, after_ns = events.integers("queue_offset", rows), events.integers("after_ns", rows)
+    order = np.lexsort((after_ns, offsets))
+    known, first = np.unique(offsets[order], return_index=True)
+    return np.append(after_ns[order][first], NEVER)[first_of(wanted, known)]
 
 
 def _places_of(wanted: Integers, offsets: Integers) -> Integers:
