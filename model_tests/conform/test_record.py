@@ -18,6 +18,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.known import chosen
 from longpoll_conform.line import Address
+from longpoll_conform.play import Place, Played, play
 from longpoll_conform.shipped.steps import shipped
 from longpoll_conform.vectors import SIZE_MAX, Vector, VectorError, read_vectors, recorded, write_vectors
 from longpoll_runtime.real import RealRuntime
@@ -126,6 +127,33 @@ def test_an_answer_that_was_late_is_asked_for_again(good: Broker, tmp_path: Path
     assert done.exit_code == 0, done.output
     assert relay.spoiled == 2
     assert vector.case["timing"] == question.case["timing"]
+
+
+@pytest.mark.parametrize("has_name", [True, False], ids=["a window of none", "no window"])
+def test_a_question_without_a_window_is_asked_twice(
+    has_name: bool, good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer to it is late, so none is asked for again; what is recorded has the window of the answer."""
+    (question,) = [each for each in recorded("4.9.7") if each.id == "frame-472"]
+    assert question.case["timing"] is None
+    case = {name: value for name, value in question.case.items() if has_name or name != "timing"}
+    write_vectors(tmp_path / "questions.jsonl", [Vector("frame-472", question.title, "default", "4.9.7", case)])
+    asked: list[str] = []
+
+    def counted(vector: Vector, place: Place) -> Played:
+        asked.append(vector.id)
+        return play(vector, place)
+
+    monkeypatch.setattr("longpoll_conform.record.play", counted)
+    # Any answer is within such a window, on any machine.
+    monkeypatch.setattr("longpoll_conform.record.PROMPT_MS", 60_000)
+    words = f"--vectors={tmp_path / 'questions.jsonl'}", f"--record={tmp_path / 'mine.jsonl'}"
+    done = conform(good.address, good, *words, only=("frame-472",))
+    (vector,) = read_vectors(tmp_path / "mine.jsonl")
+
+    assert done.exit_code == 0, done.output
+    assert asked == ["frame-472"] * 2
+    assert vector.case["timing"]["kind"] == "seen"
 
 
 def test_what_is_answered_in_two_ways_is_not_recorded(good: Broker, tmp_path: Path) -> None:

@@ -423,6 +423,16 @@ def test_properties_are_asked_of_what_the_tags_let_through() -> None:
 
 
 @pytest.mark.usefixtures("properties")
+def test_a_unit_that_points_back_to_another_file_is_read_there() -> None:
+    """In a damaged queue: also where the file that the one before it points to has given nothing."""
+    wanted = ByProperties(lambda name: name in {"1000", "1100"})
+    units = [(2_050, 50), (1_100, 50), (2_100, 50), (1_200, 50), (1_000, 50)]
+    result = read(queue_of(*units), 10, 32, (None, wanted))
+    assert wanted.asked == ["2050", "1100", "2100", "1200", "1000"]
+    assert (result.offsets, runs(result)) == ([11, 14], log_bytes((1_100, 1_150), (1_000, 1_050)))
+
+
+@pytest.mark.usefixtures("properties")
 @pytest.mark.parametrize(("work_max", "count"), [(15_999, 1), (16_000, 2), (31_999, 2), (32_000, 3), (48_000, 4)])
 def test_what_filtering_costs_ends_a_read(monkeypatch: pytest.MonkeyPatch, work_max: int, count: int) -> None:
     """Ten characters of an expression by sixteen hundred bytes are 16,000 of it, a message; the next read goes on."""

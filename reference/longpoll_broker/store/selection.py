@@ -220,6 +220,8 @@ class _Scan:
             self._end_run()
             self._segment = segment
             self._run_stop = min(segment.stop, self.log_end)
+            # Nothing below this one is taken to lie in its segment: units of a damaged queue may point back.
+            self._run_start = self._run_end = physical_offset
         return True
 
     def _record(self, physical_offset: int, size: int) -> memoryview:
