@@ -301,3 +301,21 @@ def test_a_part_that_is_written_anew_is_noticed(
     assert any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[-1].gaps)
     whole = judge([directory], engine="local")
     assert (last.verdict, last.events) == (whole.verdict, whole.events)
+
+
+@pytest.mark.parametrize("read", [0, 12], ids=["new", "read before"])
+@pytest.mark.parametrize(
+    ("now", "told"), [(b"two\n" * 9, [1, 0, 0]), (b"one\n" * 12, [0, 0, 0])], ids=["anew", "grown"]
+)
+def test_a_part_that_is_written_anew_before_half_of_it_is_read_is_noticed_then(
+    now: bytes, told: list[int], read: int, tmp_path: Path
+) -> None:
+    """And once: whoever stops there keeps the doubt, for what is kept of the part is then what stands there."""
+    part = tmp_path / "part-0.ndjson"
+    part.write_bytes(b"one\n" * 9)
+    parts, before = following.Parts(), {str(part): read} if read else {}
+    parts.note(before)
+    parts.expect({str(part): 36}, before)
+    part.write_bytes(now)
+
+    assert [parts.note({str(part): end}) for end in (20, 28, 36)] == told

@@ -131,8 +131,11 @@ def test_nothing_that_befalls_a_correct_broker_is_held_against_it(piece: int, co
     told = found.told()
     assert found.share("invalid") == 0, told
     assert not found.disagreements, told
-    assert found.pairs["unknown", "valid"] <= 0.01 * count, told
-    assert found.share("valid") > 0.25, told
+    assert found.pairs["valid", "valid"] > 0, told
+    # Of a few histories a share says nothing: with other seeds one is too many, or too few.
+    if count > QUICK_TROUBLED:
+        assert found.pairs["unknown", "valid"] <= 0.01 * count, told
+        assert found.share("valid") > 0.25, told
 
 
 TROUBLES = (

@@ -245,11 +245,8 @@ class Parts:
 
     def _is_other(self, part: str, now: tuple[int, int]) -> bool:
         """Whether a part is not what it was when it was about to be read, or what was read of it before is not."""
-        if now[1] == GONE:
-            return False
-        if (before := self.expected.get(part, now))[0] == now[0] and before[1] != now[1]:
-            return True
-        return part in self.known and sum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}
+        places = filter(None, (self.expected.get(part), self.known.get(part)))
+        return now[1] != GONE and any(sum_before(part, end) not in {GONE, before} for end, before in places)
 
     def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
         """How many parts are not what was read of them; one that is gone is not asked for."""
