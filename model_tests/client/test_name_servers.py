@@ -9,7 +9,7 @@ import pytest
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import Admin, AsyncProducer, ConsumerConfig, Producer, PullConsumer, StartAt
-from longpoll_client.errors import UnreachableError
+from longpoll_client.errors import LifecycleError, UnreachableError
 from longpoll_client.link.name_servers import NameServers
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
@@ -68,3 +68,12 @@ def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer)
     assert len(first.received) == 1
     with Admin(RUNTIME, first.address) as admin, pytest.raises(UnreachableError, match="no name server answers"):
         admin.masters()
+
+
+def test_an_admin_that_is_closed_says_so() -> None:
+    """It said that no name server answers, of which none was asked."""
+    admin = Admin(RUNTIME, "127.0.0.1:1")
+    admin.close()
+    for ask in (admin.masters, admin.topic_names):
+        with pytest.raises(LifecycleError, match="is closed"):
+            ask()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -23,6 +24,7 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.workers import Answer
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime.real import RealRuntime
@@ -69,7 +71,12 @@ class Held:
     async def listen_on_loop(self, messages: Sequence[ReceivedMessage]) -> Answer:
         """The same as a coroutine."""
         self._begin(messages)
-        assert await asyncio.to_thread(self.go.wait, PATIENCE_S)
+        waiting = asyncio.ensure_future(asyncio.to_thread(self.go.wait, PATIENCE_S))
+        while not waiting.done():
+            # It does not end when it is cancelled either, as one on a thread.
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(waiting)
+        assert waiting.result()
         self.running -= 1
         return ConsumeStatus.SUCCESS
 
@@ -79,23 +86,21 @@ class Held:
         self.running_max = max(self.running_max, self.running)
 
 
-def config(group: str, share: Share) -> ConsumerConfig:
+def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> ConsumerConfig:
     """One that looks often which queues are its own."""
     return ConsumerConfig(
-        group, start_at=StartAt.FIRST, rebalance_s=0.02, thread_count=2, close_timeout_s=PATIENCE_S, allocate=share
+        group, start_at=StartAt.FIRST, rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=share
     )
 
 
 class Loop:
     """A consumer of an event loop with a thread of its own, used as one on threads."""
 
-    def __init__(self, name_server: str, share: Share, held: Held, group: str, topic: str) -> None:
+    def __init__(self, name_server: str, settings: ConsumerConfig, held: Held, topic: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._consumer = AsyncPushConsumer(
-            RUNTIME, name_server, config(group, share), held.listen_on_loop, is_orderly=True
-        )
+        self._consumer = AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True)
         self._consumer.subscribe(topic)
 
     @property
@@ -109,18 +114,33 @@ class Loop:
 
     def close(self) -> None:
         """Leave, and end the loop."""
+        self.leave()
+        self.end()
+
+    def leave(self) -> None:
+        """Close the consumer."""
         asyncio.run_coroutine_threadsafe(self._consumer.close(), self._loop).result(2 * PATIENCE_S)
+
+    def end(self) -> None:
+        """End the loop, once what was left behind on it has ended."""
+
+        async def rest() -> None:
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(rest(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-def consumer_of(kind: str, name_server: str, share: Share, held: Held, topic: str) -> PushConsumer | Loop:
+def consumer_of(
+    kind: str, name_server: str, share: Share, held: Held, topic: str, *, close_timeout_s: float = PATIENCE_S
+) -> PushConsumer | Loop:
     """One of the topic's group."""
-    group = f"in-order-{topic}"
+    settings = config(f"in-order-{topic}", share, close_timeout_s)
     if kind == "loop":
-        return Loop(name_server, share, held, group, topic)
-    consumer = PushConsumer(RUNTIME, name_server, config(group, share), held.listen, is_orderly=True)
+        return Loop(name_server, settings, held, topic)
+    consumer = PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
     consumer.subscribe(topic)
     return consumer
 
@@ -190,3 +210,77 @@ def is_closed(consumer: PushConsumer | Loop) -> bool:
     """Whether it was told to close."""
     found = consumer._consumer if isinstance(consumer, Loop) else consumer
     return found._member.lifecycle.is_closed
+
+
+@each_kind
+@pytest.mark.parametrize("is_given_up", [False, True], ids=["its-own", "given-up"])
+def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
+    name_server: str, topic: str, kind: str, is_given_up: bool
+) -> None:
+    """It gave the queue away, and the next member's listener had the same message beside the first one's."""
+    share, held, following = Share(1), Held(), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = consumer_of(kind, name_server, share, held, topic, close_timeout_s=0.05)
+    consumer.start()
+    next_share = Share(1)
+    next_one = consumer_of("threads", name_server, next_share, following, topic)
+    following.go.set()
+    try:
+        wait_until(lambda: held.running == 1)
+        if is_given_up:
+            share.count = 0
+            wait_until(lambda: own(consumer, topic) == 0)
+        (consumer.leave if isinstance(consumer, Loop) else consumer.close)()
+        next_one.start()
+        looks = next_share.looks
+        wait_until(lambda: next_share.looks >= looks + LOOKS)
+        assert own(next_one, topic) == 0
+        assert not following.bodies
+    finally:
+        held.go.set()
+        next_one.close()
+        if isinstance(consumer, Loop):
+            consumer.end()
+
+
+def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
+    """A listener that ended while it was stored gave it away before: the next member began at an older offset."""
+    share, held = Share(1), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = PushConsumer(RUNTIME, name_server, config(f"stored-{topic}", share), held.listen, is_orderly=True)
+    consumer.subscribe(topic)
+    steps: list[str] = []
+    is_released = threading.Event()
+    sharing, offsets = consumer._member._sharing, consumer._member._offsets
+    release, store, unlock = sharing.released, offsets.store, sharing.unlock
+
+    def released(puller: Puller) -> None:
+        release(puller)
+        is_released.set()
+
+    def stored(queue: MessageQueue, offset: int) -> None:
+        if share.count == 0 and queue.topic == topic and not steps:
+            held.go.set()
+            assert is_released.wait(PATIENCE_S)
+            steps.append("stored")
+        store(queue, offset)
+
+    def unlocked(pullers: Iterable[Puller]) -> None:
+        steps.append("unlocked")
+        unlock(pullers)
+
+    consumer.start()
+    try:
+        wait_until(lambda: held.running == 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharing, "released", released)
+            patch.setattr(offsets, "store", stored)
+            patch.setattr(sharing, "unlock", unlocked)
+            share.count = 0
+            wait_until(lambda: len(steps) >= 2)
+        assert steps == ["stored", "unlocked"]
+    finally:
+        held.go.set()
+        consumer.close()

@@ -100,7 +100,7 @@ NOT_CLIENTS: dict[str, Callable[[], object]] = {
     "Producer": lambda: Producer(TEXT, "G"),
     "AsyncProducer": lambda: AsyncProducer(TEXT, "G"),
     "PushConsumer": lambda: PushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), listener),
-    "AsyncPushConsumer": lambda: AsyncPushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), listener),  # type: ignore[arg-type] # never called
+    "AsyncPushConsumer": lambda: AsyncPushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), listener),
     "PullConsumer": lambda: PullConsumer(TEXT, NOWHERE, ConsumerConfig("G")),
     "AsyncPullConsumer": lambda: AsyncPullConsumer(TEXT, NOWHERE, ConsumerConfig("G")),
     "TransactionProducer": lambda: TransactionProducer(TEXT, NOWHERE, "G", listener),  # type: ignore[arg-type] # never called

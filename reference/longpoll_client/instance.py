@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import ClientError, NoRouteError, UnreachableError
+from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import (
@@ -207,6 +207,8 @@ class ClientInstance(Closeable):
         for address in self._name_servers.in_turn():
             try:
                 answer = self._client(address).call(code, header)
+            except LifecycleError:
+                raise
             except ClientError as error:
                 failure = error
                 continue

@@ -221,11 +221,13 @@ class AsyncMember:
     async def close(self) -> None:
         """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`. Errors are logged."""
         await self.reach.close()
-        self.own.drop_all()
+        pullers = self.own.drop_all()
         if self._started_ms:
             await self._persist()
             await self.places.close()
-            await self.locks.unlock(self.locks.held)
+            # A listener that was left behind has its messages still, of a queue that was given up before maybe.
+            busy = {puller.queue for puller in (*pullers, *self._leaving.pullers()) if self._is_busy(puller)}
+            await self.locks.unlock(self.locks.held - busy)
             if self.wanted.assigned is None:
                 await self.calls.leave()
         await self._instance.close()
@@ -399,6 +401,7 @@ class AsyncMember:
         self.own.let_go(queue, is_for_good=stores)
         if stores:
             await self._store(queue, puller)
+        self._leaving.stored(puller)
         if not self._is_busy(puller):
             await self.released(puller)
 

@@ -297,7 +297,7 @@ class GroupMember:
         self._timer.close()
         pullers = self._queues.drop_all()
         self._queues.persist()
-        self._sharing.unlock_all([puller for puller in pullers if self._delivery.is_busy(puller)])
+        self._sharing.unlock_all(pullers)
         if self._started_ms:
             self._membership.leave()
         self._instance.close()

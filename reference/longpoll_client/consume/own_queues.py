@@ -182,8 +182,8 @@ class Leaving:
     Until it is done their locks are kept, and they are not begun anew, also where they are this client's again by then:
     two listeners would have one queue's messages, and the end of the first would give the second one's lock away.
 
-    Used by several threads; each change is one step. Invariant: `_unclaimed` has those of `_pullers` whose lock nobody
-    has begun to give back.
+    Used by several threads; each change is one step. Invariant: `_unclaimed` has those of `_pullers` whose offset is
+    stored, if it is to be, and whose lock nobody has begun to give back.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,14 @@ class Leaving:
     def add(self, puller: Puller) -> None:
         """It is about to be dropped: from then on its listener may be done at any moment."""
         self._pullers[puller.queue] = puller
+
+    def stored(self, puller: Puller) -> None:
+        """Its lock may be given back: not before, or the next member began at an older offset, and lost its own."""
         self._unclaimed.add(puller)
+
+    def pullers(self) -> list[Puller]:
+        """Every one that is here still."""
+        return list(self._pullers.values())
 
     def claim(self, puller: Puller) -> bool:
         """Whether its lock is to be given back by who asks this, which the first one does; `end` comes after."""

@@ -207,6 +207,7 @@ class Sharing:
             self._queues.give_up(queue, stores=stores)
 
     def _dropped(self, puller: Puller) -> None:
+        self._leaving.stored(puller)
         if not self._is_busy(puller):
             self.released(puller)
 
@@ -247,10 +248,11 @@ class Sharing:
         if self._locks is not None:
             self._locks.unlock([puller.queue for puller in pullers], self._lock_failed)
 
-    def unlock_all(self, busy: Iterable[Puller]) -> None:
-        """Let others have every queue but these, of which listeners have messages; also what never was begun."""
+    def unlock_all(self, pullers: Iterable[Puller]) -> None:
+        """Let others have what is locked, these or not, also what never was begun; not what listeners have still."""
         if self._locks is not None:
-            self._locks.unlock(self._locks.held - {puller.queue for puller in busy}, self._lock_failed)
+            busy = {puller.queue for puller in (*pullers, *self._leaving.pullers()) if self._is_busy(puller)}
+            self._locks.unlock(self._locks.held - busy, self._lock_failed)
 
     def _renew_locks(self) -> None:
         """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
