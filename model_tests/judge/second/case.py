@@ -241,11 +241,10 @@ def tags(record: Record, request: Seen) -> dict[int, set[str]]:
     """The tags that are told of each offset of a pull's queue."""
     found: dict[int, set[str]] = {}
     for kind in ("append", "message_acknowledged"):
-        # What was appended is what is there, whatever its producer was told.
-        known = set(found)
-        for one in messages(record, request, kind):
-            if one.queue_offset not in known:
-                found.setdefault(one.queue_offset, set()).add(one.tag)
+        # What was appended is what is there, whatever its producer was told; and what was appended first, if a later
+        # life of the broker, which another one left in order, has something else there.
+        for one in sorted(messages(record, request, kind), key=lambda told: told.lo):
+            found.setdefault(one.queue_offset, {one.tag})
     return found
 
 

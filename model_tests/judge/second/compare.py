@@ -97,6 +97,11 @@ class Agreement:
     judge: Judge = judge_it
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
     """How often the judge said the one and the second the other."""
+    sound_pairs: Counter[tuple[str, str]] = field(factory=Counter)
+    """The same of histories that were valid before they were changed.
+
+    One that was open already may lack a hole once its events are numbered anew: then what it hid seems to be a fault.
+    """
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
     """How often the judge said what of each kind of operation; on what was valid before and lacks no field."""
     cautions: Counter[str] = field(factory=Counter)
@@ -109,6 +114,7 @@ class Agreement:
         """
         first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1
+        self.sound_pairs[first.verdict, second.verdict] += not was_open
         # An event that lacks what it needs is none.
         is_event = not any(reason.startswith("evidence.field_missing") for reason in second.reasons)
         self.by_kind[kind_of(what), first.verdict] += is_event and not was_open
@@ -123,9 +129,13 @@ class Agreement:
         """How many histories were compared."""
         return self.pairs.total()
 
-    def share(self, verdict: str, second: str = "") -> float:
-        """The share of histories of which the judge says this; of those only of which the second says the other."""
-        told = Counter({pair: count for pair, count in self.pairs.items() if second in {"", pair[1]}})
+    def share(self, verdict: str, second: str = "", *, sound: bool = False) -> float:
+        """The share of histories of which the judge says this; of those only of which the second says the other.
+
+        `sound` counts those alone that were valid before they were changed.
+        """
+        pairs = self.sound_pairs if sound else self.pairs
+        told = Counter({pair: count for pair, count in pairs.items() if second in {"", pair[1]}})
         return sum(count for (first, _second), count in told.items() if first == verdict) / max(told.total(), 1)
 
     def unknown_share(self, *, of_evidence: bool) -> float:
