@@ -162,6 +162,9 @@ def test_what_was_appended_around_a_deletion_is_not_missed() -> None:
     assert clauses(appended(3, 4), appended(4, 7, 8, source="t"), appended(5, 7), lives=lives) == [GAPLESS]
     assert clauses(appended(3, 4), appended(4, 6, 8), shown(5, 7), lives=lives) == []
     assert clauses(appended(3, 4), appended(4, 6, 8), shown(6, 7), lives=lives) == [PAST]
+    assert clauses(appended(3, 4), appended(4, 8, 9), appended(4, 7, 8), shown(5, 6, 7), lives=lives) == []
+    (why,) = explained(appended(3, 4), appended(4, 8, 9), shown(5, 6, 7), lives=lives)
+    assert why.why == "5 was made the visible end before message 4 was appended, in this life of the queue or another"
     other = [told | {"source": "t"} for told in (appended(3, 4), appended(4, 6, 8), shown(5, 7))]
     assert clauses(appended(0, 1), *other, lives=lives) == []
     assert clauses(appended(3, 4), appended(4, 8, 9), appended(4, 8, 9), lives=lives) == []

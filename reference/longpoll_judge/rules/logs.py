@@ -116,8 +116,9 @@ def _not_appended(
     before_ns = events.integers("before_ns", rows)
     place = _places_of(last, offsets)
     begun_ns = np.append(events.integers("after_ns", appended), NEVER)[place]
+    perhaps_ns = _begun_first(events, perhaps, last)
     # Below the first known append the record begins later; `NEVER`, of none, lies behind every moment.
-    wrong = (last >= first) & (begun_ns > before_ns) & (_begun_first(events, perhaps, last) > before_ns)
+    wrong = (last >= first) & (begun_ns > before_ns) & (perhaps_ns > before_ns)
     since_ns = np.minimum(events.integers("after_ns", appended).min(initial=NEVER), before_ns)
     # A hole since the first append may hide the one that is missing.
     is_whole = ~context.log_holes(events.text("broker", int(rows[0]))).touch(since_ns, before_ns)
@@ -127,6 +128,8 @@ def _not_appended(
         lowest = int(appended[np.argmin(offsets)]) if len(appended) else int(rows[member])
         shown = dict.fromkeys((lowest, int(rows[member])))
         why = f"{told}, and message {last[member]} was never appended"
+        if perhaps_ns[member] < NEVER:
+            why = f"{told} before message {last[member]} was appended, in this life of the queue or another"
         if place[member] >= 0:
             shown[int(appended[place[member]])] = None
             why = f"{told} before message {last[member]} was appended"
