@@ -237,6 +237,6 @@ class _Scan:
         self.size_bytes += size
 
     def _end_run(self) -> None:
-        """Make a slice of the open run; whoever goes on begins another one."""
+        """Make a slice of the open run; a caller that goes on begins another one."""
         if self._run_end > self._run_start:
             self.records.append(self._record(self._run_start, self._run_end - self._run_start))
