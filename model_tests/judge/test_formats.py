@@ -124,8 +124,17 @@ def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_p
     assert said(tmp_path / "copy") == said(in_parquet)
 
 
-@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "PLAIN"])
-@pytest.mark.parametrize("has_nulls", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "has_nulls"),
+    [
+        ("DELTA_LENGTH_BYTE_ARRAY", True),
+        ("DELTA_BYTE_ARRAY", False),
+        ("PLAIN", True),
+        pytest.param("DELTA_LENGTH_BYTE_ARRAY", False, marks=pytest.mark.long),
+        pytest.param("DELTA_BYTE_ARRAY", True, marks=pytest.mark.long),
+        pytest.param("PLAIN", False, marks=pytest.mark.long),
+    ],
+)
 def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
     in_parquet: Path, tmp_path: Path, encoding: str, has_nulls: bool
 ) -> None:

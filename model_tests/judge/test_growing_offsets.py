@@ -132,7 +132,7 @@ def test_what_a_request_commits_may_excuse_though_its_identifier_comes_again(
     kinds: list[Kind] = [("ask", 0, 1, 2), ("explicit", 1, 3, 4), ("pull", 9, 15, 16), ("ask", 1, 40, 41)]
     kinds += [("ask", 1, late_ms, late_ms + 1), ("pull", 9, 60_000, 60_001)]
 
-    for pieces in range(1, 14):
+    for pieces in (1, 2, 4, 7, 13):
         assert check(kinds, tmp_path / f"{pieces}", pieces, pieces, {"r4": "r1"})[0] == {}
 
 

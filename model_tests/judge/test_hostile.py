@@ -21,6 +21,8 @@ from longpoll_judge.run.verdict import judge_table
 
 SEEDS = st.integers(0, 10**9)
 SOME = range(40)
+LEAST = 2
+"""How many of them are of each kind."""
 
 
 def both(one: Hostile) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
@@ -64,14 +66,14 @@ def test_the_histories_are_of_every_kind() -> None:
         kinds["outside"] += not context.inside
         kinds["cut"] += len(one.slices) > 1
         kinds["closed"] += bool(context.closes)
-        kinds["found"] += any("violated" in text for _kind, _bucket, _count, text in both(one)[1])
+        if kinds["found"] < LEAST:
+            kinds["found"] += any("violated" in text for _kind, _bucket, _count, text in both(one)[1])
 
-    assert min(kinds.values()) >= 2, kinds
+    assert min(kinds.values()) >= LEAST, kinds
 
 
 def test_a_history_that_is_judged_by_less_than_matters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were every pull judged at home, whatever lies outside, some of these histories would be judged otherwise."""
     monkeypatch.setattr(home, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
-    differing = [seed for seed in SOME if len(set(map(str, both(hostile(seed))))) > 1]
 
-    assert differing
+    assert any(len(set(map(str, both(hostile(seed))))) > 1 for seed in SOME)

@@ -73,15 +73,21 @@ def cut_places(directory: pathlib.Path) -> tuple[list[int], int, int]:
     return ends, ends[-4], int(last)
 
 
-@pytest.mark.parametrize("is_cut", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool) -> None:
-    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept."""
+@pytest.mark.parametrize(
+    ("is_cut", "step"),
+    [(True, 3), (False, 7), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
+)
+def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool, step: int) -> None:
+    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept.
+
+    The quick forms take every `step`th byte, and those at which a record ends.
+    """
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
     store.close()
     ends, first, base = cut_places(tmp_path / "store")
     before = len(read_log(tmp_path / "store")["records"]) - 3
-    for position in range(first, ends[-1] + 1):
+    for position in sorted({*range(first, ends[-1] + 1, step), *ends[-4:]}):
         copy = copy_of(tmp_path / "store", "cut")
         (copy / "abort").touch()
         path = copy / "commitlog" / f"{base:020d}"
