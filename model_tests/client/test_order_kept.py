@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -283,4 +283,45 @@ def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topi
         assert steps == ["stored", "unlocked"]
     finally:
         held.go.set()
+        consumer.close()
+
+
+@each_kind
+def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
+    name_server: str, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator resets the group (220): whoever had the queue before that began it where it stood."""
+    share, held = Share(1), Held()
+    held.go.set()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = consumer_of(kind, name_server, share, held, topic)
+    consumer.start()
+    steps: list[str] = []
+
+    def noted(whose: Any, name: str) -> None:
+        called = getattr(whose, name)
+
+        def note(*given: Any) -> Any:
+            steps.append(name)
+            return called(*given)
+
+        monkeypatch.setattr(whose, name, note)
+
+    try:
+        wait_until(lambda: held.bodies == [b"1"] and not held.running)
+        (queue,) = [each for each in consumer.queues if each.topic == topic]
+        if isinstance(consumer, Loop):
+            member = consumer._consumer._member
+            noted(member.places, "reset")
+            noted(member.locks, "unlock")
+            consumer._loop.call_soon_threadsafe(member._move_soon, {queue: 0})
+        else:
+            sharing = consumer._member._sharing
+            noted(consumer._member._offsets, "reset")
+            noted(sharing, "unlock")
+            sharing.move_later({queue: 0})
+        wait_until(lambda: held.bodies == [b"1", b"1"])
+        assert steps == ["reset", "unlock"]
+    finally:
         consumer.close()

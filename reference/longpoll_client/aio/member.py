@@ -395,12 +395,15 @@ class AsyncMember:
             is_paused=is_paused,
         )
 
-    async def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
+    async def _give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> None:
         puller = self.own.pullers()[queue]
         self._leaving.add(puller)
         self.own.let_go(queue, is_for_good=stores)
         if stores:
             await self._store(queue, puller)
+        if offset is not None:
+            # While nobody else may have the queue, who would begin it where it stood.
+            await self._reset(queue, offset)
         self._leaving.stored(puller)
         if not self._is_busy(puller):
             await self.released(puller)
@@ -457,9 +460,11 @@ class AsyncMember:
                 self.reach.after(SHARING_S, lambda: self._move_soon(offsets))
                 return
             for queue in sorted(moving):
-                await self._give_up(queue, stores=False)
-                try:
-                    await self.places.reset(queue, offsets[queue])
-                except LongpollError as error:
-                    log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
+                await self._give_up(queue, stores=False, offset=offsets[queue])
         await self._rebalance()
+
+    async def _reset(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await self.places.reset(queue, offset)
+        except LongpollError as error:
+            log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)

@@ -197,14 +197,20 @@ class Sharing:
             # Else it is not wanted any more since a moment ago, and the next rebalance knows.
             self._queues.begin(queue, subscription, self._lock_end_ns())
 
-    def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
-        """Let a queue go; a listener that still has messages of it ends its lock when it is done."""
+    def _give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> None:
+        """Let a queue go, which is to be begun at an `offset`, if one is given.
+
+        A listener that still has messages of it ends its lock when it is done.
+        """
         puller = self._queues.pullers()[queue]
         self._leaving.add(puller)
         with ExitStack() as stack:
             # Whatever an `on_share` raises.
             stack.callback(self._dropped, puller)
             self._queues.give_up(queue, stores=stores)
+            if offset is not None:
+                # While nobody else may have the queue, who would begin it where it stood.
+                self._queues.reset(queue, offset)
 
     def _dropped(self, puller: Puller) -> None:
         self._leaving.stored(puller)
@@ -226,8 +232,7 @@ class Sharing:
             self._timer.after(SHARING_S, lambda: self._when_shared(lambda: self._move(offsets)))
             return
         for queue in sorted(moving):
-            self._give_up(queue, stores=False)
-            self._queues.reset(queue, offsets[queue])
+            self._give_up(queue, stores=False, offset=offsets[queue])
         self._rebalance_topics()
 
     # ------------------------------------------------------------ locks
