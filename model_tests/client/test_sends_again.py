@@ -106,9 +106,9 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
     """The broker would store what its sender has been told is late."""
     told: list[object] = []
     with Producer(RUNTIME, cluster.name_server) as producer:
-        producer.send_async("bad", b"x", told.append, timeout_s=0.1)
+        producer.send_async("bad", b"x", told.append, timeout_s=0.6)
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
-        threading.Timer(0.15, released.set).start()
+        threading.Timer(0.8, released.set).start()
         wait_until(lambda: bool(told))
     assert [type(outcome) for outcome in told] == [AnswerTimeoutError]
     assert "no time was left" in str(told[0])
