@@ -38,10 +38,10 @@ $(COMPILED): $(STAMP) $(TESTS)
 	@printf '%s\n' $(filter %/test_%.py,$(TESTS)) | xargs -n 150 -P $$(nproc) $(BIN)/python -m pytest --collect-only -qq >build/compiled.log 2>&1 || { tail -40 build/compiled.log; exit 1; }
 	@touch $@
 
-test: setup $(COMPILED)  ## the test suite, under 5 minutes; that text, docs, packages and tests are what they should be is in `make check`
+test: setup $(COMPILED)  ## the test suite, some five minutes on two cores; that text, docs, packages and tests are what they should be is in `make check`
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
 
-test-long: setup  ## everything that takes over 30 s, under 90 minutes; what fails in one part keeps no other from its turn
+test-long: setup  ## everything that takes over 30 s; what fails in one part keeps no other from its turn
 	@export LONGPOLL_PROFILE=long; failed=0; \
 	$(LONG) -n $(LONG_WORKERS) -m "long and not whole_machine" || failed=1; \
 	$(LONG) -n $(LONG_WORKERS) model_tests/machines || failed=1; \

@@ -3,7 +3,7 @@
 A broker answers a request for whatever it raises and goes on, so in a test a broken invariant would only be a line of
 the log: here it fails the test, and so does a thread that ends, which would otherwise end the run.
 
-`quick` (the default) keeps `make test` under five minutes; `long` is what `make test-long` sets by
+`quick` (the default) keeps `make test` at some five minutes; `long` is what `make test-long` sets by
 LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a stall is not a fault.
 """
 
