@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import errno
 import pathlib
-from collections.abc import Callable, Generator
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index.index import KEY_WORTH, Index, Keyed, keys_of
 from longpoll_broker.store.index.index_file import IndexFile, index_file_size
+from longpoll_broker.testing.stores import result_of
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_ROLLBACK
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
-T = TypeVar("T")
 SLOTS: Final = 4
 ENTRIES: Final = 4
 """Of a file; the first is never used, so it has room for three."""
@@ -75,18 +75,6 @@ def index_in(directory: pathlib.Path, world: World | None = None, *, entries: in
 def keyed(offset: int, *keys: str, ms: int = 0) -> Keyed:
     """A record of topic T; its time is its offset unless one is given."""
     return Keyed(offset, "T", keys, ms or offset, offset + 1)
-
-
-def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """What a search comes to, and how often it gives others their turn."""
-    turns = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            result: T = ended.value
-            return result, turns
-        turns += 1
 
 
 def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int] = FOR_EVER) -> list[int]:

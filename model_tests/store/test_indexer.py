@@ -21,7 +21,7 @@ from longpoll_broker.store.index.indexer import (
 )
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import QueryResult
-from longpoll_broker.testing.stores import HOST_V6, message
+from longpoll_broker.testing.stores import HOST_V6, message, result_of
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 
@@ -377,15 +377,7 @@ def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: pathlib.Pat
 
 def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:
     """What a query finds, and how often it gives others their turn."""
-    steps = world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end)
-    turns = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            result: QueryResult = ended.value
-            return result, turns
-        turns += 1
+    return result_of(world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end))
 
 
 def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: pathlib.Path) -> None:

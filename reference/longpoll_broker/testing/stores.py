@@ -5,7 +5,8 @@ Leaves out a file layer with faults of its own.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator
+from typing import Final, TypeVar
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
@@ -15,6 +16,7 @@ from longpoll_protocol.properties import TAGS, encode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.real import RealRuntime
 
+T = TypeVar("T")
 SMALL: Final = StoreConfig(
     commit_log_file_size=2048,
     consume_queue_file_size=10 * 20,
@@ -104,3 +106,15 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
         assert found.offset_next > offset
         offset = found.offset_next
     return records
+
+
+def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """What work that is done in turns, as a search of the index, comes to, and how often it gives others theirs."""
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result, turns
+        turns += 1

@@ -246,7 +246,9 @@ class Parts:
     def _is_other(self, part: str, now: tuple[int, int]) -> bool:
         """Whether a part is not what it was when it was about to be read, or what was read of it before is not."""
         places = filter(None, (self.expected.get(part), self.known.get(part)))
-        return now[1] != GONE and any(sum_before(part, end) not in {GONE, before} for end, before in places)
+        # Mostly it was expected to be read so far, and is not read once more for that.
+        found = ((before, now[1] if end == now[0] else sum_before(part, end)) for end, before in places)
+        return now[1] != GONE and any(then not in {GONE, before} for before, then in found)
 
     def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
         """How many parts are not what was read of them; one that is gone is not asked for."""
