@@ -11,6 +11,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -25,11 +26,14 @@ from longpoll_client import (
     PushConsumer,
     ReceivedMessage,
     StartAt,
+    Tracing,
     TransactionProducer,
     TransactionState,
 )
 from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
+from longpoll_client.timer import Timer
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_runtime.real import RealRuntime
 
@@ -193,6 +197,65 @@ def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(name_server
         with operator.attrgetter(name)(producer):
             assert in_child(story) == [0, "SendResult", 0]
         assert producer.send(topic, b"4").code == 0
+
+
+def test_a_child_connects_where_a_thread_of_its_parent_s_was_about_to(name_server: str, topic: str) -> None:
+    """To the same brokers and name servers: whose turn that was is for the parent alone to say."""
+    with Producer(RUNTIME, name_server) as producer, ExitStack() as stack:
+        producer.send(topic, b"1")
+        for connecting in producer._instance._connecting.values():
+            stack.enter_context(connecting)
+        assert in_child(lambda: producer.send(topic, b"2").code) == 0
+
+
+def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_lives(
+    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent had asked before, and the thread that tells of it from time to time is the parent's."""
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+        assert producer._requests is not None
+        requests = producer._requests
+        requests.expect("1", 3600.0, print)
+
+        def story() -> bool:
+            known = threading.Event()
+            monkeypatch.setattr(produce_requests, "HEARTBEAT_S", 0.02)
+            monkeypatch.setattr(type(requests._greeter), "greet_again", lambda _greeter: known.set())
+            requests.expect("2", 3600.0, print)
+            return known.wait(PATIENCE_S / 4)
+
+        assert in_child(story) is True
+
+
+def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
+    """Nor does it do what its parent's is to do."""
+    timer, told = Timer(RUNTIME, "forked"), SimpleQueue[str]()
+    timer.after(3600.0, lambda: told.put("the parent's"))
+
+    def story() -> str:
+        timer.after(0.0, lambda: told.put("the child's"))
+        return told.get(timeout=PATIENCE_S)
+
+    with timer._changed:
+        assert in_child(story) == "the child's"
+    timer.close()
+
+
+def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_server: str) -> None:
+    """What waits is the parent's, and so is a lock that one of its threads has."""
+    tracing = Tracing(RUNTIME, name_server)
+    tracing._lines.append(("key", "line"))
+
+    def story() -> list[object]:
+        with tracing._lock:
+            return list(tracing._lines)
+
+    with tracing._lock:
+        assert in_child(story) == []
+    assert tracing._lines == [("key", "line")]
+    tracing._lines.clear()
+    tracing.close()
 
 
 def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_parent_s(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 
@@ -24,6 +25,7 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
+from longpoll_client.consume.own_queues import Leaving
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.workers import Answer
 from longpoll_protocol.bodies import MessageQueue
@@ -325,3 +327,65 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         assert steps == ["reset", "unlock"]
     finally:
         consumer.close()
+
+
+def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
+    """As on threads: its listener may end while that is under way."""
+    share, held = Share(1), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = consumer_of("loop", name_server, share, held, topic)
+    assert isinstance(consumer, Loop)
+    member = consumer._consumer._member
+    steps: list[str] = []
+    is_released = asyncio.Event()
+    release, store, unlock = member.released, member._store, member.locks.unlock
+
+    async def released(puller: Puller) -> None:
+        await release(puller)
+        is_released.set()
+
+    async def stored(queue: MessageQueue, puller: Puller) -> None:
+        if queue.topic == topic and share.count == 0:
+            held.go.set()
+            await asyncio.wait_for(is_released.wait(), PATIENCE_S)
+            steps.append("stored")
+        await store(queue, puller)
+
+    async def unlocked(queues: Iterable[MessageQueue]) -> None:
+        steps.append("unlocked")
+        await unlock(queues)
+
+    consumer.start()
+    try:
+        wait_until(lambda: held.running == 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(member, "released", released)
+            patch.setattr(member, "_store", stored)
+            patch.setattr(member.locks, "unlock", unlocked)
+            share.count = 0
+            wait_until(lambda: len(steps) >= 2)
+        assert steps == ["stored", "unlocked"]
+    finally:
+        held.go.set()
+        consumer.close()
+
+
+def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
+    """Else it came back with the next look alone, twenty seconds later; and each end would begin a look for nothing."""
+    leaving, queue = Leaving(), MessageQueue(topic="T", broker_name="b", queue_id=0)
+    puller = mock.Mock(queue=queue)
+
+    def leave(is_wanted_since: bool) -> bool:
+        leaving.add(puller)
+        leaving.stored(puller)
+        if is_wanted_since:
+            assert leaving.free([queue]) == set()
+        assert leaving.claim(puller)
+        assert not leaving.claim(puller)
+        return leaving.end(queue)
+
+    assert leaving.free([queue]) == {queue}
+    assert not leave(is_wanted_since=False)
+    assert leave(is_wanted_since=True)
+    assert not leave(is_wanted_since=False)
