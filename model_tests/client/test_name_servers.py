@@ -9,8 +9,9 @@ import pytest
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import Admin, AsyncProducer, ConsumerConfig, Producer, PullConsumer, StartAt
-from longpoll_client.errors import LifecycleError, UnreachableError
+from longpoll_client.errors import LifecycleError, RefusedError, UnreachableError
 from longpoll_client.link.name_servers import NameServers
+from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 
@@ -77,3 +78,15 @@ def test_an_admin_that_is_closed_says_so() -> None:
     for ask in (admin.masters, admin.topic_names):
         with pytest.raises(LifecycleError, match="is closed"):
             ask()
+
+
+def test_an_admin_is_told_what_a_name_server_refuses() -> None:
+    """It is not taken for an answer that has no broker and no topic."""
+
+    def refuse(peer: Peer, command: Command) -> None:
+        peer.answer(command, ResponseCode.SYSTEM_ERROR)
+
+    with ScriptedServer(refuse) as server, Admin(RUNTIME, server.address) as admin:
+        for ask in (admin.masters, admin.topic_names):
+            with pytest.raises(RefusedError, match="the name server"):
+                ask()
