@@ -246,6 +246,28 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
             consumer.end()
 
 
+def given_up(
+    consumer: PushConsumer | Loop,
+    share: Share,
+    held: Held,
+    instead: Sequence[tuple[object, str, object]],
+    steps: list[str],
+) -> list[str]:
+    """The two steps that are noted while a queue is given up whose listener is at work, with what is done instead."""
+    consumer.start()
+    try:
+        wait_until(lambda: held.running == 1)
+        with pytest.MonkeyPatch.context() as patch:
+            for whose, name, done in instead:
+                patch.setattr(whose, name, done)
+            share.count = 0
+            wait_until(lambda: len(steps) >= 2)
+        return list(steps)
+    finally:
+        held.go.set()
+        consumer.close()
+
+
 def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
     """A listener that ended while it was stored gave it away before: the next member began at an older offset."""
     share, held = Share(1), Held()
@@ -273,19 +295,8 @@ def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topi
         steps.append("unlocked")
         unlock(pullers)
 
-    consumer.start()
-    try:
-        wait_until(lambda: held.running == 1)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sharing, "released", released)
-            patch.setattr(offsets, "store", stored)
-            patch.setattr(sharing, "unlock", unlocked)
-            share.count = 0
-            wait_until(lambda: len(steps) >= 2)
-        assert steps == ["stored", "unlocked"]
-    finally:
-        held.go.set()
-        consumer.close()
+    instead = ((sharing, "released", released), (offsets, "store", stored), (sharing, "unlock", unlocked))
+    assert given_up(consumer, share, held, instead, steps) == ["stored", "unlocked"]
 
 
 @each_kind
@@ -356,19 +367,8 @@ def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, 
         steps.append("unlocked")
         await unlock(queues)
 
-    consumer.start()
-    try:
-        wait_until(lambda: held.running == 1)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(member, "released", released)
-            patch.setattr(member, "_store", stored)
-            patch.setattr(member.locks, "unlock", unlocked)
-            share.count = 0
-            wait_until(lambda: len(steps) >= 2)
-        assert steps == ["stored", "unlocked"]
-    finally:
-        held.go.set()
-        consumer.close()
+    instead = ((member, "released", released), (member, "_store", stored), (member.locks, "unlock", unlocked))
+    assert given_up(consumer, share, held, instead, steps) == ["stored", "unlocked"]
 
 
 def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
