@@ -16,7 +16,7 @@ from longpoll.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
-TARGETS = {"setup", "run", "test", "test-long", "test-peers", "bench", "docs", "check", "release", "help"}
+TARGETS = {"setup", "run", "test", "test-peers", "nightly", "mutants", "bench", "docs", "check", "release", "help"}
 
 
 def unpinned(lock: str) -> list[str]:
