@@ -238,7 +238,7 @@ FINDINGS: Final = (
     ),
     _knob(
         "one-shot-deadline",
-        "the delay of a request that a notifier has taken (`docs/decisions/0021-deadlines-are-tied-to-pulls.md`)",
+        "the delay of a request that a notifier has taken (`docs/decisions/0002-specification.md`)",
         "heap_entry=one_shot+tick=free",
         '"until_answered"',
         "A deadline fires while a notifier has the pull in its list, and its entry is spent. The pull is put back "
