@@ -26,7 +26,7 @@ TESTS := $(filter-out $(CHECKED:%=%/%),$(wildcard model_tests/*/*.py model_tests
 # Compiled modules are kept even where the environment forbids it: else each of hundreds of processes compiles anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup run test test-peers nightly mutants bench docs check format changelog release lock clean help
+.PHONY: setup run test test-peers nightly mutants bench docs check format release lock clean help
 
 setup: $(STAMP)  ## make .venv with every dependency pinned; skipped when it is fresh
 
@@ -73,9 +73,6 @@ check: setup  ## format, lint, types, contracts, wheel, docs, and that the tests
 format: setup  ## let the formatter decide
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
-
-changelog: setup  ## make CHANGELOG.md of the fragments in changelog.d
-	@$(BIN)/python -m model_tests.tidy.changelog
 
 release: setup  ## build wheel and sdist into dist, and check what is in them
 	@$(BIN)/python -m model_tests.door.release

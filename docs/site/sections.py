@@ -90,7 +90,7 @@ SECTIONS: Final = (
             "polling",
             "performance",
             "scale",
-            "upstream/README",
+            "upstream",
         ),
     ),
     Section(
@@ -113,6 +113,8 @@ SECTIONS: Final = (
         ),
     ),
 )
+GENERATED: Final = ("protocol.md", "zoo.md", "mutants.md")
+"""Pages that `tree.generated` makes from code and data."""
 FROM_OUTSIDE: Final = {
     "README.md": "project/readme.md",
     "CHANGELOG.md": "project/changelog.md",

@@ -52,7 +52,8 @@ def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
 
 def test_every_diagram_of_the_docs_is_drawn() -> None:
     """With each of its nodes and words."""
-    blocks = [block for page in tree.places() for block in MERMAID.findall(page.read_text("utf-8"))]
+    texts = [*tree.generated().values(), *(page.read_text("utf-8") for page in tree.places() if page.is_file())]
+    blocks = [block for text in texts for block in MERMAID.findall(text)]
 
     assert len(blocks) >= 10
     for block in blocks:

@@ -92,8 +92,7 @@ def _show(figures: Iterable[kept.Figures], alive: Sequence[Result], wrong: Seque
 @click.option("--sample", type=click.IntRange(1, SAMPLE_MAX), metavar="N", help="Only so many mutants, by chance.")
 @click.option("--seed", type=click.IntRange(0), default=0, metavar="S", show_default=True, help="Which chance.")
 @click.option("--anew", is_flag=True, help="Try also those whose result is kept and still holds.")
-@click.option("--write", is_flag=True, help="Put the figures into code_figures.json and docs/mutants.md.")
-@click.option("--page", is_flag=True, help="Try nothing: write docs/mutants.md anew from the figures and today's code.")
+@click.option("--write", is_flag=True, help="Put the figures into code_figures.json.")
 @json_option
 @user_mistakes
 def main(
@@ -104,7 +103,6 @@ def main(
     seed: int,
     anew: bool,
     write: bool,
-    page: bool,
     as_json: bool,
 ) -> None:
     """Try mutants of the hold table, the store, the broker's services and the judge's rules.
@@ -117,9 +115,6 @@ def main(
 
     Exit codes: 0 every survivor has a reason, 1 one has none, 2 a mistake in the call, 3 the tests could not be run.
     """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
-    if page:
-        kept.write([])
-        return
     if write and sample:
         fail("--write wants every mutant of a module: leave out --sample")
     changed = kept.modules() if base is None else changed_modules(base)
