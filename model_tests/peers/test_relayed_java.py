@@ -7,6 +7,8 @@ from model_tests.client.relay import FAULTS, PART, Fault, RelayedCluster, check,
 from model_tests.conformance.java_broker import JavaBroker
 from model_tests.peers import test_stories_java as java_stories
 
+from longpoll_spec.testing.cases import quick_if
+
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
 
@@ -14,8 +16,8 @@ java_broker = java_stories.java_broker
 name_server = java_stories.name_server
 
 
-@pytest.mark.parametrize("is_orderly", [False, True])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("is_orderly", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("fault", quick_if(FAULTS, lambda fault: fault in {"reset", "half-open"}))
 def test_nothing_is_lost_and_sends_are_back_soon(
     java_broker: JavaBroker, name_server: str, fault: Fault, is_orderly: bool
 ) -> None:
