@@ -120,11 +120,7 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
     for policy in (STRICT, STRICT_CLONE):
         table, pulls, wakes, raised = broken_walk(policy)
         assert not raised
-        assert {wake.pull: wake.cause for wake in wakes} == {
-            pulls[0]: "woken",
-            pulls[1]: "thrown",
-            pulls[2]: "woken",
-        }
+        assert {wake.pull: wake.cause for wake in wakes} == {pulls[0]: "woken", pulls[1]: "thrown", pulls[2]: "woken"}
         assert not table.has(KEY)
 
 

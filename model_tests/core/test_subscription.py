@@ -12,12 +12,7 @@ from longpoll_protocol.tags import word_hash
 
 
 def beat(
-    clients: Clients,
-    channel: str,
-    subscriptions: list[Subscription] | None,
-    client_id: str = "",
-    *,
-    group: str = "G",
+    clients: Clients, channel: str, subscriptions: list[Subscription] | None, client_id: str = "", *, group: str = "G"
 ) -> bool:
     """One heartbeat for a group."""
     return clients.heartbeat(

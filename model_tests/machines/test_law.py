@@ -117,11 +117,7 @@ def test_the_strict_law_keeps_its_properties(name: str) -> None:
 def _hunting() -> settings:
     """Many examples, always the same ones, and no time spent on making the finding smaller."""
     return settings(
-        max_examples=5_000,
-        stateful_step_count=40,
-        derandomize=True,
-        print_blob=False,
-        phases=[Phase.generate],
+        max_examples=5_000, stateful_step_count=40, derandomize=True, print_blob=False, phases=[Phase.generate]
     )
 
 

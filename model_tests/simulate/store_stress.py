@@ -105,10 +105,7 @@ class Stage:
         maps = random.Random(self.seed ^ 0xE0).choice(MAPS)
         self.readers = READERS if maps < MAPS[-1] else 0
         files = SimulatedFiles(
-            self.disk,
-            before=self.before,
-            used_ratio=lambda: FULL if self.expires else 0.0,
-            maps_max=OTHER_MAPS + maps,
+            self.disk, before=self.before, used_ratio=lambda: FULL if self.expires else 0.0, maps_max=OTHER_MAPS + maps
         )
         self.runtime = SimulatedRuntime(Network(self.preemption.world), files)
 

@@ -144,8 +144,7 @@ def test_every_lock_of_the_hold_service_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "site",
-    quick_if((site for site in lock_sites() if site not in ONE_READ), lambda site: site in QUICK),
+    "site", quick_if((site for site in lock_sites() if site not in ONE_READ), lambda site: site in QUICK)
 )
 def test_each_lock_is_missed(site: str) -> None:
     """Planted: this one `with shard.lock` locks nothing."""

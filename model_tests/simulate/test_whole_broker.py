@@ -24,15 +24,7 @@ from longpoll.simulated.account import PROMISES
 from longpoll.simulated.bad_disk import BadDisk
 from longpoll.simulated.plan import plan_of
 from longpoll.simulated.run import Outcome, RandomWeather, Run, play
-from longpoll.simulated.search import (
-    Settings,
-    explain,
-    one_run,
-    run_again,
-    search,
-    stalls_of,
-    strategy_of,
-)
+from longpoll.simulated.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import IoLoop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -13,9 +12,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store import bursts
-from longpoll_broker.store.log import commit_log
-from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.stores import HOST_V6, SMALL, StillRuntime, message, open_store
@@ -168,39 +164,6 @@ CUTS = (0, 1, 40, 120, 200, 250, 300)
 def test_a_process_killed_in_a_burst_leaves_none_of_it() -> None:
     """The first record's mark is written last."""
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
-
-
-def test_planted_a_burst_written_from_its_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the burst is found."""
-
-    def append_records(log: CommitLog, records: Sequence[bytes]) -> None:
-        segment = log._segment
-        assert segment is not None
-        content = memoryview(b"".join(records))
-        segment.view[log.end - segment.start : log.end - segment.start + len(content)] = content
-
-    monkeypatch.setattr(CommitLog, "append_records", append_records)
-
-    assert max(kept_after_kill(written) for written in CUTS) > 0
-
-
-def with_next_tags(*parts: Any) -> Arrival:
-    """An arrival whose tags code is off by one."""
-    return structs.replace(Arrival(*parts), tags_code=Arrival(*parts).tags_code + 1)
-
-
-def test_planted_slips_in_a_burst_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record, or an arrival, with one number that is another."""
-    messages = [message(), message(tag="a"), message(tag="b")]
-    expected = stored(messages, SMALL, in_bursts=False)
-    with monkeypatch.context() as planted:
-        planted.setattr(commit_log, "CRC_MASK", 0xFFFF)
-        log = stored(messages, SMALL, in_bursts=True)[1]
-    with monkeypatch.context() as planted:
-        planted.setattr(bursts, "Arrival", with_next_tags)
-        arrivals = stored(messages, SMALL, in_bursts=True)[0]
-
-    assert (log != expected[1], arrivals != expected[0]) == (True, True)
 
 
 def test_a_wild_number_leaves_no_gap() -> None:

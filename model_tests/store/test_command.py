@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import pathlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC
 
 
 @pytest.fixture
-def directory(tmp_path: pathlib.Path) -> str:
+def directory(tmp_path: Path) -> str:
     """A closed store of forty messages in two topics."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, mixed_messages(40))
@@ -75,7 +75,7 @@ def test_dump_picks(directory: str) -> None:
 
 
 @pytest.mark.parametrize("extended", [False, True])
-def test_a_delayed_message_is_shown_with_its_brokers_time(tmp_path: pathlib.Path, extended: bool) -> None:
+def test_a_delayed_message_is_shown_with_its_brokers_time(tmp_path: Path, extended: bool) -> None:
     """When it is due stands in its unit, and not in RocketMQ's table of levels; but of what has none, or elsewhere."""
     config = evolve(SMALL, delay_levels="7s 11m", extended_queues=extended, extended_file_size=200)
     store = open_store(tmp_path, config)
@@ -98,7 +98,7 @@ def test_a_delayed_message_is_shown_with_its_brokers_time(tmp_path: pathlib.Path
 def test_damage_is_named_and_passed_by(directory: str) -> None:
     """A damaged record is named on stderr with file and byte, the others are dumped, and the exit code is 1."""
     victim = lines(run("dump", directory, "--json"))[10]
-    path = pathlib.Path(directory) / "commitlog" / f"{victim['physicalOffset'] // 2048 * 2048:020d}"
+    path = Path(directory) / "commitlog" / f"{victim['physicalOffset'] // 2048 * 2048:020d}"
     content = bytearray(path.read_bytes())
     content[victim["physicalOffset"] % 2048 + 6] ^= 1
     path.write_bytes(content)
@@ -109,7 +109,7 @@ def test_damage_is_named_and_passed_by(directory: str) -> None:
     assert [line["queueOffset"] for line in shown if line["kind"] == "damage"] == [victim["queueOffset"]]
 
 
-def test_mistakes_are_one_line(tmp_path: pathlib.Path) -> None:
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
     """A directory that is not there, is no store or is a file: one line, exit 2, no traceback."""
     (tmp_path / "file").touch()
     for target in (tmp_path / "none", tmp_path, tmp_path / "file"):
@@ -118,7 +118,7 @@ def test_mistakes_are_one_line(tmp_path: pathlib.Path) -> None:
         assert result.stderr.startswith("longpoll: ")
 
 
-def test_an_open_store_can_be_read(tmp_path: pathlib.Path) -> None:
+def test_an_open_store_can_be_read(tmp_path: Path) -> None:
     """A store that a broker has open is read as it stands: what is not dispatched yet is a tail."""
     store = open_store(tmp_path)
     put_and_dispatch(store, mixed_messages(5))

@@ -5,8 +5,8 @@ Leaves out what recovery finds (`test_recovery_walks`), and the bytes of the ext
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -27,7 +27,7 @@ EXTENDED_SIZE: Final = 64
 BLANK: Final = (0, PRE_BLANK_SIZE, 0)
 
 
-def opened(directory: pathlib.Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
+def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
     """A queue over what is in a directory."""
     further = ConsumeQueueExt(SegmentList(RealFiles(), str(directory / "more"), EXTENDED_SIZE)) if extended else None
     return ConsumeQueue(SegmentList(RealFiles(), str(directory / "units"), size), "T", 7, further)
@@ -40,7 +40,7 @@ def close(queue: ConsumeQueue) -> None:
 
 
 @pytest.fixture
-def queue(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
+def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
     """One without files."""
     made = opened(tmp_path)
     yield made
@@ -48,7 +48,7 @@ def queue(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
 
 
 @pytest.fixture
-def extended(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
+def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
     """One whose tags codes stand in an extended queue."""
     made = opened(tmp_path, extended=True)
     yield made
@@ -94,7 +94,7 @@ def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
     assert (queue.unit(0), queue.units_from(0), queue.first_unit()) == (None, None, None)
 
 
-def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: pathlib.Path) -> None:
+def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: Path) -> None:
     """Until recovery says where the last unit is; what the files hold is durable as far as anybody knows."""
     close(filled(opened(tmp_path), COUNT + 2))
     queue = opened(tmp_path)
@@ -106,7 +106,7 @@ def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: p
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: pathlib.Path) -> None:
+def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: Path) -> None:
     """Twenty bytes each, big-endian; a full file is followed by the next."""
     filled(queue, 2 * COUNT + 1)
     assert (queue.offset_end, queue.physical_end) == (9, 9 * RECORD_SIZE)
@@ -124,7 +124,7 @@ def test_a_message_that_is_there_is_not_written_again(queue: ConsumeQueue) -> No
     assert (queue.offset_end, queue.physical_end, queue.unit(2), queue.unit(0)) == (3, 300, unit(2), unit(0))
 
 
-def test_blocks_are_taken_once_for_many_units(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mebibyte ahead, and again with the first unit that does not lie wholly in it."""
     asked: list[tuple[int, int]] = []
     reserve = Segment.reserve
@@ -252,7 +252,7 @@ def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
     assert (read(1), queue.unit(1), queue.unit(2)) == (None, None, unit(2))
 
 
-def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: pathlib.Path) -> None:
+def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: Path) -> None:
     """Pre-blank units are passed over, also a whole file of them; where nothing is written there is none."""
     queue.put(arrival(1))
     assert queue.first_unit() == unit(1)
@@ -278,8 +278,7 @@ def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) ->
 
 
 @pytest.mark.parametrize(
-    ("log_start", "expected"),
-    [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)],
+    ("log_start", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)]
 )
 def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_start: int, expected: int) -> None:
     """Looked for in the oldest file alone; it stays where it is when nothing is found there."""
@@ -289,8 +288,7 @@ def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_st
 
 
 @pytest.mark.parametrize(
-    ("log_start", "expected"),
-    [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)],
+    ("log_start", "expected"), [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)]
 )
 def test_a_queue_that_follows_the_log_begins_at_its_end_when_nothing_is_left(
     queue: ConsumeQueue, log_start: int, expected: int
@@ -353,14 +351,7 @@ def test_the_minimum_of_a_later_file_counts_from_that_file(queue: ConsumeQueue) 
 
 @pytest.mark.parametrize(
     ("log_start", "left", "minimum"),
-    [
-        (300, [0, 4, 8], 3),
-        (301, [4, 8], 4),
-        (401, [4, 8], 5),
-        (700, [4, 8], 7),
-        (701, [8], 8),
-        (10_000, [8], 0),
-    ],
+    [(300, [0, 4, 8], 3), (301, [4, 8], 4), (401, [4, 8], 5), (700, [4, 8], 7), (701, [8], 8), (10_000, [8], 0)],
 )
 def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int, left: list[int], minimum: int) -> None:
     """From the oldest on, and never the newest."""
@@ -392,7 +383,7 @@ def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatc
 # -- going on --------------------------------------------------------------------------------------------------------
 
 
-def test_writing_goes_on_where_recovery_says(tmp_path: pathlib.Path) -> None:
+def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
     """What is behind is forgotten, and is not durable any more; the next message takes its place."""
     close(filled(opened(tmp_path), 2 * COUNT))
     queue = opened(tmp_path)

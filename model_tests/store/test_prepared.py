@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -66,7 +66,7 @@ def stored(
         store.put(message(queue_id=0))
         arrivals = store.dispatch(100)
         store.close()
-        files = sorted(pathlib.Path(directory, "commitlog").iterdir())
+        files = sorted(Path(directory, "commitlog").iterdir())
         return found, arrivals, b"".join(file.read_bytes() for file in files)
 
 
@@ -78,7 +78,7 @@ def test_a_prepared_batch_is_that_batch(parts: list[list[MessageToStore]]) -> No
     assert stored(parts, prepared=True) == stored(parts, prepared=False)
 
 
-def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> None:
     """Where it does not fit; one that no file can hold is refused, and the next one has the queue's next offset."""
     large = [message(body=b"x" * 500)] * 3
     store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2048))
@@ -91,12 +91,9 @@ def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: pathlib.Pa
         put_prepared(store, [large, large])
     assert put_prepared(store, [[message()]])[0].queue_offset == 6
     assert [arrival.offset_end for arrival in store.dispatch(100)] == [1, 2, 3, 4, 5, 6, 7]
-    store.close()
 
 
-def test_a_prepared_batch_is_handed_over_and_not_read_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepared_batch_is_handed_over_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the dispatcher; and for a name that is no queue's nothing is prepared."""
     store = open_store(tmp_path)
     monkeypatch.setattr(Dispatcher, "_read", lambda *_told: None)
@@ -104,4 +101,3 @@ def test_a_prepared_batch_is_handed_over_and_not_read_again(
     assert len(store.dispatch(10)) == 2
     with pytest.raises(MessageRefusedError, match="cannot be a directory"):
         store.prepare("..", 0)
-    store.close()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import errno
-import pathlib
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 
-from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
-def test_names_that_could_not_be_made_durable_are_tried_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a flush that could not open a directory the next one syncs it; else a power cut could take the file."""
     store = open_store(tmp_path)
     store.put(message())
@@ -34,10 +31,9 @@ def test_names_that_could_not_be_made_durable_are_tried_again(
     assert store.flushed_end == 0
     assert store.flush() == store.log_end
     assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
-    store.close()
 
 
-def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
 
     def stand_still(*_: object) -> None:
@@ -57,24 +53,6 @@ def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     return visible
 
 
-def test_the_first_message_of_a_queue_waits_for_no_sync(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_message_of_a_queue_waits_for_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
     assert first_messages(tmp_path, monkeypatch) == 64
-
-
-def test_planted_a_queue_whose_files_are_made_durable_at_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sync as each file is made is seen."""
-    append = SegmentList.append
-
-    def synced(segments: SegmentList, start: int) -> Segment:
-        made = append(segments, start)
-        segments._files.sync_directory(segments.directory)
-        return made
-
-    monkeypatch.setattr(SegmentList, "append", synced)
-    with pytest.raises(AssertionError, match="keeps every other queue waiting"):
-        first_messages(tmp_path, monkeypatch)

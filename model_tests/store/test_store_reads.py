@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import pathlib
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +11,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch
 
 
-def test_the_properties_of_one_message_are_looked_up(tmp_path: pathlib.Path) -> None:
+def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
     """By its queue and offset, as a pull that is held with a filter asks; where no message is there is nothing."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
@@ -22,11 +22,10 @@ def test_the_properties_of_one_message_are_looked_up(tmp_path: pathlib.Path) -> 
     store.put(message())
     nowhere = (("T", 0, 3), ("T", 0, -1), ("T", 2, 0), ("U", 0, 0))
     assert [store.properties_at(*place) for place in nowhere] == [None] * 4
-    store.close()
 
 
 def test_a_store_that_could_not_be_recovered_can_be_opened_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recovery that fails lets go of the directory; the next one finds every message."""
     store = open_store(tmp_path)
@@ -43,4 +42,3 @@ def test_a_store_that_could_not_be_recovered_can_be_opened_again(
                 open_store(tmp_path)
     store = open_store(tmp_path)
     assert store.visible_end("T", 0) == 5
-    store.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,7 +23,7 @@ class SteppingRuntime(RealRuntime):
         return self.now_ms
 
 
-def store_times(directory: pathlib.Path) -> list[int]:
+def store_times(directory: Path) -> list[int]:
     """The store times of messages put in every way there is, while the clock is set back, before and after opening."""
     runtime = SteppingRuntime()
     times: list[int] = []
@@ -41,7 +41,7 @@ def store_times(directory: pathlib.Path) -> list[int]:
     return times
 
 
-def test_store_times_never_go_back(tmp_path: pathlib.Path) -> None:
+def test_store_times_never_go_back(tmp_path: Path) -> None:
     """A search by time and a recovery go by them; a clock that was set back stands still until it is caught up."""
     times = store_times(tmp_path)
 
@@ -66,7 +66,7 @@ WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
 
 @pytest.mark.parametrize("later", WAYS)
 @pytest.mark.parametrize("first", WAYS)
-def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: pathlib.Path) -> None:
+def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
     """The clock is set back between two of them."""
     runtime = SteppingRuntime()
     store = MessageStore.open(runtime, str(tmp_path), SMALL)

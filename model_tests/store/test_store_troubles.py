@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import pathlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from attrs import define, field
@@ -51,7 +51,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], o
             call()
 
 
-def log_file(directory: pathlib.Path) -> pathlib.Path:
+def log_file(directory: Path) -> Path:
     """The only one."""
     (path,) = (directory / "commitlog").iterdir()
     return path
@@ -62,7 +62,7 @@ def log_file(directory: pathlib.Path) -> pathlib.Path:
 
 @EACH_WAY
 def test_nothing_is_appended_where_it_could_not_be_kept(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
     """The log's file is gone: it is looked for once a flush has failed; what is put back is taken as it was."""
     store = open_store(tmp_path)
@@ -82,12 +82,11 @@ def test_nothing_is_appended_where_it_could_not_be_kept(
     assert store.flush() == store.log_end
     assert store.troubles == {}
     assert len(store.put_burst([message()])) == 1
-    store.close()
 
 
 @EACH_WAY
 def test_other_troubles_keep_nobody_from_appending(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
     """Queues are made anew from the log; so nothing is looked for."""
     store = open_store(tmp_path)
@@ -97,10 +96,9 @@ def test_other_troubles_keep_nobody_from_appending(
     monkeypatch.setattr(CommitLog, "check_names", lambda _log: 1 / 0)
     put(store)
     assert len(store.put_burst([message()])) == 1
-    store.close()
 
 
-def test_the_index_has_troubles_of_its_own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told until it goes well."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
@@ -108,7 +106,6 @@ def test_the_index_has_troubles_of_its_own(tmp_path: pathlib.Path, monkeypatch: 
     assert store.troubles == {INDEX: "[Errno 5] Input/output error"}
     assert store.index(9)
     assert store.troubles == {}
-    store.close()
 
 
 # -- turns, and who is kept out of them ------------------------------------------------------------------------------
@@ -146,9 +143,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
     return seen
 
 
-def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While no topic begins to leave they are listed; then others have their turn in between."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(5)])
@@ -160,12 +155,9 @@ def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(
     assert seen.notes[0] == ("all", -1, {"dispatch"})
     assert seen.notes.pop() == ("write", -1, {"queues"}), "the checkpoint is the last"
     assert sorted(seen.notes[1:]) == [("flush", queue_id, {"queues"}) for queue_id in range(5)]
-    store.close()
 
 
-def test_each_queue_forgets_what_the_log_has_no_more_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few at a time without anybody who shows messages, and all without who flushes or deletes queues."""
     monkeypatch.setattr(message_store, "QUEUES_A_TURN", 2)
     store = open_store(tmp_path, EXPIRING)
@@ -177,13 +169,12 @@ def test_each_queue_forgets_what_the_log_has_no_more_once(
         assert store.remove_expired() > 0
     removed = [note for note in seen.notes if note[0] == "remove_before"]
     assert sorted(removed) == [("remove_before", each, {"dispatch", "queues", "deletion"}) for each in range(5)]
-    store.close()
 
 
 # -- long batches ----------------------------------------------------------------------------------------------------
 
 
-def test_a_long_batch_waits_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
+def test_a_long_batch_waits_as_it_will_arrive(tmp_path: Path) -> None:
     """Handed over as what is put alone is."""
     store = open_store(tmp_path)
     batch = store.prepare("T", 3)
@@ -193,10 +184,9 @@ def test_a_long_batch_waits_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
     assert [(each.queue_id, each.offset_end) for each in waiting] == [(3, 1), (3, 2)]
     assert [each.physical_offset for each in waiting] == [first.physical_offset, first.physical_offset + first.size]
     assert store.dispatch(10) == waiting
-    store.close()
 
 
-def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: pathlib.Path) -> None:
+def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: Path) -> None:
     """However it came into the log: no path leads out of the store."""
     store = open_store(tmp_path / "store")
     for topic, queue_id in (("../../out", 0), ("T", -1)):
@@ -207,29 +197,27 @@ def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: pathlib.Path) -
     assert [each.name for each in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: pathlib.Path) -> None:
+def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: Path) -> None:
     """And one of some of its queues by these: what the log has of any other is none of it."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic, queue_id) for topic in ("T", "U") for queue_id in (0, 1)])
     store.delete_topic("T")
     store.delete_topic("U", {1})
     assert set(Deletions(RealFiles(), str(tmp_path)).ends) == {"T", queue_name("U", 1)}
-    store.close()
 
 
 @pytest.mark.parametrize(("topic", "queue_id"), [("", 0), ("a/b", 0), ("T", -1)])
-def test_a_long_batch_of_what_cannot_be_a_queue_is_refused(tmp_path: pathlib.Path, topic: str, queue_id: int) -> None:
+def test_a_long_batch_of_what_cannot_be_a_queue_is_refused(tmp_path: Path, topic: str, queue_id: int) -> None:
     """Before anything is put into it."""
     store = open_store(tmp_path)
     with pytest.raises(MessageRefusedError):
         store.prepare(topic, queue_id)
-    store.close()
 
 
 # -- what a kill leaves ----------------------------------------------------------------------------------------------
 
 
-def test_what_opening_a_store_cuts_off_is_told(tmp_path: pathlib.Path) -> None:
+def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:
     """How many bytes; none of a whole log."""
     store = open_store(tmp_path)
     first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
@@ -244,11 +232,10 @@ def test_what_opening_a_store_cuts_off_is_told(tmp_path: pathlib.Path) -> None:
     store.close()
     store = open_store(tmp_path)
     assert store.cut_size == 0
-    store.close()
 
 
 def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files go as the store is opened again, and no other one's, though no recovery looks that far back."""
     clock = Clock()
@@ -268,4 +255,3 @@ def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
     assert store.queues() == [("T", 0), ("U", 0), ("U", 2)]
     assert [len(read_all(store, "U", queue_id)) for queue_id in (0, 2)] == [1, 1]
     assert list((copy / "consumequeue" / "U" / "1").glob("*")) == []
-    store.close()

