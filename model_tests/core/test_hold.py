@@ -197,34 +197,6 @@ def test_what_was_woken_in_place_is_nobodys_before_it_is_settled() -> None:
     assert room.used == 0
 
 
-@pytest.mark.parametrize("method", ["settle", "_unlink", "_leave"])
-def test_planted_a_part_of_settling_left_out_is_seen(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them leaves something of a pull behind."""
-    monkeypatch.setattr(HoldTable, method, lambda *_arguments: None)
-    with pytest.raises(AssertionError):
-        settle_late(HoldTable())
-
-
-def test_planted_a_closing_channel_that_takes_what_was_woken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that somebody is about to answer would count as dropped."""
-
-    def drop_all(table: HoldTable, channel: str) -> list[Pull]:
-        dropped = list(table._channels.get(channel, ()))
-        table._remove([pull for pull in dropped if pull.phase is HELD])
-        return dropped
-
-    monkeypatch.setattr(HoldTable, "drop_channel", drop_all)
-    with pytest.raises(AssertionError):
-        settle_late(HoldTable())
-
-
-def test_planted_a_deadline_that_takes_what_was_woken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be let go twice."""
-    monkeypatch.setattr(HoldTable, "expire", lambda table, now_ms: table._deadlines.pop_due(now_ms))
-    with pytest.raises(AssertionError):
-        settle_late(HoldTable())
-
-
 def test_drain_leaves_an_empty_table() -> None:
     """The stop of a broker takes every held pull."""
     table = HoldTable()

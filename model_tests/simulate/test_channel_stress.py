@@ -8,8 +8,6 @@ import pytest
 from model_tests.simulate.channel_stress import Stage
 from model_tests.simulate.seeds import first_fault
 
-from longpoll_broker.service.io.channel import Channel
-
 SEEDS = 120
 SEEDS_LONG = 6_000
 
@@ -36,18 +34,3 @@ def test_planted_a_connection_without_its_lock_does_not() -> None:
     found = first_fault(range(SEEDS), Unlocked)
     assert found is not None
     assert found[0] < SEEDS
-
-
-def test_planted_a_rest_that_is_sent_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket that takes a part of a buffer."""
-
-    def careless(self: Channel, pending: object) -> None:
-        for parts in list(pending):  # type: ignore[call-overload]
-            try:
-                self._socket.send(parts)
-            except BlockingIOError:
-                return
-            pending.popleft()  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(Channel, "_send", careless)
-    assert first_fault(range(SEEDS), Stage) is not None

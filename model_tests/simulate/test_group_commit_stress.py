@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
 from attrs import define, field
 
 from longpoll_broker.service.io.channel import Outbox
@@ -88,16 +87,3 @@ def wrong(seeds: int) -> str:
 def test_each_send_is_answered_once_and_the_stop_waits_for_no_clock() -> None:
     """Whoever comes between committer, watcher, producers and the stop."""
     assert wrong(SEEDS) == ""
-
-
-def test_planted_a_send_that_is_answered_by_both_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watcher does not look whether the committer was first."""
-
-    def careless(service: GroupCommit, request: Any, is_durable: bool, outbox: Outbox) -> None:
-        request.done(is_durable, outbox)
-        with service._changed:
-            service._open.pop(request, None)
-            service._changed.notify_all()
-
-    monkeypatch.setattr(GroupCommit, "_answer", careless)
-    assert "seed" in wrong(SEEDS)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Final
-from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
 import longpoll
 from longpoll.cli import main
-from longpoll.simulated.beside_law.guided import NotFollowableError, OffTheLawError, follow, under
-from longpoll_broker.core.hold import HoldTable
+from longpoll.simulated.beside_law.guided import NotFollowableError, follow, under
 from longpoll_spec.engines.evaluate import holds
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import properties_of
@@ -54,17 +52,6 @@ def test_strict_cannot_go_there(policy: str) -> None:
         promise = next(each for each in properties_of(trace.model) if each.name == name)
         ends_well = all(holds(trace.model, promise, step.state) for step in trace.steps)
         assert ends_well, f"{name}: strict follows up to {cannot}, {followed.steps} steps in code, and breaks it"
-
-
-def test_planted_code_that_is_not_the_policys_cannot_follow() -> None:
-    """A table that holds nothing: the code leaves the law, or the run."""
-    trace = trace_of("rocketmq-4.9", "lost_by_hold")
-    with mock.patch.object(HoldTable, "hold", return_value=False):
-        try:
-            followed = follow(trace)
-        except OffTheLawError:
-            return
-    assert not followed.is_whole
 
 
 def test_a_run_with_more_than_one_queue_is_refused() -> None:

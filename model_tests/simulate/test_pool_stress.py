@@ -9,7 +9,7 @@ import pytest
 from model_tests.simulate.pool_stress import Stage
 from model_tests.simulate.seeds import first_fault
 
-SEEDS = 500
+SEEDS = 250
 """Runs of a quick test, half a second."""
 SEEDS_LONG = 30_000
 

@@ -5,7 +5,7 @@ Every schedule is tried where the world is tiny, and random ones where it is lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
@@ -15,8 +15,7 @@ import pytest
 from longpoll.simulated.beside_law.explore import explore, wander
 from longpoll.simulated.beside_law.world import run
 from longpoll_broker.core import notifier
-from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
-from longpoll_broker.core.notifier import Walk
+from longpoll_broker.core.hold import HoldTable
 from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
@@ -35,7 +34,7 @@ SEED: Final = 11
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_random_schedules_follow_the_law(policy: Policy) -> None:
     """Three pulls, three messages: whatever is drawn, each segment is a step of the law, and every kind of it comes."""
-    found = wander(policy, LARGER, seed=SEED, runs=25, moves=70)
+    found = wander(policy, LARGER, seed=SEED, runs=20, moves=70)
 
     assert found.moves.total() > 1000
     own = {"hold", "pull_read", "run", "append", "make_visible", "notify_start", "scan_start", "next_pull", "tick"}
@@ -91,14 +90,6 @@ def test_what_is_settled_later_follows_the_law_as_well() -> None:
     assert not found.lost
 
 
-@pytest.mark.usefixtures("settles_later")
-def test_planted_what_is_never_settled_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel and a deadline still know pulls that were answered."""
-    monkeypatch.setattr(HoldTable, "settle", lambda _table, _pulls: None)
-    with pytest.raises(AssertionError):
-        red(STRICT)
-
-
 def test_a_schedule_plays_again() -> None:
     """The way in which 4.9 loses a wakeup by its put-back, as a list of moves, loses it again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
@@ -122,53 +113,11 @@ def test_planted_a_recheck_left_out_is_no_step_of_the_law(monkeypatch: pytest.Mo
         red(STRICT)
 
 
-def test_planted_a_walk_that_queues_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull goes to the executor although nothing came for it."""
-    monkeypatch.setattr(Walk, "_wakes", lambda _walk, _pull: True)
-    with pytest.raises(AssertionError, match="no step of the law"):
-        red(STRICT_CLONE)
-
-
-def test_planted_a_pull_that_is_queued_before_it_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bucket still holds it: the table is not tidy."""
-
-    def only_mark(_table: HoldTable, pulls: Sequence[Pull]) -> None:
-        for pull in pulls:
-            pull.phase = QUEUED
-
-    monkeypatch.setattr(HoldTable, "_remove", only_mark)
-    with pytest.raises(AssertionError):
-        red(STRICT)
-
-
 def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
     """strict-clone without its recheck: the law of that policy allows it, and the loss is seen."""
     policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
 
     assert set(explore(policy, TINIEST).lost) == {"by keep"}
-
-
-def test_planted_a_hold_without_its_recheck_loses_a_wakeup() -> None:
-    """The same of strict."""
-    policy = attrs.evolve(STRICT, recheck_after_hold="none")
-
-    assert set(explore(policy, TINIEST).lost) == {"by hold"}
-
-
-@pytest.mark.long
-def test_planted_a_deadline_that_is_not_watched_is_seen() -> None:
-    """Strict with a scan instead of its own deadlines: pulls are late by a tick less than the scan's period."""
-    policy = attrs.evolve(STRICT, expiry="scan", heap_entry="one_shot")
-
-    assert explore(policy, TINIEST).late_ms == TINIEST.scan_ticks - 1
-
-
-@pytest.mark.long
-def test_planted_a_refusal_that_is_not_answered_drops_a_pull() -> None:
-    """Strict that drops instead: the law of that policy allows it, and the drop is seen."""
-    policy = attrs.evolve(STRICT, on_reject="drop")
-
-    assert explore(policy, TINIEST, rejects=True).dropped is not None
 
 
 def test_a_lock_that_is_never_given_back_is_seen() -> None:

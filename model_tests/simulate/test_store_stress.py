@@ -11,7 +11,7 @@ from model_tests.simulate.store_stress import Stage
 
 from longpoll_broker.store.log.commit_log import CommitLog
 
-SEEDS = 250
+SEEDS = 150
 """Runs of a quick test, a second."""
 SEEDS_LONG = 20_000
 

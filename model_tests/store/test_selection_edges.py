@@ -320,6 +320,7 @@ def test_what_may_be_read_together_is(units: Units, changes: dict[str, Any]) -> 
         ([(1_000, 0), (1_050, 50), (2_000, 50)], [12], GetStatus.FOUND),
         ([(1_000, 50), (1_050, 0), (1_100, 50), (2_000, 50)], [10, 13], GetStatus.FOUND),
         ([(1_000, 50), (1_050, -1), (2_000, 1)], [10, 12], GetStatus.FOUND),
+        ([(1_000, 50), (1_050, 0)], [10], GetStatus.FOUND),
         # What is passed is over with the next message that is there: the log may be damaged twice.
         ([(1_951, 50), (2_000, 50), (1_000, 50)], [11, 12], GetStatus.FOUND),
     ],

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from longpoll_broker.core.read import GetStatus
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast import pull_answer
 from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads
 from longpoll_protocol.frames.command import Command, encode_head
 from longpoll_protocol.frames.frame import FRAME_SIZE_MAX
@@ -50,14 +49,6 @@ def test_heads_of_a_herd_are_those_made_one_by_one(
     assert expected == [heads.head(opaque) for opaque in opaques]
     body = bytes(body_size % 1000)
     assert heads.frames(opaques, body) == b"".join(head + body for head in expected)
-
-
-def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two fields swapped differ from the common way."""
-    swapped = pull_answer._HEADER.replace("minOffset", "?").replace("maxOffset", "minOffset").replace("?", "maxOffset")
-    monkeypatch.setattr(pull_answer, "_HEADER", swapped)
-
-    assert _commonly((0, 1, 1), "FOUND", (3, 1, 9), 0) != encode_pull_head(0, 1, 1, "FOUND", 3, 1, 9, 0)
 
 
 def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:

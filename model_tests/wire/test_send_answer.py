@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.service.send.send_processor import REGION_FIELDS
 from longpoll_protocol.codes import CommandFlag
-from longpoll_protocol.fast import send_answer
 from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.frames.command import Command, encode_reply_head
 from longpoll_protocol.log_record import host_bytes
@@ -33,10 +31,3 @@ def test_both_ways_write_the_same_bytes(  # noqa: PLR0917 - what differs between
     expected = _commonly(Command(310, opaque, flag), queue_id, message_id(host, 10911, physical_offset), offset)
 
     assert expected == encode_send_head(opaque, RESPONSE, queue_id, digits, physical_offset, offset)
-
-
-def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field under another name differs from the common way."""
-    monkeypatch.setattr(send_answer, "_HEADER", send_answer._HEADER.replace(b"queueOffset", b"offset"))
-
-    assert _commonly(Command(310, 1), 2, "0A" + 16 * "0", 3) != encode_send_head(1, RESPONSE, 2, b"0A", 0, 3)

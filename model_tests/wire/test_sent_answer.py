@@ -5,19 +5,14 @@ from __future__ import annotations
 import itertools
 
 import msgspec
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.wire.test_send_request import FRAMES, OTHERS, VALUES, frame_of
 
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
-from longpoll_protocol.fast import sent_answer
 from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.json_header import HeaderNumbers
-from longpoll_protocol.headers import Header
-from longpoll_spec.tables import with_table
 
 FIELDS = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "41", "MSG_REGION": "R"}
 
@@ -114,27 +109,3 @@ def test_an_answer_with_more_fields_keeps_them() -> None:
 
     assert isinstance(read, Command)
     assert plain(read).ext_fields == {**FIELDS, "recallHandle": "aGFuZGxl"}
-
-
-@with_table
-class LooseHeader(Header):
-    """A slip: numbers of any size."""
-
-    msg_id: str
-    queue_id: int
-    queue_offset: int
-
-
-@with_table
-class LooseValues(HeaderNumbers, kw_only=True):
-    """A header with it."""
-
-    extFields: LooseHeader  # noqa: N815 - the key on the wire
-
-
-def test_planted_a_number_that_may_be_anything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that takes a queue id out of range differs from the common way, which names the field."""
-    monkeypatch.setattr(sent_answer, "_decoder", msgspec.json.Decoder(LooseValues, strict=False))
-    quick, common = both([frame_of(answer({"queueId": str(2**40)}), b"")])
-
-    assert quick != common
