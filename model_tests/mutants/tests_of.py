@@ -41,27 +41,24 @@ LET_IN: Final = (
     "service/test_resources.py",
 )
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
-DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_delete_topic.py", "store/test_recovery.py")
+DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_retention.py", "store/test_recovery.py")
 KEPT_TIDY: Final = (
-    "store/test_unsynced.py",
+    "store/test_failed_sync.py",
     "store/test_retention.py",
-    "store/test_delete_topic.py",
-    "store/test_bursts.py",
+    "store/test_batches.py",
     "store/test_index.py",
-    "store/test_consume_queue_ext.py",
+    "store/test_consume_queue.py",
 )
 """What becomes of messages that are old, unsynced, asked for by key or deleted."""
 STORED: Final = (
     "store/test_message_store.py",
     "store/test_commit_log.py",
-    "store/test_segment.py",
+    "store/test_segment_list.py",
     "store/test_recovery.py",
-    "store/test_store_times.py",
     "store/test_selection.py",
     *KEPT_TIDY,
     "store/test_verify.py",
     "store/test_power_cut.py",
-    "store/test_simulated_store.py",
     "store/test_golden.py",
     "machines/test_store.py",
 )
@@ -181,9 +178,9 @@ KNOWN: Final = (
         ("store/test_recovery.py",),
         (
             "store/test_outsiders.py",
-            "store/test_recovery_walks.py",
+            "store/test_recovery.py",
             "store/test_message_store.py",
-            "store/test_unsynced.py",
+            "store/test_failed_sync.py",
         ),
     ),
     Known(
@@ -196,9 +193,6 @@ KNOWN: Final = (
             "store/test_message_store.py",
             "store/test_recovery.py",
             "store/test_power_cut.py",
-            "store/test_simulated_store.py",
-            "store/test_store_times.py",
-            "store/test_store_reads.py",
             "store/test_copying.py",
             *KEPT_TIDY,
         ),
@@ -206,21 +200,26 @@ KNOWN: Final = (
     Known(
         f"{STORE}/log/commit_log.py",
         (),
-        ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
+        (
+            "store/test_commit_log.py",
+            "store/test_message_store.py",
+            "store/test_recovery.py",
+            "store/test_failed_sync.py",
+        ),
     ),
     Known(
         f"{STORE}/segment.py",
         (),
-        ("store/test_segment_list.py", "store/test_segment.py", "store/test_maps.py", "store/test_failed_sync.py"),
+        ("store/test_segment_list.py", "store/test_maps.py", "store/test_failed_sync.py"),
     ),
     Known(f"{STORE}/queues/consume_queue.py", (), ("store/test_consume_queue.py",)),
-    Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_delete_topic.py")),
-    Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
+    Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_retention.py")),
+    Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py",)),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
-    Known(f"{STORE}/index/index_file.py", (), ("store/test_index_file.py", "store/test_index.py")),
+    Known(f"{STORE}/index/index_file.py", (), ("store/test_index.py",)),
     Known(f"{STORE}/index/index.py", (), ("store/test_index_list.py", "store/test_index.py")),
     Known(f"{STORE}/index/indexer.py", (), ("store/test_indexer.py", "store/test_index.py")),
-    Known(f"{STORE}/selection.py", (), ("store/test_selection_edges.py", "store/test_selection.py")),
+    Known(f"{STORE}/selection.py", (), ("store/test_selection.py",)),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),

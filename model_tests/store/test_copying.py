@@ -353,6 +353,18 @@ def test_what_came_to_a_topic_made_anew_stays_when_its_other_queues_are_told_lat
     assert pair.copy.visible_end("T", 2) == 2
 
 
+def test_also_when_all_of_it_comes_in_one_piece(pair: Pair) -> None:
+    """What tells of the new topic comes before anything of it is visible, some of the old one not either."""
+    put_and_dispatch(pair.source, [message(queue_id=1, body=b"old"), message(body=b"old")])
+    pair.source.delete_topic("T")
+    put_and_dispatch(pair.source, [message(queue_id=2, body=b"new"), message(body=b"new"), message(queue_id=2)])
+    pair.copy_rest()
+    pair.check_equal()
+    pair.crash_copy()
+    pair.check_equal()
+    assert read_all(pair.copy, "T", 2) == read_all(pair.source, "T", 2)
+
+
 def test_a_topic_made_anew_again_and_again(pair: Pair) -> None:
     """Whatever queues its messages go to, none of the last topic's is missed, and no queue that has one shows older."""
     chosen = random.Random(21)

@@ -1,4 +1,4 @@
-"""The facade: what goes in comes out, what is refused leaves nothing, what a read gives is what RocketMQ gives."""
+"""The facade: what goes in comes out, what is refused leaves nothing, and what each call returns and leaves behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 from attrs import evolve
@@ -31,6 +33,7 @@ from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.real import RealRuntime
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
@@ -348,3 +351,105 @@ def test_handed_over_or_read_is_the_same(
         store.close()
         arrivals.append(seen)
     assert arrivals[0] == arrivals[1]
+
+
+def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
+    """By its queue and offset, as a pull that is held with a filter asks; where no message is there is nothing."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
+    for index in range(6):
+        lookup = store.properties_at("T", index % 2, index // 2)
+        assert lookup is not None
+        assert (lookup("color"), lookup("size")) == (f"c{index}", None)
+    store.put(message())
+    nowhere = (("T", 0, 3), ("T", 0, -1), ("T", 2, 0), ("U", 0, 0))
+    assert [store.properties_at(*place) for place in nowhere] == [None] * 4
+
+
+def test_a_store_that_could_not_be_recovered_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery that fails lets go of the directory; the next one finds every message."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message()] * 5)
+    store.abandon()
+
+    def failing(_store: MessageStore) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "_recover", failing)
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk failed"):
+                open_store(tmp_path)
+    store = open_store(tmp_path)
+    assert store.visible_end("T", 0) == 5
+
+
+class SteppingRuntime(RealRuntime):
+    """A wall clock that a test sets."""
+
+    now_ms = 2_000
+
+    def unix_ms(self) -> int:
+        """What it was set to."""
+        return self.now_ms
+
+
+def store_times(directory: Path) -> list[int]:
+    """The store times of messages put in every way there is, while the clock is set back, before and after opening."""
+    runtime = SteppingRuntime()
+    times: list[int] = []
+    for start_ms in (2_000, 1_500):
+        runtime.now_ms = start_ms
+        store = MessageStore.open(runtime, str(directory), SMALL)
+        times.append(store.put(message()).store_ms)
+        runtime.now_ms -= 1_000
+        times.append(store.put(message()).store_ms)
+        times += [result.store_ms for result in store.put_batch([message(), message()])]
+        times += [arrival.store_ms for arrival in store.put_burst([message(), message()])]
+        runtime.now_ms += 1_200
+        times.append(store.put(message()).store_ms)
+        store.close()
+    return times
+
+
+def test_store_times_never_go_back(tmp_path: Path) -> None:
+    """A search by time and a recovery go by them; a clock that was set back stands still until it is caught up."""
+    times = store_times(tmp_path)
+
+    assert times == sorted(times)
+    assert times == [2_000] * 6 + [2_200] + [2_200] * 7
+
+
+def prepared(store: MessageStore) -> int:
+    """The store time of a prepared batch."""
+    batch = store.prepare("T", 0)
+    batch.add([message(), message()])
+    return store.put_prepared(batch).store_ms
+
+
+WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
+    "put": lambda store: [store.put(message()).store_ms],
+    "put_batch": lambda store: [each.store_ms for each in store.put_batch([message(), message()])],
+    "put_prepared": lambda store: [prepared(store)],
+    "put_burst": lambda store: [each.store_ms for each in store.put_burst([message(), message()])],
+}
+
+
+@pytest.mark.parametrize("later", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
+    """The clock is set back between two of them."""
+    runtime = SteppingRuntime()
+    store = MessageStore.open(runtime, str(tmp_path), SMALL)
+    # A burst needs a queue that is there.
+    store.put(message())
+    runtime.now_ms = 5_000
+    times = WAYS[first](store)
+    runtime.now_ms = 4_000
+    times += WAYS[later](store)
+    store.close()
+
+    assert len(times) >= 2
+    assert set(times) == {5_000}

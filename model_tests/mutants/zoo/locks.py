@@ -189,7 +189,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "            with self._dispatch_lock, self._append_lock:\n                if refused is not None:\n",
         "            if True:\n                if refused is not None:\n",
-        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+        units=("store/test_retention.py", "service/test_delete_topic.py"),
     ),
     _lock(
         "lock-begin-deletion",
@@ -198,7 +198,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock, self._append_lock:\n            self._table.leave(topic, queue_ids)\n",
         "        self._table.leave(topic, queue_ids)\n",
-        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+        units=("store/test_retention.py", "service/test_delete_topic.py"),
     ),
     _lock(
         "lock-finish-deletion",
@@ -206,7 +206,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._deletion_lock:\n            if topic not in table.leaving:\n",
         "        if True:\n            if topic not in table.leaving:\n",
-        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+        units=("store/test_retention.py", "service/test_delete_topic.py"),
     ),
     _lock(
         "lock-remove-left",
@@ -214,7 +214,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "                with self._append_lock:\n                    table.remove_left(topic)\n",
         "                if True:\n                    table.remove_left(topic)\n",
-        units=("store/test_delete_topic.py",),
+        units=("store/test_retention.py",),
     ),
     _lock(
         "lock-remove-expired",
