@@ -115,7 +115,7 @@ KNOWN: Final = (
     Known(
         f"{SERVICE}/io/channel.py",
         ("service/test_channel.py", "service/test_transport.py"),
-        ("simulate/test_channel_stress.py", "simulate/test_whole_broker.py"),
+        ("simulate/test_stress.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
     Known(f"{SERVICE}/io/transport.py", ("service/test_loop_is_woken.py", "service/test_transport.py")),
@@ -162,12 +162,8 @@ KNOWN: Final = (
     Known(f"{SERVICE}/following/", (), ("service/test_follower.py",)),
     Known(
         f"{SERVICE}/send/group_commit.py",
-        ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),
-        (
-            "simulate/test_group_commit_moments.py",
-            "service/test_visible_when_durable.py",
-            "simulate/test_whole_broker.py",
-        ),
+        ("simulate/test_group_commit.py", "service/test_group_commit.py"),
+        ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
     Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
-from model_tests.simulate.client_world import ClientRun
-from model_tests.simulate.seeds import first_fault
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
@@ -73,21 +71,6 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
     world.run(main)
     assert all(actor.done for actor in world.actors)
     return bodies, world.step, (world.now_ns - begun_ns) / 1e9
-
-
-CLIENT_SEEDS: Final = 30
-"""Runs of a quick test, a second."""
-
-
-def test_a_consumer_gets_each_message_once_and_soon() -> None:
-    """Whatever its flow control, its stored offset, quiet holds and cut connections: `client_world` says how soon."""
-    assert first_fault(range(CLIENT_SEEDS), ClientRun) is None
-
-
-@pytest.mark.long
-def test_a_consumer_gets_each_message_once_and_soon_from_many_seeds() -> None:
-    """The same for longer."""
-    assert first_fault(range(CLIENT_SEEDS, 3_000), ClientRun) is None
 
 
 @pytest.mark.parametrize("observed", [False, True])

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest import mock
 
 import attrs
@@ -26,8 +26,6 @@ from longpoll.simulated.plan import plan_of
 from longpoll.simulated.run import Outcome, RandomWeather, Run, play
 from longpoll.simulated.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll_broker.core.tables.statistics import Statistics
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.service.pull.dispatch_service import DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store import message_store
@@ -93,30 +91,6 @@ def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
     _notify(service, (key[0], key[1] & 7), *rest)
 
 
-class WallClock:
-    """A runtime whose monotonic clock is the wall clock."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def monotonic_ns(self) -> int:
-        """As many steps as the wall clock made."""
-        return int(self._runtime.monotonic_ns()) + int(self._runtime.unix_ahead_ms) * 1_000_000
-
-
-def by_the_wall_clock() -> AbstractContextManager[Any]:
-    """Deadlines are watched by a clock that its owner may set."""
-    made = HoldService.__init__
-    return mock.patch.object(
-        HoldService,
-        "__init__",
-        lambda self, runtime, *rest, **named: made(self, cast("Any", WallClock(runtime)), *rest, **named),
-    )
-
-
 def of_whole_frames() -> AbstractContextManager[Any]:
     """The begin of a frame whose rest comes later is forgotten."""
 
@@ -145,7 +119,6 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
         {"two at one offset", "told nothing", "lost", "moved"},
         {"power"},
     ),
-    "deadlines by the wall clock": (by_the_wall_clock, {"early", "late"}, {"clock"}),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
@@ -218,29 +191,6 @@ def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str
     assert found is not None
     assert found[1].kind in kinds, found[1].failure
     assert not needed or needed & troubles(found[0])
-
-
-def test_a_channel_needs_its_lock() -> None:
-    """Two threads that write to one connection: its answers come twice, or not at all."""
-
-    class Nothing:
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *_error: object) -> None:
-            pass
-
-    made = Channel.__init__
-
-    def without_lock(self: Channel, *parts: Any) -> None:
-        made(self, *parts)
-        self._lock = Nothing()  # type: ignore[assignment]
-
-    with mock.patch.object(Channel, "__init__", without_lock):
-        found = search(Settings(), SEEDS_PLANTED)
-
-    assert found is not None
-    assert found[1].kind in {"answered twice", "unanswered", "late", "closed", "IndexError"}
 
 
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
@@ -357,24 +307,6 @@ def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
 
     assert found is not None
     assert found[1].kind == "lost wakeup"
-
-
-@pytest.mark.long
-def test_a_connection_that_was_dealt_out_is_closed_by_a_stop() -> None:
-    """Planted: a loop that ends forgets who was accepted for it and not served yet; its client waits for ever."""
-
-    def only_served(loop: IoLoop) -> None:
-        waiting = loop._to_adopt.copy()
-        loop._to_adopt.clear()
-        closes(loop)
-        loop._to_adopt.extend(waiting)
-
-    closes = IoLoop._close_all
-    with mock.patch.object(IoLoop, "_close_all", only_served):
-        found = search(Settings(), range(2_000), promises=("unacknowledged", "unanswered"))
-
-    assert found is not None
-    assert one_run(Settings(), found[0]).failure is None
 
 
 # -- one seed, one run -----------------------------------------------------------------------------------------------

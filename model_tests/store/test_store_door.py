@@ -1,6 +1,6 @@
 """What each call of a store says and leaves behind where nothing goes wrong: numbers of every field, and small files.
 
-Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_store_stress`), and what a read
+Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_stress`), and what a read
 gives within its limits (`test_message_store`).
 """
 

@@ -250,7 +250,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock:\n            # While no topic begins to leave",
         "        if True:\n            # While no topic begins to leave",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-checkpoint",
@@ -259,7 +259,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._queues_lock:\n            known = self._checkpoint\n",
         "        if True:\n            known = self._checkpoint\n",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-expired-queues",
@@ -268,7 +268,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._queues_lock, self._deletion_lock:\n            with self._flush_lock",
         "        if True:\n            with self._flush_lock",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-trim",
@@ -276,7 +276,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "                with self._dispatch_lock:\n                    for queue in queues[start",
         "                if True:\n                    for queue in queues[start",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-dispatch",
