@@ -91,7 +91,7 @@ HELD: Final = (
 
 KNOWN: Final = (
     Known("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
-    Known(f"{CORE}/deadlines.py", ("core/test_deadlines.py", "core/test_hold.py", "service/test_hold_service.py")),
+    Known(f"{CORE}/deadlines.py", ("core/test_hold.py", "service/test_hold_service.py")),
     Known(f"{CORE}/hold.py", ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"), HELD),
     Known(f"{CORE}/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py"), HELD),
     Known(
@@ -105,13 +105,13 @@ KNOWN: Final = (
         ("simulate/test_preempted.py", "service/test_config_files.py"),
     ),
     Known(f"{CORE}/tables/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
-    Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_filter_data.py", "core/test_sql92.py")),
+    Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_sql92.py")),
     Known(f"{CORE}/standing.py", (), ("core/test_standing.py",)),
     Known(f"{CORE}/tables/access.py", (), ("core/test_access.py", *LET_IN)),
-    Known(f"{CORE}/tables/addresses.py", (), ("core/test_addresses.py",)),
+    Known(f"{CORE}/tables/addresses.py", (), ("core/test_access.py",)),
     Known(f"{CORE}/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
     Known(f"{CORE}/tables/subscription.py", (), ("core/test_subscription.py",)),
-    Known(f"{CORE}/tables/topics.py", (), ("core/test_topic_tables.py", "core/test_topics.py")),
+    Known(f"{CORE}/tables/topics.py", (), ("core/test_topics.py",)),
     Known(
         f"{SERVICE}/io/channel.py",
         ("service/test_channel.py", "service/test_transport.py"),
