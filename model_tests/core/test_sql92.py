@@ -63,8 +63,6 @@ def test_a_part_nests_as_deep_as_anything(monkeypatch: pytest.MonkeyPatch) -> No
         compile_expression("a" + " CONTAINS 'x'" * 4, with_parts=True)
 
 
-# ---------------------------------------------------------------- SQLite
-
 WHOLE_NAMES: Final = ("n1", "n2", "n3")
 TEXT_NAMES: Final = ("t1", "t2")
 RELATIONS: Final = ("=", "<>", ">", ">=", "<", "<=")
@@ -149,9 +147,6 @@ def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) 
     assert sqlite_outcome(expression, properties) is theirs
 
 
-# ---------------------------------------------------------------- any input
-
-
 @given(
     st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)), st.text(max_size=9)
 )
@@ -214,9 +209,6 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
     """So that the remark of a refusal helps."""
     with pytest.raises(Sql92Error, match=words):
         compile_expression(expression)
-
-
-# ---------------------------------------------------------------- planted slips
 
 
 sql92_logic: Final = sql92._logic

@@ -57,9 +57,6 @@ def explained(report: SuiteReport) -> str:
     return f"seed {report.seed}: {report.failure}\n{report.falsifying_example}"
 
 
-# ---------------------------------------------------------------- it holds
-
-
 @pytest.mark.parametrize("policy", ["strict", "strict-clone"])
 def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
     """Whatever is sent, pulled, held, closed, garbled and restarted, every answer is the model's."""
@@ -155,9 +152,6 @@ def test_an_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
         assert run(subject, max_examples=2, step_count=9).holds
 
 
-# ---------------------------------------------------------------- planted: the race of RocketMQ
-
-
 WINDOW_S = 0.025
 """Two dozen pulls held one after the other must not add up to anybody's patience."""
 
@@ -221,8 +215,6 @@ def test_with_the_recheck_the_open_window_loses_nothing(tmp_path: Path) -> None:
     report = widened(tmp_path, knob=None)
     assert report.holds, explained(report)
 
-
-# ---------------------------------------------------------------- planted: faults of the broker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -341,9 +333,6 @@ def test_a_broker_late_by_a_scan_is_not_strict(tmp_path: Path) -> None:
         report = run(subject)
     assert report.failure is not None
     assert "after its deadline" in report.failure, explained(report)
-
-
-# ---------------------------------------------------------------- planted: faults between stop and start
 
 
 @attrs.define(eq=False)

@@ -198,9 +198,6 @@ def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
         shutil.rmtree(directory)
 
 
-# ---------------------------------------------------------------------- what is left
-
-
 def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) -> tuple[Disk, SimulatedFiles]:
     """A disk with one durable directory, `/d`."""
     disk = Disk()

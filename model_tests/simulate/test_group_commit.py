@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from model_tests.support.faults import raising
 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.send import group_commit
@@ -208,13 +209,10 @@ def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch)
 def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what shows the messages nor an answer that cannot be made ends the committer."""
 
-    def broken(_desk: Desk, _outbox: Outbox) -> None:
-        raise ValueError("cannot be shown")
-
     def no_answer(_durable: bool, _outbox: Outbox) -> None:
         raise ValueError("cannot be answered")
 
-    monkeypatch.setattr(Desk, "show", broken)
+    monkeypatch.setattr(Desk, "show", raising(ValueError("cannot be shown")))
 
     def play(desk: Desk) -> None:
         desk.service.start()

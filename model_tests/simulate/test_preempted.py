@@ -155,9 +155,6 @@ def test_actors_that_wait_for_each_other_are_stuck() -> None:
     assert ends == {False, True}
 
 
-# -- tables that several threads count in ----------------------------------------------------------------------------
-
-
 def commits_forward(*, guarded: bool, seed: int) -> bool:
     """Whether the greater of two offsets stands, when two threads commit them forward only."""
     preemption = Preemption(seed, [str(offsets.__file__)])
@@ -236,9 +233,6 @@ def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
         for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._room.guard):
             with guard:
                 assert not guard.acquire(blocking=False)  # type: ignore[attr-defined]
-
-
-# -- the end of a queue is shown last --------------------------------------------------------------------------------
 
 
 class ShownTooSoon(ConsumeQueue):

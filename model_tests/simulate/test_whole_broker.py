@@ -17,6 +17,7 @@ from unittest import mock
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.support.faults import raising
 
 import longpoll
 from longpoll.cli import main
@@ -76,9 +77,6 @@ def test_promises_are_kept_for_a_day(policy: str) -> None:
 def test_promises_are_kept_from_line_to_line(grain: Any) -> None:
     """The broker's own code may be interrupted anywhere in it."""
     assert search(Settings(grain=grain), range(6)) is None
-
-
-# -- planted faults --------------------------------------------------------------------------------------------------
 
 
 def without(kind: type, name: str, result: object = None) -> Plant:
@@ -195,11 +193,7 @@ def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str
 
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
     """What is logged as an error, and costs nobody anything, ends the search."""
-
-    def fails(*_values: Any, **_named: Any) -> None:
-        raise LookupError("planted")
-
-    with mock.patch.object(Statistics, "sample", fails):
+    with mock.patch.object(Statistics, "sample", raising(LookupError("planted"))):
         found = search(Settings(), SEEDS_PLANTED)
 
     assert found is not None
@@ -309,9 +303,6 @@ def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
     assert found[1].kind == "lost wakeup"
 
 
-# -- one seed, one run -----------------------------------------------------------------------------------------------
-
-
 def digest(seeds: range) -> str:
     """All that runs leave: what came of them, and every byte of their recorded histories and stores."""
     found = hashlib.sha256()
@@ -391,9 +382,6 @@ def histories(run: Run, scratch: Path) -> list[Path]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(files.read(path))
     return sorted((scratch / "record").iterdir())
-
-
-# -- what is told of a failure ---------------------------------------------------------------------------------------
 
 
 def test_a_failure_is_made_short_and_replayed() -> None:

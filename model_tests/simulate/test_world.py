@@ -407,9 +407,6 @@ def test_giving_a_lock_back_is_a_point_too() -> None:
     assert any(lost(seed) for seed in SEEDS)
 
 
-# -- what is made of a run ---------------------------------------------------------------------------------------------
-
-
 def test_a_failing_run_is_made_shorter() -> None:
     """A lost addition of a random walk comes down to two turns: away between reading and writing, and back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)

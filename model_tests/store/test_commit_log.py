@@ -393,9 +393,6 @@ def test_where_the_next_file_begins(tmp_path: Path) -> None:
     assert [store._log.next_file(each) for each in (0, 1, size - 1, size, size + 1)] == [size] * 3 + [2 * size] * 2
 
 
-# -- what was written by another process, or by another log ----------------------------------------------------------
-
-
 def filled(directory: Path) -> CommitLog:
     """A log of two files that are full, but for their blanks, and a third with one record."""
     log, size = empty_log(directory)

@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.store import index_all
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.message_store import MessageStore
@@ -90,9 +91,6 @@ def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
     return [queue.unit(offset) for offset in range(queue.offset_end)]
 
 
-# -- opening ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
     """All begins at 0, and no record ends before the log's first byte."""
     assert (queue.topic, queue.queue_id, queue.extended) == ("T", 7, None)
@@ -109,9 +107,6 @@ def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: P
     assert (queue.offset_end, queue.offset_next, queue.flushed_offset) == (2 * COUNT, 2 * COUNT, 2 * COUNT)
     assert (queue.offset_min, queue.physical_end) == (0, -1)
     close(queue)
-
-
-# -- writing ---------------------------------------------------------------------------------------------------------
 
 
 def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: Path) -> None:
@@ -155,10 +150,7 @@ def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytes
     close(queue)
 
 
-# -- gaps ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT + 2])
+@pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT, COUNT + 2])
 def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
     """Its file begins with pre-blank units, the minimum is the first message, and files before it are not made."""
     assert queue.put(arrival(offset))
@@ -168,12 +160,6 @@ def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
     assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
     assert units_of(queue) == [None] * offset + [unit(offset)]
     assert queue.first_unit() == unit(offset)
-
-
-def test_a_queue_may_begin_with_a_file(queue: ConsumeQueue) -> None:
-    """Then no pre-blank unit is needed."""
-    assert queue.put(arrival(COUNT))
-    assert (starts(queue), queue.offset_min, units_of(queue)[COUNT:]) == ([COUNT], COUNT, [unit(COUNT)])
 
 
 def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
@@ -195,32 +181,6 @@ def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: p
     assert asked[:2] == [(0, UNIT_SIZE, SIZE), (COUNT, 0, 2 * UNIT_SIZE)]
 
 
-@pytest.mark.parametrize("offset", [2, COUNT + 2])
-@pytest.mark.parametrize("room", [0, 1])
-def test_a_queue_that_begins_late_on_a_full_disk_begins_later(
-    queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch, offset: int, room: int
-) -> None:
-    """Without blocks for the gap, or for the unit behind it, nothing is shown; the next try writes both."""
-    asked: list[int] = []
-
-    def reserving(_segment: Segment, position: int, _stop: int) -> None:
-        asked.append(position)
-        if len(asked) > room:
-            raise OSError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Segment, "reserve", reserving)
-        with pytest.raises(OSError, match="no room"):
-            queue.put(arrival(offset))
-    start = offset // COUNT * COUNT
-    assert (queue.offset_end, [queue.unit(each) for each in range(offset + 1)]) == (start, [None] * (offset + 1))
-    assert queue.put(arrival(offset))
-    assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
-    blanks = offset - start
-    assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
-    assert units_of(queue) == [None] * offset + [unit(offset)]
-
-
 def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first file may have the room and its second not; the end stays, and the next try fills it whole."""
     filled(queue, 2)
@@ -238,9 +198,6 @@ def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pyt
     assert (queue.offset_end, units_of(queue)) == (2, [unit(0), unit(1)])
     assert queue.put(arrival(COUNT + 1))
     assert units_of(queue) == [unit(0), unit(1), *[BLANK] * 3, unit(COUNT + 1)]
-
-
-# -- reading ---------------------------------------------------------------------------------------------------------
 
 
 def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
@@ -282,9 +239,6 @@ def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) ->
     assert [queue.next_file_offset(offset) for offset in (0, 1, 3, 4, 7, 401)] == [4, 4, 4, 8, 8, 404]
 
 
-# -- retention -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("log_start", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)]
 )
@@ -312,16 +266,6 @@ def test_a_queue_that_follows_the_log_begins_at_its_end_when_nothing_is_left(
         assert queue.unit(COUNT + 2) == unit(COUNT + 2)
         queue.correct_min(501)
         assert queue.offset_min == COUNT + 2
-
-
-def test_a_queue_without_messages_that_follows_the_log_begins_at_0(queue: ConsumeQueue) -> None:
-    """Also with a file that has no unit yet."""
-    queue.follows_log = True
-    queue.correct_min(100)
-    assert queue.offset_min == 0
-    queue.segments.append(0)
-    queue.correct_min(100)
-    assert queue.offset_min == 0
 
 
 def test_a_file_that_has_no_unit_yet_moves_no_minimum(queue: ConsumeQueue) -> None:
@@ -369,14 +313,6 @@ def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int,
     assert queue.offset_end == 10
 
 
-def test_files_go_no_further_than_the_first_that_is_needed(queue: ConsumeQueue) -> None:
-    """A later file whose last unit says otherwise stays too: files are neighbours."""
-    filled(queue, 2 * COUNT + 1)
-    UNIT.pack_into(queue.segments.segments[1].view, SIZE - UNIT_SIZE, 0, RECORD_SIZE, 0)
-    queue.remove_before(300)
-    assert starts(queue) == [0, 4, 8]
-
-
 def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are not touched then."""
     filled(queue, COUNT + 1)
@@ -386,9 +322,6 @@ def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatc
     assert asked == []
     queue.remove_before(400)
     assert asked == [1]
-
-
-# -- going on --------------------------------------------------------------------------------------------------------
 
 
 def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
@@ -413,9 +346,6 @@ def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueu
     assert units_of(queue) == [unit(0), unit(1)]
     queue.stand_at(2, 200)
     assert queue.flushed_offset == 1
-
-
-# -- extended --------------------------------------------------------------------------------------------------------
 
 
 def test_a_unit_leads_to_its_tags_code(extended: ConsumeQueue) -> None:
@@ -489,20 +419,6 @@ def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
         UNIT.pack_into(segment.view, offset % COUNT * UNIT_SIZE, *unit(offset))
     extended.stand_at(2 * COUNT + 2, 1_000)
     assert further.end == 40 + 20
-
-
-def test_the_extended_queue_goes_on_at_its_start_when_no_unit_has_an_address(extended: ConsumeQueue) -> None:
-    """Units may all be from before it was switched on."""
-    further = extended.extended
-    assert further is not None
-    filled(extended, 2)
-    for offset in range(2):
-        UNIT.pack_into(extended.segments.segments[0].view, offset * UNIT_SIZE, *unit(offset))
-    extended.stand_at(2, 200)
-    assert further.end == 0
-
-
-# -- durable ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_new_becomes_durable(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -647,8 +563,7 @@ def test_it_goes_with_its_queue(tmp_path: Path) -> None:
     )
     store = open_store(tmp_path, config)
     put_and_dispatch(store, [message(tag="red") for _ in range(100)])
-    while not store.index(50):
-        pass
+    index_all(store)
     store.flush()
     files = tmp_path / "consumequeue_ext" / "T" / "0"
     before = len(list(files.iterdir()))

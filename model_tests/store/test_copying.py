@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.store import index_all
 
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
 from longpoll_broker.store.log.copies import BATCH_OVERHEAD_SIZE_MAX, OVERHEAD_SIZE_MAX, CopyRefusedError, next_piece
@@ -307,8 +308,7 @@ def test_a_copy_may_begin_with_a_later_file(pair: Pair) -> None:
     assert pair.copy.put_copied(start, content) == len(content)
     while pair.copy.dispatched_end < pair.copy.log_end:
         pair.copy.dispatch(100)
-    while not pair.copy.index(100):
-        pass
+    index_all(pair.copy)
     assert (pair.copy.log_start, pair.copy.log_end) == (start, pair.source.log_end)
     first = pair.copy.visible_start("T", 0)
     assert 0 < first < 20

@@ -435,9 +435,6 @@ def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
         assert world.store.troubles == {}
 
 
-# -- at each call ----------------------------------------------------------------------------------------------------
-
-
 class Script:
     """Messages, flushes and deletions over several files, of which the n-th sync fails; what was promised."""
 

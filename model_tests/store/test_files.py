@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from model_tests.support.faults import raising
 
 from longpoll_runtime.files import RealFiles
 
@@ -136,12 +137,8 @@ def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     files, path = RealFiles(), tmp_path / "file"
     files.write_atomic(str(path), b"old")
     assert files.read(str(path)) == b"old"
-
-    def full(descriptor: int, content: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "write", raising(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(OSError, match="No space"):
             files.write_atomic(str(path), b"new")
     assert files.read(str(path)) == b"old"

@@ -14,6 +14,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.index import index, index_file, indexer
@@ -240,12 +241,6 @@ Stored = list[tuple[str, list[str], int, int]]
 """(topic, keys, physical offset, store time) of every message, as a plain index keeps them."""
 
 
-def index_all(store: MessageStore) -> None:
-    """Bring the index up to the log."""
-    while not store.index(7):
-        pass
-
-
 def offsets(
     store: MessageStore, topic: str, key: str, count: int = 64, stored_ms: tuple[int, int] = (0, FOR_EVER)
 ) -> list[int]:
@@ -272,7 +267,7 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
     for path in sorted((java_store / "index").iterdir())[kept:]:
         path.unlink()
     store = open_store(java_store, java_config)
-    index_all(store)
+    index_all(store, 7)
     store.close()
     # Not in the assertion itself: pytest would explain a difference of thousands of entries for minutes.
     are_equal = index_files(java_store) == before
@@ -336,7 +331,7 @@ def test_times_are_compared_by_the_second(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times))
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(15)])
-    index_all(store)
+    index_all(store, 7)
     first_ms = put[0].store_ms
     for begin in range(0, 11_000, 500):
         for end in (begin, begin + 900, begin + 5000):
@@ -352,7 +347,7 @@ def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
     """After a crash the newest file, and each that the checkpoint does not know, is made again as it was."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number} x"}) for number in range(50)])
-    index_all(store)
+    index_all(store, 7)
     store.flush()
     store.flush_queues()
     shutil.copytree(tmp_path / "0", tmp_path / "1")
@@ -363,7 +358,7 @@ def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
     files[-1].write_bytes(bytes(len(expected[-1])))
     sure = files[0].stat().st_mtime_ns
     store = open_store(tmp_path / "1")
-    index_all(store)
+    index_all(store, 7)
     store.close()
     assert index_files(tmp_path / "1") == expected
     assert files[0].stat().st_mtime_ns == sure
@@ -402,8 +397,7 @@ def test_entries_added_together_are_those_added_one_by_one(
         shutil.copytree(root / "0", root / "1")
         patch.setattr(index.Index, "_next_name", next_number)
         store = open_store(root / "0")
-        while not store.index(1):
-            pass
+        index_all(store, 1)
         store.close()
         patch.setattr(RealMappedFile, "reserve", reserve_sometimes(gaps))
         patch.setattr(index_file, "_PIECE_BITS", 3)
@@ -453,7 +447,7 @@ def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: py
         seen.append((number, found))
 
     monkeypatch.setattr(index_file, "_pack_slot", looked_at)
-    index_all(store)
+    index_all(store, 7)
     newest_first = [each.physical_offset for each in put][::-1]
     assert [number for number, _found in seen] == list(range(1, 41))
     for number, found in seen:
@@ -466,7 +460,7 @@ def found_behind_keyless(directory: Path) -> list[int]:
     for number in range(20):
         put_and_dispatch(store, [message("A", body=b"x" * size) for size in (5, number)])
         put_and_dispatch(store, [message("A", properties={"KEYS": f"k{number}"})])
-    index_all(store)
+    index_all(store, 7)
     found = [number for number in range(20) if offsets(store, "A", f"k{number}")]
     store.close()
     return found

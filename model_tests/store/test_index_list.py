@@ -95,9 +95,6 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
     return index
 
 
-# -- which keys ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "keys"),
     [
@@ -113,9 +110,6 @@ def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
     assert keys_of(0, text.encode()) == keys
     assert keys_of(0x8, text.encode()) == keys
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
-
-
-# -- what is put -----------------------------------------------------------------------------------------------------
 
 
 def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) -> None:
@@ -186,9 +180,6 @@ def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert index.put(records[whole:], 99)[1] == len(records) - whole
     assert found(index, "a") == [5, 5, 6, 7, 7, 7, 8]
     index.close()
-
-
-# -- its files -------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
@@ -307,9 +298,6 @@ def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, ca
     index.close()
 
 
-# -- after a stop, and after a crash ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("durable_ms", "log_end", "kept"),
     [(99, 99, 2), (6, 7, 2), (5, 99, 1), (99, 6, 1), (3, 4, 1), (2, 99, 0), (99, 3, 0)],
@@ -380,9 +368,6 @@ def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start
     assert (names(tmp_path), [note[1] for note in world.noted.notes]) == (all_names[gone:], all_names[:gone])
     assert found(index, "k") == list(range(3 * gone + 1, 8))
     index.close()
-
-
-# -- what is found ---------------------------------------------------------------------------------------------------
 
 
 def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:

@@ -153,9 +153,6 @@ def keyed(place: tuple[int, int], *keys: str) -> Keyed:
     return Keyed(place[0], "T", list(keys), 7, place[1])
 
 
-# -- which records ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count_max", [1, 2, 3, 10_000])
 def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> None:
     """Of several files, past blanks, and past what has none."""
@@ -236,9 +233,6 @@ def test_what_the_log_has_no_more_is_passed(tmp_path: Path, monkeypatch: pytest.
     world.given.clear()
     assert not world.indexer.build(world.log.end, 1)
     assert (world.given, world.indexer.cursor) == ([], 2 * FILE_SIZE)
-
-
-# -- how much at once ------------------------------------------------------------------------------------------------
 
 
 def test_a_record_with_many_keys_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,9 +325,6 @@ def test_what_has_no_keys_is_passed_with_a_few_looks(
     assert world.indexer.build(world.log.end, 2)
 
 
-# -- after a stop, and for others ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("crashed", "end_offset", "forgets"),
     [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
@@ -368,9 +359,6 @@ def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> No
     world.indexer.close()
     assert world.notes == [("remove", 7, True), ("flush", True), "close"]
     assert world.indexer.flushed_ms == 55
-
-
-# -- queries ---------------------------------------------------------------------------------------------------------
 
 
 def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:

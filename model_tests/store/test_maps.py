@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.faults import raising
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
@@ -211,11 +212,7 @@ def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(RealMappedFile, "sync", lambda _mapped, start, stop: synced.append((start, stop)))
     segments.flush(0, 20)
     assert (synced, segment.is_dirty) == ([(0, SIZE)], False)
-
-    def failing(_mapped: RealMappedFile, _start: int, _stop: int) -> None:
-        raise OSError(errno.EIO, "no disk")
-
-    monkeypatch.setattr(RealMappedFile, "sync", failing)
+    monkeypatch.setattr(RealMappedFile, "sync", raising(OSError(errno.EIO, "no disk")))
     write(segment, b"y")
     with pytest.raises(OSError, match="no disk"):
         segments.flush(0, 20)
@@ -417,12 +414,8 @@ def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     put_and_dispatch(store, [message("T", 0), message("T", 1)])
     store.flush_queues()
     assert store.unit("T", 1, 0) is not None
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
     with monkeypatch.context() as patch:
-        patch.setattr(RealFiles, "_map", refuse)
+        patch.setattr(RealFiles, "_map", raising(OSError(errno.EMFILE, "too many open files")))
         with pytest.raises(OSError, match="too many open files"):
             store.get("T", 0, 0, 1)
         assert store.get("T", 1, 0, 1).offsets == [0]

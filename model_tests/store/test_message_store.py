@@ -17,6 +17,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.faults import raising
+from model_tests.support.store import Clock
 from msgspec import structs
 
 from longpoll_broker.core.filter.filters import sql_filter
@@ -33,7 +35,6 @@ from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
-from longpoll_runtime.real import RealRuntime
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
@@ -228,11 +229,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
     store = open_store(tmp_path)
     put_and_dispatch(store, [message() for _ in range(5)])
     reserve = RealMappedFile.reserve
-
-    def full(self: RealMappedFile, start: int, stop: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "log")
-
-    monkeypatch.setattr(RealMappedFile, "reserve", full)
+    monkeypatch.setattr(RealMappedFile, "reserve", raising(OSError(errno.ENOSPC, "No space left on device", "log")))
     assert put_until_full(store) > 0
     end = store.log_end
     with pytest.raises(OSError, match="No space"):
@@ -373,12 +370,8 @@ def test_a_store_that_could_not_be_recovered_can_be_opened_again(
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()] * 5)
     store.abandon()
-
-    def failing(_store: MessageStore) -> None:
-        raise OSError(errno.EIO, "the disk failed")
-
     with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, "_recover", failing)
+        patch.setattr(MessageStore, "_recover", raising(OSError(errno.EIO, "the disk failed")))
         for _ in range(2):
             with pytest.raises(OSError, match="the disk failed"):
                 open_store(tmp_path)
@@ -386,19 +379,9 @@ def test_a_store_that_could_not_be_recovered_can_be_opened_again(
     assert store.visible_end("T", 0) == 5
 
 
-class SteppingRuntime(RealRuntime):
-    """A wall clock that a test sets."""
-
-    now_ms = 2_000
-
-    def unix_ms(self) -> int:
-        """What it was set to."""
-        return self.now_ms
-
-
 def store_times(directory: Path) -> list[int]:
     """The store times of messages put in every way there is, while the clock is set back, before and after opening."""
-    runtime = SteppingRuntime()
+    runtime = Clock()
     times: list[int] = []
     for start_ms in (2_000, 1_500):
         runtime.now_ms = start_ms
@@ -441,7 +424,8 @@ WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
 @pytest.mark.parametrize("first", WAYS)
 def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
     """The clock is set back between two of them."""
-    runtime = SteppingRuntime()
+    runtime = Clock()
+    runtime.now_ms = 2_000
     store = MessageStore.open(runtime, str(tmp_path), SMALL)
     # A burst needs a queue that is there.
     store.put(message())

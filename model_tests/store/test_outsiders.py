@@ -21,6 +21,7 @@ from zlib import crc32
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.support.faults import raising
 from msgspec import structs
 
 from longpoll.cli import main
@@ -101,9 +102,6 @@ def changed(file: Path, position: int, content: bytes) -> None:
 def flipped(file: Path, position: int) -> None:
     """Turn one bit of a file round."""
     changed(file, position, bytes([file.read_bytes()[position] ^ 1]))
-
-
-# -- starts that are right -------------------------------------------------------------------------------------------
 
 
 def future(store: Path) -> None:
@@ -202,8 +200,6 @@ def test_queues_that_lack_files_are_made_anew(
     assert ("are made anew from the log" in caplog.text) is closed
 
 
-# -- refused ---------------------------------------------------------------------------------------------------------
-
 REFUSED: list[tuple[str, Fault, str]] = [
     ("log cut in the middle", lambda store: os.truncate(logs(store)[1], 777), "has 777 bytes, the settings say 2048"),
     ("log file without bytes", lambda store: os.truncate(logs(store)[1], 0), "has 0 bytes, the settings say 2048"),
@@ -262,9 +258,6 @@ def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_pat
     (tmp_path / "store" / "checkpoint").unlink()
     store = open_store(tmp_path / "store")
     assert 0 < store.log_end == int(last.name)
-
-
-# -- told ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -759,12 +752,8 @@ def test_a_start_that_is_killed_leaves_no_half_copy_under_a_copys_name(
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = b"".join(file.read_bytes() for file in logs(store))
-
-    def killed(*_: object) -> None:
-        raise KilledError
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
+        patch.setattr(os, "replace", raising(KilledError()))
         with pytest.raises(KilledError):
             open_store(store)
     assert [name for name in cut(store) if not name.endswith(".tmp")] == []
@@ -849,14 +838,3 @@ def test_a_log_that_lost_nothing_says_nothing(tmp_path: Path, caplog: pytest.Log
         made(tmp_path / str(closed), closed=closed)
         open_store(tmp_path / str(closed)).close()
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
-
-
-def test_a_killed_queue_that_lost_units_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Units that were durable are gone: their messages are not shown, and an error names them and what to do."""
-    made(tmp_path / "store", closed=False)
-    os.truncate(units(tmp_path / "store")[-1], 37)
-    open_store(tmp_path / "store").close()
-    assert "lacks units" in caplog.text
-    shutil.rmtree(tmp_path / "store" / "consumequeue")
-    store = open_store(tmp_path / "store")
-    assert whole(store)

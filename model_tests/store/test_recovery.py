@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.store import killed
 from msgspec.structs import replace
 
 from longpoll_broker.store import recovery
@@ -24,14 +25,6 @@ from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
-
-
-def copy_of(store: Path, name: str) -> Path:
-    """The directory as a kill at this moment would leave it: what is mapped is in the page cache."""
-    target = store.parent / name
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(store, target)
-    return target
 
 
 def assert_sound(directory: Path, messages: int) -> None:
@@ -59,7 +52,7 @@ def test_a_kill_loses_nothing(
         store.flush()
     if queues_flushed:
         store.flush_queues()
-    copy = copy_of(root / "store", "killed")
+    copy = killed(root / "store")
     store.abandon()
     opened = open_store(copy)
     assert sum(len(read_all(opened, topic, queue_id)) for topic, queue_id in opened.queues()) == appended
@@ -92,7 +85,7 @@ def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
     ends, first, base = cut_places(tmp_path / "store")
     before = len(read_log(tmp_path / "store")["records"]) - 3
     for position in sorted({*range(first, ends[-1] + 1, step), *ends[-4:]}):
-        copy = copy_of(tmp_path / "store", "cut")
+        copy = killed(tmp_path / "store", "cut")
         (copy / "abort").touch()
         path = copy / "commitlog" / f"{base:020d}"
         content = path.read_bytes()[: position - base]
@@ -121,7 +114,7 @@ def test_garbage_after_the_tail_is_forgotten(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     assert store.log_end == put[5].log_end
     assert store.put(message()).physical_offset == put[6].physical_offset
-    copy = copy_of(tmp_path / "store", "killed")
+    copy = killed(tmp_path / "store")
     store.abandon()
     store = open_store(copy)
     assert (store.log_end, store.visible_end("T", 0)) == (put[6].log_end, 7)
@@ -192,7 +185,7 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: Path) -> None:
     told = load_checkpoint(RealFiles(), str(path))
     assert told.durable_offset == put[-1].physical_offset
     store.put(message())
-    copy = copy_of(tmp_path / "store", "killed")
+    copy = killed(tmp_path / "store")
     store.abandon()
     log = CommitLog(RealFiles(), str(copy / "commitlog"), 65_536)
     told = evolve(told, queue_file_count=0)
@@ -253,7 +246,7 @@ def test_what_was_durable_before_a_kill_is_not_read_again(tmp_path: Path, monkey
     store.flush()
     store.flush_queues()
     put_and_dispatch(store, mixed_messages(5))
-    copy, bare = copy_of(tmp_path / "store", "killed"), copy_of(tmp_path / "store", "bare")
+    copy, bare = killed(tmp_path / "store"), killed(tmp_path / "store", "bare")
     expected = {queue: read_all(store, *queue) for queue in store.queues()}
     expected = {queue: [bytes(each) for each in found] for queue, found in expected.items()}
     store.abandon()
@@ -390,9 +383,6 @@ def standing(queue: ConsumeQueue) -> tuple[int, int]:
     return queue.offset_end, queue.physical_end
 
 
-# -- after a clean stop ----------------------------------------------------------------------------------------------
-
-
 def test_what_was_dispatched_is_not_dispatched_again_after_a_clean_stop(tmp_path: Path) -> None:
     """Else a topic that was deleted with its queues would come back; what the queues miss is dispatched."""
     log = log_of(tmp_path, 10, 20, 30)
@@ -453,9 +443,6 @@ def test_a_blank_counts_if_a_file_follows_it(tmp_path: Path) -> None:
     assert log.end == before.physical_offset + before.size
 
 
-# -- after a crash ---------------------------------------------------------------------------------------------------
-
-
 def test_a_time_of_0_is_no_safe_point(tmp_path: Path) -> None:
     """A checkpoint that was never written says nothing of records from 1970; of those a millisecond later one may."""
     times_ms = [0, 0, 0, 0], [1, 1, 1, 1]
@@ -477,9 +464,6 @@ def test_a_record_that_lacks_a_sector_counts_if_it_was_flushed_and_is_not_the_la
     ends = [0, *(each.physical_offset + each.size for each in records_of(log))]
     recover_crashed(log, [], Checkpoint(physic_ms, physic_ms))
     assert ends.index(log.end) == kept
-
-
-# -- queues ----------------------------------------------------------------------------------------------------------
 
 
 def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Path) -> None:

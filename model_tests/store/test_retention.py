@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.faults import raising
+from model_tests.support.store import index_all, killed
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
@@ -102,8 +103,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
     put, _arrivals = put_and_dispatch(
         store, [message(queue_id=index % 2, properties={"KEYS": f"k{index}"}) for index in range(200)]
     )
-    while not store.index(50):
-        pass
+    index_all(store)
     held = store.get("T", 0, 0, 5)
     before = [bytes(view) for view in held.records]
     store.flush()
@@ -142,8 +142,7 @@ def test_a_file_that_went_does_not_come_back(
     """The last one's name is synced too: with it a power cut would bring back messages whose deletion is forgotten."""
     store = open_store(tmp_path, any_hour)
     put_and_dispatch(store, [message() for _ in range(100)])
-    while not store.index(50):
-        pass
+    index_all(store)
     store.flush()
     make_old(tmp_path, 2)
     log, done = str(tmp_path / "commitlog"), list[str]()
@@ -176,8 +175,7 @@ def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) ->
     while store.dispatched_end < store.log_end:
         store.dispatch(50)
     assert store.remove_expired() == 0
-    while not store.index(50):
-        pass
+    index_all(store)
     assert store.remove_expired() == 5
 
 
@@ -259,13 +257,6 @@ def test_a_dispatch_in_flight_makes_nothing_again(
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
 
 
-def killed(store: Path) -> Path:
-    """The directory as a kill at this moment leaves it."""
-    copy = store.parent / f"{store.name}-killed"
-    shutil.copytree(store, copy)
-    return copy
-
-
 def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
     """Recovery dispatches the deleted topic's records again, and no queue lists them; a later topic does."""
     store = open_store(tmp_path / "0")
@@ -275,11 +266,11 @@ def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
     put_and_dispatch(store, [message(topic="again", body=b"new")])
     copy = killed(tmp_path / "0")
     store.abandon()
-    for _ in range(2):
+    for number in (1, 2):
         store = open_store(copy)
         assert store.queues() == [("again", 0), ("kept", 0)]
         assert [b"new" in found for found in read_all(store, "again", 0)] == [True]
-        copy = killed(copy)
+        copy = killed(copy, str(number))
         store.abandon()
 
 
@@ -366,12 +357,8 @@ def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
     store.put(message(topic="T", body=b"second"))
     store.begin_deletion("T")
     store.dispatch(10)
-
-    def fail(_deletions: Deletions, _ends: dict[str, int]) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Deletions, "_write", fail)
+        patch.setattr(Deletions, "_write", raising(OSError(5, "Input/output error")))
         with pytest.raises(OSError, match="Input/output"):
             store.finish_deletion("T")
     put_and_dispatch(store, [message(topic="T", body=b"third")])

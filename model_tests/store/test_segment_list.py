@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define, evolve, field
+from model_tests.support.faults import raising
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.segment import RESERVE_SIZE, RESERVE_SIZE_MIN, Maps, Segment, SegmentList, segment_name
@@ -96,9 +97,6 @@ def write(directory: Path, sizes: dict[int, int]) -> None:
         (directory / segment_name(start)).write_bytes(b"x" * size)
 
 
-# -- one file ----------------------------------------------------------------------------------------------------------
-
-
 def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
     """From where the writing stands, never beyond the file's end, and never fewer than are about to be written."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
@@ -157,9 +155,6 @@ def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> Non
     assert disk.reserved == [(LARGE_SIZE - 10, LARGE_SIZE), (0, RESERVE_SIZE)]
     assert segment.reserved_end == 0
     segment.mapped.close()
-
-
-# -- opening -----------------------------------------------------------------------------------------------------------
 
 
 def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
@@ -234,9 +229,6 @@ def test_files_that_are_not_one_string_are_refused(
     assert {int(each.name): each.stat().st_size for each in (tmp_path / "log").iterdir()} == sizes
 
 
-# -- growing and shrinking ---------------------------------------------------------------------------------------------
-
-
 def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a clean stop a name without length would be damage; the first error is told if it cannot go either."""
 
@@ -244,16 +236,13 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
         Path(path).touch()
         raise OSError(errno.ENOSPC, "the disk is full")
 
-    def stays(_files: RealFiles, _path: str) -> None:
-        raise OSError(errno.EIO, "it stays")
-
     segments = filled(tmp_path / "log", 0)
     monkeypatch.setattr(RealFiles, "map", no_length)
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
     assert left(tmp_path) == names(0)
     assert [each.start for each in segments.segments] == [0]
-    monkeypatch.setattr(RealFiles, "remove", stays)
+    monkeypatch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
     segments.close()
@@ -362,11 +351,7 @@ def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pyte
     assert (segments.start, left(tmp_path)) == (20, names(20, 30))
     assert bytes(oldest) == b"xx"
     with monkeypatch.context() as patch:
-
-        def stays(_files: RealFiles, _path: str) -> None:
-            raise OSError(errno.EIO, "it stays")
-
-        patch.setattr(RealFiles, "remove", stays)
+        patch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
         with pytest.raises(OSError, match="it stays"):
             segments.remove()
     assert [each.start for each in segments.segments] == [20, 30]

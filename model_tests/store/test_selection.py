@@ -139,9 +139,6 @@ def only_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_Scan", lambda _log: 1 / 0)
 
 
-# -- where a queue begins and ends -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("offset", "status", "offset_next"),
     [
@@ -186,9 +183,6 @@ def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max:
     queue = queue_of(*PLACES[:1] * 950)
     result = read(queue, 10, count_max, (lambda _code: False, None))
     assert (result.status, result.offset_next) == (GetStatus.NO_MATCHED_MESSAGE, 10 + count)
-
-
-# -- how much at once ------------------------------------------------------------------------------------------------
 
 
 @EACH_WAY
@@ -264,9 +258,6 @@ def test_the_share_of_memory() -> None:
     assert selection.memory_of(evolve(CONFIG, memory_size=199, memory_ratio_max=1)) == 1
 
 
-# -- what lies side by side ------------------------------------------------------------------------------------------
-
-
 @EACH_WAY
 def test_neighbours_are_one_slice(matches: Matches) -> None:
     """What lies apart is given apart, and what lies in two files in two."""
@@ -300,9 +291,6 @@ def test_a_damaged_queue_whose_records_overlap_gives_each_of_them(matches: Match
 def test_what_may_be_read_together_is(units: Units, changes: dict[str, Any]) -> None:
     """To the last byte of the file, of the log, of memory, and of what one read may give."""
     assert read(queue_of(*units), **changes).offsets == list(range(10, 10 + len(units)))
-
-
-# -- what the log has not --------------------------------------------------------------------------------------------
 
 
 @EACH_WAY
@@ -373,9 +361,6 @@ def test_what_is_gone_counts_for_how_far_behind_a_reader_is() -> None:
     queue = queue_of((2_851, 50), (2_500, 50))
     found = read(queue, memory_size=LOG_END - 2_501, memory_ratio_max=100)
     assert (found.offsets, found.suggest_slave) == ([], True)
-
-
-# -- filters ---------------------------------------------------------------------------------------------------------
 
 
 def test_only_what_is_wanted_is_given() -> None:

@@ -6,12 +6,12 @@ gives within its limits (`test_message_store`).
 
 from __future__ import annotations
 
-import shutil
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
@@ -30,7 +30,6 @@ from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_protocol.properties import encode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
-from longpoll_runtime.real import RealRuntime
 
 PREPARED = 0x4
 ROLLED_BACK = SYS_FLAG_TRANSACTION_MASK
@@ -42,20 +41,6 @@ BIG = b"b" * 700
 """Two of them fill a file of the log."""
 
 
-class Clock(RealRuntime):
-    """A wall clock that a test sets, and a machine of a million bytes."""
-
-    now_ms = 1_000_000
-
-    def unix_ms(self) -> int:
-        """What it was set to."""
-        return self.now_ms
-
-    def memory_size(self) -> int:
-        """Little."""
-        return 1_000_000
-
-
 def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> MessageStore:
     """A store by this clock."""
     return MessageStore.open(clock, str(directory), config)
@@ -64,16 +49,6 @@ def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> Messag
 def checkpoint_of(directory: Path) -> Checkpoint:
     """What stands in the file."""
     return load_checkpoint(RealFiles(), str(directory / "checkpoint"))
-
-
-def killed(store: Path, to: str) -> Path:
-    """The directory as a kill at this moment leaves it."""
-    copy = store.parent / to
-    shutil.copytree(store, copy)
-    return copy
-
-
-# -- what a store says of itself -------------------------------------------------------------------------------------
 
 
 def test_a_store_tells_where_it_is_and_what_it_takes(tmp_path: Path) -> None:
@@ -141,9 +116,6 @@ def test_the_machine_is_asked_for_its_memory(tmp_path: Path) -> None:
         store.close()
 
 
-# -- looking at one message ------------------------------------------------------------------------------------------
-
-
 def test_a_record_is_decoded_only_where_one_begins(tmp_path: Path) -> None:
     """Not inside of one, behind the end, or before the beginning."""
     store = open_store(tmp_path)
@@ -201,9 +173,6 @@ def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: Path) -> None
     assert store.unit("T", 0, 0) == (0, put.size, tags_code("red"))
     view[0:8] = store.log_end.to_bytes(8, signed=True)
     assert store.unit("T", 0, 0) == (store.log_end, put.size, 0)
-
-
-# -- appending -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sys_flag", [PREPARED, ROLLED_BACK])
@@ -290,9 +259,6 @@ def test_a_broker_that_knows_no_further_queues_makes_none(
     assert store.queues() == ([(LIGHT, 0)] if multi_dispatch else []) + [("T", 0)]
 
 
-# -- durability ------------------------------------------------------------------------------------------------------
-
-
 def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> None:
     """Log and queues, the last record that is so in both, and what of the log was flushed besides; none moves back."""
     clock = Clock()
@@ -364,9 +330,6 @@ def test_a_store_that_is_closed_again_harms_nobody(tmp_path: Path, first: str) -
     with pytest.raises(StoreUserError, match="is in use"):
         open_store(tmp_path)
     other.close()
-
-
-# -- deletion and retention ------------------------------------------------------------------------------------------
 
 
 def test_deleting_a_topic_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
@@ -477,8 +440,7 @@ def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
         directory = tmp_path / str(is_indexed)
         store = open_store(directory, evolve(EXPIRING, index=is_indexed))
         put_and_dispatch(store, [message(properties={"KEYS": f"k{index}"}) for index in range(60)])
-        while not store.index(1_000):
-            pass
+        index_all(store)
         before = sorted((directory / "index").iterdir()) if is_indexed else []
         store.flush()
         count = store.remove_expired()

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field
-from model_tests.store.test_store_door import BIG, EXPIRING, Clock, killed, opened
+from model_tests.store.test_store_door import BIG, EXPIRING, opened
+from model_tests.support.faults import raising
+from model_tests.support.store import Clock, killed
 
 from longpoll_broker.service.upkeep.flush_service import FlushService
 from longpoll_broker.store import message_store
@@ -47,12 +49,8 @@ EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], object], name: str = "flush") -> None:
     """Have one call fail as on a disk that does not answer."""
-
-    def failing(*_given: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(owner, name, failing)
+        patched.setattr(owner, name, raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
             call()
 
@@ -61,9 +59,6 @@ def log_file(directory: Path) -> Path:
     """The only one."""
     (path,) = (directory / "commitlog").iterdir()
     return path
-
-
-# -- what could not be made durable ----------------------------------------------------------------------------------
 
 
 @EACH_WAY
@@ -112,9 +107,6 @@ def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     assert store.troubles == {INDEX: "[Errno 5] Input/output error"}
     assert store.index(9)
     assert store.troubles == {}
-
-
-# -- turns, and who is kept out of them ------------------------------------------------------------------------------
 
 
 @define
@@ -177,9 +169,6 @@ def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkey
     assert sorted(removed) == [("remove_before", each, {"dispatch", "queues", "deletion"}) for each in range(5)]
 
 
-# -- long batches ----------------------------------------------------------------------------------------------------
-
-
 def test_a_long_batch_waits_as_it_will_arrive(tmp_path: Path) -> None:
     """Handed over as what is put alone is."""
     store = open_store(tmp_path)
@@ -218,9 +207,6 @@ def test_a_long_batch_of_what_cannot_be_a_queue_is_refused(tmp_path: Path, topic
     store = open_store(tmp_path)
     with pytest.raises(MessageRefusedError):
         store.prepare(topic, queue_id)
-
-
-# -- what a kill leaves ----------------------------------------------------------------------------------------------
 
 
 def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:

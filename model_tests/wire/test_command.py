@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.faults import raising
 
 from longpoll_broker.testing.plain import plain_codec
 from longpoll_broker.testing.wire_strategies import commands
@@ -239,12 +240,8 @@ def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pyt
     """Reading 60,000 would keep the thread that serves everybody; texts that only look like fields are read."""
     looks_so = json.dumps({"code": 12, "extFields": {"properties": '":' * 16_000}})
     assert read_json(looks_so).ext_fields == {"properties": '":' * 16_000}
-
-    def decode(_header: memoryview) -> None:
-        raise AssertionError("it is read")
-
     for name in ("_decoder", "_odd_decoder"):
-        monkeypatch.setattr(json_header, name, SimpleNamespace(decode=decode))
+        monkeypatch.setattr(json_header, name, SimpleNamespace(decode=raising(AssertionError("it is read"))))
     for between in (":", " :"):
         with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
             read_json(header_of(60_000, "", between))
