@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -67,7 +67,6 @@ def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts
     return arrivals, log
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(MESSAGES, max_size=20))
 def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
     """The same bytes in the same files, the same arrivals in the same order, whatever stands in the burst."""
@@ -234,7 +233,6 @@ def stored_in_parts(
 
 
 @given(PARTS)
-@settings(max_examples=60)
 def test_a_prepared_batch_is_that_batch(parts: list[list[MessageToStore]]) -> None:
     """To the byte, or it is refused with the same words and nothing is left of it."""
     parts = [part for part in parts if part]

@@ -207,15 +207,6 @@ def test_a_batch_that_leaves_a_large_blank_is_copied(tmp_path: Path) -> None:
     assert copy.log_end == source.log_end
 
 
-def test_a_time_to_come_is_copied_and_not_gone_by(pair: Pair) -> None:
-    """A copy is the log to the byte; what is stored here later is of today."""
-    pair.source.put(message())
-    forged = bytearray(pair.content(0))
-    forged[56:64] = (2**60).to_bytes(8)
-    assert pair.copy.put_copied(0, memoryview(bytes(forged))) == len(forged)
-    assert pair.copy.put(message()).store_ms < 2**60
-
-
 @pytest.mark.parametrize("abort", ["there", "gone"])
 def test_a_time_to_come_hides_no_message_that_is_copied_after_it(
     pair: Pair, caplog: pytest.LogCaptureFixture, abort: str
@@ -278,17 +269,6 @@ def test_files_of_another_size_are_seen(tmp_path: Path) -> None:
                 other.put_copied(0, pair.content(0))
         with pytest.raises(CopyRefusedError, match="where no file of"):
             pair.copy.put_copied(3, pair.content(3))
-
-
-def test_a_record_too_large_is_refused_before_it_is_gathered(pair: Pair) -> None:
-    """Whoever claims a gigabyte is not waited for."""
-    put_and_dispatch(pair.source, [message()])
-    head = bytearray(pair.content(0)[:8])
-    head[:4] = (1024 + 64 * 1024 + 1).to_bytes(4)
-    wide = open_store(pair.directory / "wide", evolve(SMALL, commit_log_file_size=1024 * 1024))
-    with pytest.raises(CopyRefusedError, match="maxMessageSize"):
-        wide.put_copied(0, memoryview(bytes(head)))
-    wide.close()
 
 
 def test_a_topic_that_is_no_name_is_refused(pair: Pair) -> None:

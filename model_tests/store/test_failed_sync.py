@@ -27,7 +27,7 @@ from longpoll_simulation.disk import Disk
 from longpoll_simulation.file_bytes import SECTOR_SIZE
 from longpoll_simulation.files import SimulatedFiles
 
-CUT_COUNT = 100
+CUT_COUNT = 50
 FULL = 0.9
 
 
@@ -505,10 +505,10 @@ def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
 
 def test_whatever_sync_fails_what_was_promised_is_kept() -> None:
     """Each sync of log, queues, index and names in its turn; then a kill, and power cuts."""
-    assert [failing for failing, is_kept in kept_after_each_failing_sync(8) if not is_kept] == []
+    assert [failing for failing, is_kept in kept_after_each_failing_sync(3) if not is_kept] == []
 
 
 def test_planted_syncs_that_are_tried_again_lose_what_was_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very same with a store that believes the next sync."""
     forgiving(monkeypatch)
-    assert not all(is_kept for _failing, is_kept in kept_after_each_failing_sync(8))
+    assert not all(is_kept for _failing, is_kept in kept_after_each_failing_sync(3))

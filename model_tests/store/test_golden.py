@@ -9,14 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from attrs import evolve
 from click.testing import CliRunner
 
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import GetStatus
-from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
@@ -195,13 +193,3 @@ def test_a_crashed_copy_recovers_the_same(
         assert [unit for unit in rebuilt.get(key, []) if unit[1] >= log_start] == expected, key
         checked += len(expected)
     assert checked > 1200
-
-
-@pytest.mark.parametrize(("log_size", "queue_size"), [(4000, 2000), (65_536, 4000)])
-def test_other_file_sizes_are_refused(
-    java_store: Path, java_config: StoreConfig, log_size: int, queue_size: int
-) -> None:
-    """Opening with other file sizes is refused with a word on what to do, and the store can be opened afterwards."""
-    with pytest.raises(StoreUserError, match="file sizes"):
-        open_store(java_store, evolve(java_config, commit_log_file_size=log_size, consume_queue_file_size=queue_size))
-    open_store(java_store, java_config).close()

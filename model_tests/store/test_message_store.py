@@ -17,6 +17,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
 from model_tests.support.store import Clock
 from msgspec import structs
@@ -328,6 +329,7 @@ def test_two_openers(tmp_path: Path) -> None:
     assert subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60).returncode == 0
 
 
+@fewer(2)
 @given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
 def test_handed_over_or_read_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int

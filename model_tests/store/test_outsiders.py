@@ -31,8 +31,8 @@ from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks, claimed_size
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol import log_record
@@ -463,14 +463,6 @@ def test_a_body_full_of_heads_makes_no_start_slow(
     assert opened.cut_size > MIB, "it is kept all the same"
 
 
-def test_a_body_with_a_few_heads_is_seen_through(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As long as they may be checked none of them is taken for a record."""
-    place = full_of_heads(tmp_path / "store", 8 * 1024)
-    opened = open_store(tmp_path / "store", HEADS)
-    assert opened.log_end == place
-    assert "follow" not in caplog.text
-
-
 def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked: list[int]) -> None:
     """It is one damaged place, and what stands behind it is found."""
     full_of_heads(tmp_path / "store", MIB)
@@ -539,27 +531,6 @@ def test_a_further_queue_is_filled_up_to_no_number_that_cannot_be(
     opened = open_store(tmp_path / "store", NAMING)
     assert (opened.visible_end("T", 0), opened.visible_end("A", 0)) == (12, 11)
     assert "says that it is number 99 of A queue 0, which has 11, and so many others do not fit" in caplog.text
-
-
-def test_a_queue_that_lists_a_record_already_tells_of_no_damage(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its further queue had taken it when the disk was full for its own."""
-    store = open_store(tmp_path / "store", NAMING)
-    put_and_dispatch(store, [naming(b"a", ["A"])])
-    put, room = ConsumeQueue.put, [False, True]
-
-    def fails(queue: ConsumeQueue, arrival: Arrival) -> bool:
-        if queue.topic == "T" and not room.pop(0):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return put(queue, arrival)
-
-    monkeypatch.setattr(ConsumeQueue, "put", fails)
-    store.put(naming(bytes(99), ["A"]))
-    listed = [(arrival.topic, arrival.offset_end) for _ in range(2) for arrival in store.dispatch(9)]
-    assert listed == [("A", 2), ("T", 2)]
-    assert room == []
-    assert "damaged" not in caplog.text
 
 
 def test_a_message_that_names_its_own_queue_hides_none_that_follows(
@@ -830,11 +801,3 @@ def test_what_a_kill_left_of_a_record_is_no_loss(
     opened.close()
     assert cut(store) == {}
     assert "damaged" not in caplog.text
-
-
-def test_a_log_that_lost_nothing_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither after a clean stop nor after a kill."""
-    for closed in (True, False):
-        made(tmp_path / str(closed), closed=closed)
-        open_store(tmp_path / str(closed)).close()
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

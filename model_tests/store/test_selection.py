@@ -252,12 +252,6 @@ def test_who_is_further_behind_than_memory_is_sent_to_a_slave(matches: Matches, 
     assert (len(result.offsets), result.suggest_slave) == (2, behind > 0)
 
 
-def test_the_share_of_memory() -> None:
-    """In whole percents of it."""
-    assert selection.memory_of(evolve(CONFIG, memory_size=1_050, memory_ratio_max=10)) == 105
-    assert selection.memory_of(evolve(CONFIG, memory_size=199, memory_ratio_max=1)) == 1
-
-
 @EACH_WAY
 def test_neighbours_are_one_slice(matches: Matches) -> None:
     """What lies apart is given apart, and what lies in two files in two."""
@@ -408,16 +402,6 @@ def test_properties_are_asked_of_what_the_tags_let_through() -> None:
     wanted = ByProperties(lambda _name: False)
     result = read(queue_of((900, 50), (1_000, 50)), 10, 32, (None, wanted))
     assert (result.status, wanted.asked) == (GetStatus.NO_MATCHED_MESSAGE, ["1000"])
-
-
-@pytest.mark.usefixtures("properties")
-def test_a_unit_that_points_back_to_another_file_is_read_there() -> None:
-    """In a damaged queue: also where the file that the one before it points to has given nothing."""
-    wanted = ByProperties(lambda name: name in {"1000", "1100"})
-    units = [(2_050, 50), (1_100, 50), (2_100, 50), (1_200, 50), (1_000, 50)]
-    result = read(queue_of(*units), 10, 32, (None, wanted))
-    assert wanted.asked == ["2050", "1100", "2100", "1200", "1000"]
-    assert (result.offsets, runs(result)) == ([11, 14], log_bytes((1_100, 1_150), (1_000, 1_050)))
 
 
 @pytest.mark.usefixtures("properties")

@@ -201,31 +201,6 @@ def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: Path) -> None:
     assert set(Deletions(RealFiles(), str(tmp_path)).ends) == {"T", queue_name("U", 1)}
 
 
-@pytest.mark.parametrize(("topic", "queue_id"), [("", 0), ("a/b", 0), ("T", -1)])
-def test_a_long_batch_of_what_cannot_be_a_queue_is_refused(tmp_path: Path, topic: str, queue_id: int) -> None:
-    """Before anything is put into it."""
-    store = open_store(tmp_path)
-    with pytest.raises(MessageRefusedError):
-        store.prepare(topic, queue_id)
-
-
-def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:
-    """How many bytes; none of a whole log."""
-    store = open_store(tmp_path)
-    first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
-    store.abandon()
-    content = bytearray(log_file(tmp_path).read_bytes())
-    at = content.index(b"b" * 50, second.physical_offset)
-    content[at] ^= 1
-    log_file(tmp_path).write_bytes(content)
-    store = open_store(tmp_path)
-    assert store.log_end == first.log_end
-    assert store.cut_size == third.log_end - second.physical_offset
-    store.close()
-    store = open_store(tmp_path)
-    assert store.cut_size == 0
-
-
 def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
