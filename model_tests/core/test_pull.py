@@ -321,9 +321,7 @@ def queues_of(tags: str) -> MemoryQueues:
         ("abb", 4, False, 0),
     ],
 )
-def test_what_is_visible_is_wanted_if_the_filter_lets_some_of_it_through(
-    tags: str, offset: int, wants: bool, looked_to: int
-) -> None:
+def test_visible_messages_are_wanted_if_some_match(tags: str, offset: int, wants: bool, looked_to: int) -> None:
     """A stretch that is not wanted is noted, up to the end."""
     waiting = pull(offset=offset, filter=tag_filter("a", "TAG"))
     queues = queues_of(tags)

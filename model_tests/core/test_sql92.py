@@ -119,9 +119,7 @@ def sqlite_outcome(expression: str, properties: dict[str, int | str]) -> Value:
 
 
 @given(conditions, wholes, texts)
-def test_the_common_part_means_what_it_means_to_sqlite(
-    expression: str, numbers: dict[str, int], words: dict[str, str]
-) -> None:
+def test_the_common_part_agrees_with_sqlite(expression: str, numbers: dict[str, int], words: dict[str, str]) -> None:
     """Three-valued logic, precedence, ranges and lists, for properties that are there or missing."""
     properties: dict[str, int | str] = {**numbers, **words}
     lookup = {name: str(value) for name, value in properties.items()}.get
@@ -229,13 +227,7 @@ def test_a_planted_slip_is_seen(slip: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert next(differing(), None) is not None
 
 
-@pytest.mark.parametrize(
-    ("rule", "planted"),
-    [
-        ("| _NOT unary  ", "| _NOT comparison  "),
-        ("FLOAT.2: ", "FLOAT.-1: "),
-    ],
-)
+@pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
 def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NOT binds loosely, a minus is lost, a comment needs no end, numbers are cut, words of other letters or case."""
     slipped = sql92_grammar.GRAMMAR.replace(rule, planted)

@@ -252,7 +252,7 @@ def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_st
 @pytest.mark.parametrize(
     ("log_start", "expected"), [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)]
 )
-def test_a_queue_that_follows_the_log_begins_at_its_end_when_nothing_is_left(
+def test_a_queue_that_follows_an_empty_log_begins_at_its_end(
     queue: ConsumeQueue, log_start: int, expected: int
 ) -> None:
     """As from 5.x on; while its last record is there the oldest file is searched, and what comes then is read."""

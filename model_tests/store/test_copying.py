@@ -86,9 +86,7 @@ def logs_of(directory: Path) -> dict[str, bytes]:
 
 @settings(max_examples=8)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=3), st.integers(0, 2**32))
-def test_in_whatever_pieces_the_copy_is_equal_to_the_byte(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
-) -> None:
+def test_a_copy_in_pieces_is_byte_equal(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int) -> None:
     """Also after it was killed in between, which leaves only whole records; and a further copy can be made of it."""
     directory = tmp_path_factory.mktemp("pair")
     drawn = random.Random(seed)
@@ -208,9 +206,7 @@ def test_a_batch_that_leaves_a_large_blank_is_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("abort", ["there", "gone"])
-def test_a_time_to_come_hides_no_message_that_is_copied_after_it(
-    pair: Pair, caplog: pytest.LogCaptureFixture, abort: str
-) -> None:
+def test_a_future_time_hides_no_message_copied_later(pair: Pair, caplog: pytest.LogCaptureFixture, abort: str) -> None:
     """The checkpoint would say that all was visible up to then: a start after a kill made nothing visible again."""
     put_and_dispatch(pair.source, [message() for _ in range(4)])
     forged = bytearray(pair.content(0))

@@ -102,7 +102,7 @@ def bodies_after_a_failed_removal() -> tuple[list[list[bytes]], ...]:
     return while_left, made_again
 
 
-def test_a_topic_gets_nothing_of_a_deleted_one_whose_files_stayed(
+def test_a_topic_gets_nothing_of_a_deleted_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queue's file that cannot be removed is told, and no later topic's; one that takes it over is seen."""

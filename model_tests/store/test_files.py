@@ -223,9 +223,7 @@ def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
     assert ended.stdout == "64\n1 b'\\x00\\x00\\x00'\n0\n", ended.stderr
 
 
-def test_a_disk_that_does_not_say_whether_a_file_exists_says_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exists_raises_when_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a store with a mark of its crash would open without recovery, and a table that is there would begin empty."""
     file = tmp_path / "file"
     file.touch()

@@ -99,9 +99,7 @@ def test_reading_never_writes(java_store: Path) -> None:
             path.chmod(0o755)
 
 
-def test_our_store_serves_every_message(
-    java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig
-) -> None:
+def test_our_store_serves_messages(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
     """Our store opens the Java broker's directory and gives each queue's messages, ranges and statuses."""
     by_offset = {record["physicalOffset"]: record for record in java_expected["commitlog"]["records"]}
     store = open_store(java_store, java_config)
@@ -156,7 +154,7 @@ def test_times_are_searched(java_store: Path, java_expected: dict[str, Any], jav
     assert store.offset_by_time("T_plain", 0, 2**60) == 149
 
 
-def test_it_is_continued_and_opened_again(
+def test_it_is_continued_and_reopened(
     java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig
 ) -> None:
     """Ours appends to the Java broker's log where it ended, and everything is there after closing and opening."""
@@ -177,9 +175,7 @@ def test_it_is_continued_and_opened_again(
     assert len(read_all(store, "T_plain", 1)) == 190
 
 
-def test_a_crashed_copy_recovers_the_same(
-    java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig
-) -> None:
+def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
     """With an abort file and no consume queue at all, the queues are built again from the log, byte for byte."""
     (java_store / "abort").touch()
     shutil.rmtree(java_store / "consumequeue")

@@ -266,9 +266,7 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
     assert are_equal
 
 
-def test_java_s_queries_are_answered_alike(
-    java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]
-) -> None:
+def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]) -> None:
     """Every key query that was asked of the Java broker finds the same messages."""
     store = open_store(java_store, java_config)
     asked = java_expected["keyQueries"]
@@ -352,7 +350,7 @@ def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
 
 @fewer(2)
 @given(gaps=st.lists(st.integers(0, 3), max_size=40), count_max=st.integers(1, 80))
-def test_entries_added_together_are_those_added_one_by_one(
+def test_batched_entries_equal_single_ones(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int], count_max: int
 ) -> None:
     """Whatever a disk that is full now and then, the size of a turn, and a file's end cut apart."""

@@ -305,7 +305,7 @@ def test_what_has_no_keys_counts_by_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 7])
-def test_what_has_no_keys_is_passed_with_a_few_looks(
+def test_records_without_keys_are_passed_in_few_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     """So many bytes at once, and no further than to whole records; it counts by its bytes, or by its records."""
@@ -329,9 +329,7 @@ def test_what_has_no_keys_is_passed_with_a_few_looks(
     ("crashed", "end_offset", "forgets"),
     [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
 )
-def test_after_a_stop_the_index_keeps_what_is_sure(
-    tmp_path: Path, crashed: bool, end_offset: int, forgets: bool
-) -> None:
+def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, end_offset: int, forgets: bool) -> None:
     """All of it, unless it was a crash or it knows more than the log; it goes on with the last message."""
     world = World(tmp_path)
     world.log.end = 300
@@ -340,15 +338,6 @@ def test_after_a_stop_the_index_keeps_what_is_sure(
     world.indexer.recover(crashed=crashed, durable_ms=44)
     assert world.notes == ([("forget", 44, 300)] if forgets else [])
     assert world.indexer.cursor == 200
-
-
-def test_it_goes_on_where_the_log_begins_at_the_earliest(tmp_path: Path) -> None:
-    """What is not there cannot be indexed."""
-    world = World(tmp_path)
-    world.append(*["KEYS\x01a\x02"] * 60)
-    world.log.segments.remove(1)
-    world.indexer.recover(crashed=False, durable_ms=0)
-    assert world.indexer.cursor == FILE_SIZE
 
 
 def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> None:

@@ -133,9 +133,7 @@ def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.M
     close(segments)
 
 
-def test_where_everything_was_written_to_the_oldest_is_made_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sync for one map, to the end of the file; it is the first that was not looked at, and all others stay."""
     synced: list[tuple[str, int, int]] = []
 

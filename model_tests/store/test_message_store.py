@@ -331,9 +331,7 @@ def test_two_openers(tmp_path: Path) -> None:
 
 @fewer(2)
 @given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
-def test_handed_over_or_read_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int
-) -> None:
+def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int) -> None:
     """Whether the dispatcher is handed the units or must read the log, the arrivals are the same and none is missed."""
     arrivals: list[list[object]] = []
     for count_max in (10_000, handed_max):
@@ -365,9 +363,7 @@ def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
     assert [store.properties_at(*place) for place in nowhere] == [None] * 4
 
 
-def test_a_store_that_could_not_be_recovered_can_be_opened_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_can_be_opened_after_a_failed_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recovery that fails lets go of the directory; the next one finds every message."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()] * 5)

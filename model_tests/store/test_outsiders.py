@@ -185,9 +185,7 @@ def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", ["directory", "first", "last"])
-def test_queues_that_lack_files_are_made_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool
-) -> None:
+def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
     """After a clean stop too, where nothing would be dispatched again: the checkpoint says how many there were."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
@@ -292,7 +290,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 
 @pytest.mark.parametrize("byte", [0, 5, BODY_AT], ids=["size", "magic", "body"])
 @pytest.mark.parametrize("number", range(BEFORE_CHECKPOINT, COUNT))
-def test_what_rotted_after_the_checkpoint_of_a_killed_store_is_kept_and_told(
+def test_rot_after_the_checkpoint_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
     """Nobody can tell it from what a power cut tore, so the log ends there; what goes was acknowledged, and is kept.
@@ -360,9 +358,7 @@ def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
     assert read_all(opened, topic, 0)[-1][88:92] == b"next"
 
 
-def test_units_that_are_gone_are_passed_over_as_far_as_the_log_has_room_for_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What a disk lost is no reason to show nobody what came after it."""
     store = tmp_path / "store"
     made(store, closed=False)
@@ -377,9 +373,7 @@ def test_units_that_are_gone_are_passed_over_as_far_as_the_log_has_room_for_them
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
-def test_a_record_of_a_time_to_come_takes_no_other_with_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool
-) -> None:
+def test_a_record_of_the_future_is_lost_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
     """What is stored after it is of today. One wrong bit used to have all that followed in the future, for good."""
     store = tmp_path / "store"
     made(store, closed=closed)
@@ -450,9 +444,7 @@ def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed:
     assert claimed_size(memoryview(content)[:54], 7, 707) == claimed_size(memoryview(content), -1, 707) == 0
 
 
-def test_a_body_full_of_heads_makes_no_start_slow(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]
-) -> None:
+def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
     """Where its record rotted each head was checked, over all that follows it: 4 MiB took a start fifteen seconds."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
@@ -494,9 +486,7 @@ NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispat
 
 
 @pytest.mark.parametrize("fault", ["queue id", "digits"])
-def test_a_record_whose_further_queues_cannot_be_stops_no_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
-) -> None:
+def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str) -> None:
     """Neither by one wrong bit of its queue id, nor by more digits than Python reads, which anybody may send.
 
     A broker stores those as they come until it is told to list messages in further queues.
@@ -516,9 +506,7 @@ def test_a_record_whose_further_queues_cannot_be_stops_no_start(
     assert ("nobody is shown it: queue id" in caplog.text) is (fault == "queue id")
 
 
-def test_a_further_queue_is_filled_up_to_no_number_that_cannot_be(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The offset in it stands among the properties, which no checksum covers either; its own queue lists the record."""
     store = open_store(tmp_path / "store", NAMING)
     put_and_dispatch(store, [naming(b"x", ["A"]) for _ in range(12)])
@@ -533,9 +521,7 @@ def test_a_further_queue_is_filled_up_to_no_number_that_cannot_be(
     assert "says that it is number 99 of A queue 0, which has 11, and so many others do not fit" in caplog.text
 
 
-def test_a_message_that_names_its_own_queue_hides_none_that_follows(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """RocketMQ gives it two numbers, so the next one's is one more than the log has room for."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
@@ -600,9 +586,7 @@ def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypa
     assert 0 < sum(sizes) <= 20 * 8 * KIB
 
 
-def test_a_verification_that_may_check_no_more_goes_on_behind_what_it_refuted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies within is passed over, and no more than that."""
     monkeypatch.setattr(Checks, "may", lambda *_: False)
     store = open_store(tmp_path / "store")
@@ -616,9 +600,7 @@ def test_a_verification_that_may_check_no_more_goes_on_behind_what_it_refuted(
     assert verify(RealFiles(), str(tmp_path / "store")).messages == 5
 
 
-def test_verification_reads_no_holes_and_tells_what_was_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a sparse file of a gigabyte a few pages are looked through; and what starts kept beside the log is told."""
     sizes: list[int] = []
     monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
@@ -716,9 +698,7 @@ class KilledError(BaseException):
     """Stands for the end of the process."""
 
 
-def test_a_start_that_is_killed_leaves_no_half_copy_under_a_copys_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody could tell it from a whole one; the next start writes what is unfinished anew."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
@@ -753,9 +733,7 @@ def test_what_is_looked_through_makes_no_data_of_holes() -> None:
 
 
 @pytest.mark.parametrize("before", range(8))
-def test_a_whole_record_is_found_across_the_border_of_two_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
-) -> None:
+def test_a_record_is_found_across_two_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
     """Wherever the pieces part its size and its mark."""
     store = tmp_path / "store"
     made(store, closed=True)
@@ -766,9 +744,7 @@ def test_a_whole_record_is_found_across_the_border_of_two_pieces(
         open_store(store)
 
 
-def test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its time alone nothing is missing; the checkpoint names the last record, and that stands behind the damage."""
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000)
     store = tmp_path / "store"
@@ -787,9 +763,7 @@ def test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_awa
 
 
 @pytest.mark.parametrize("position", [8, 40, 100])
-def test_what_a_kill_left_of_a_record_is_no_loss(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int
-) -> None:
+def test_a_partial_record_of_a_kill_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
     """Its mark is written last, so what has none was never acknowledged: it goes without a word, as before."""
     store = tmp_path / "store"
     made(store, closed=False)

@@ -244,9 +244,7 @@ def first_found(planted: Callable[[pytest.MonkeyPatch], None], count: int) -> st
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
-def test_planted_faults_are_found(
-    monkeypatch: pytest.MonkeyPatch, planted: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+def test_planted_faults_are_red(monkeypatch: pytest.MonkeyPatch, planted: Callable[[pytest.MonkeyPatch], None]) -> None:
     """Each is found in fewer than two thousand seeds."""
     planted(monkeypatch)
     found = first_found(planted, FOUND_WITHIN)

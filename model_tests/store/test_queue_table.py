@@ -145,9 +145,7 @@ def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -
     close(table)
 
 
-def test_what_is_left_of_a_single_queue_goes_before_it_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its topic is known all the while, and its other queues are found; it is made only when its old file is gone."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     write(tmp_path, "T", "1")
@@ -205,9 +203,7 @@ def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: py
         queue.segments.close()
 
 
-def test_what_is_left_of_a_topic_goes_before_its_name_is_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it can be removed nothing of that name is made, and other names are; then its files are gone, and it is."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     table = table_of(tmp_path)
@@ -254,7 +250,7 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> 
     ("maps_max", "count"),
     [(OTHER_MAPS + 6, 6), (OTHER_MAPS + MAPS_MAX + 1, MAPS_MAX), (OTHER_MAPS + 1, 1), (OTHER_MAPS, 1), (100, 1)],
 )
-def test_its_files_have_the_maps_that_others_leave(
+def test_files_get_the_remaining_maps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maps_max: int, count: int
 ) -> None:
     """What the system lets a process have, without those of the program, the log and the index; one at least."""

@@ -397,7 +397,7 @@ def test_a_time_of_0_is_no_safe_point(tmp_path: Path) -> None:
     ("lacking", "physic_ms", "kept"),
     [(1, 21, 3), (1, 20, 1), (1, 19, 1), (2, 31, 2), (2, 30, 2), (0, 11, 3), (0, 10, 0), (None, 0, 3)],
 )
-def test_a_record_that_lacks_a_sector_counts_if_it_was_flushed_and_is_not_the_last(
+def test_a_record_without_a_sector_needs_a_flush(
     tmp_path: Path, lacking: int | None, physic_ms: int, kept: int
 ) -> None:
     """What the log's flushes had not reached, by the checkpoint, may have been torn, and so may the last record."""

@@ -136,9 +136,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
         store.close()
 
 
-def test_a_file_that_went_does_not_come_back(
-    tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one's name is synced too: with it a power cut would bring back messages whose deletion is forgotten."""
     store = open_store(tmp_path, any_hour)
     put_and_dispatch(store, [message() for _ in range(100)])
@@ -188,9 +186,7 @@ class Clock(RealRuntime):
         self.monotonic_ns: Callable[[], int] = lambda: self.now_ns
 
 
-def test_the_service_waits_and_tries_again(
-    tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_service_waits_and_retries(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """It first looks a minute after the start, then every ten seconds, also after a disk that failed."""
     clock = Clock()
     store = MessageStore.open(clock, str(tmp_path), any_hour)
@@ -240,9 +236,7 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_a_dispatch_in_flight_makes_nothing_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
-) -> None:
+def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool) -> None:
     """What was appended before the deletion is passed over, whether it was handed over or is read from the log."""
     if not handed:
         monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
@@ -346,7 +340,7 @@ def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_a_topic_whose_deletion_cannot_be_noted_is_as_it_was(
+def test_a_deletion_that_cannot_be_noted_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
     """With everything in it, also what became visible meanwhile, and after a kill."""

@@ -189,9 +189,7 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk)
 
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
-def test_a_newest_file_that_a_crash_left_short_is_filled_up(
-    tmp_path: Path, disk: Disk, size: int, after_a_crash: bool
-) -> None:
+def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size: int, after_a_crash: bool) -> None:
     """With zeros; a file that has its name and no length yet is taken for that even if nobody knows of a crash."""
     write(tmp_path / "log", {0: SIZE, 10: SIZE, 20: size})
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
@@ -279,9 +277,7 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) 
         ("/store/log", ["/store/log", "/store", "/"]),
     ],
 )
-def test_a_path_that_is_not_absolute_begins_where_the_process_stands(
-    tmp_path: Path, disk: Disk, directory: str, expected: list[str]
-) -> None:
+def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
     """Not at the root: the name of a store's directory stands in the directory that the process was started in."""
 
     class Within(RealFiles):
@@ -399,9 +395,7 @@ def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: 
     segments.close()
 
 
-def test_names_of_removed_files_are_gone_before_the_next_one_goes(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest first, also on the disk: what a failure or a power cut leaves has no gap. The last may come back."""
     segments = filled(tmp_path / "log", 20, 30, 40)
     disk.directories.clear()

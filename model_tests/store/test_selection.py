@@ -309,9 +309,7 @@ def test_what_may_be_read_together_is(units: Units, changes: dict[str, Any]) -> 
         ([(1_951, 50), (2_000, 50), (1_000, 50)], [11, 12], GetStatus.FOUND),
     ],
 )
-def test_what_is_gone_or_cannot_be_is_passed(
-    matches: Matches, units: Units, offsets: list[int], status: GetStatus
-) -> None:
+def test_gone_or_wrong_units_are_passed(matches: Matches, units: Units, offsets: list[int], status: GetStatus) -> None:
     """And the reader goes on after it."""
     result = read(queue_of(*units), matches=matches)
     assert (result.status, result.offsets, result.offset_next) == (status, offsets, 10 + len(units))
@@ -455,9 +453,7 @@ LIMITS = st.tuples(st.integers(1, 40), st.sampled_from([1, 300, 2_000, 100_000])
 
 
 @given(READS, LIMITS)
-def test_both_loops_give_the_same(
-    store: MessageStore, place: tuple[int, int, int], limits: tuple[int, int, int]
-) -> None:
+def test_both_loops_agree(store: MessageStore, place: tuple[int, int, int], limits: tuple[int, int, int]) -> None:
     """Messages, slices, status, next offset, and whether the reader is far behind; over files, limits and ends."""
     count, size, memory = limits
     config = _config(

@@ -248,7 +248,7 @@ def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("multi_dispatch", [True, False])
-def test_a_broker_that_knows_no_further_queues_makes_none(
+def test_unknown_further_queues_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
 ) -> None:
     """What a message says that another broker numbered is then a property like any other."""
@@ -358,9 +358,7 @@ def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: 
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
-def test_a_deletion_is_finished_whatever_the_checkpoint_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool
-) -> None:
+def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool) -> None:
     """Killed before its files were removed, when a recovery would believe them: they go, and no other topic's do."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")

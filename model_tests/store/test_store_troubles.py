@@ -201,9 +201,7 @@ def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: Path) -> None:
     assert set(Deletions(RealFiles(), str(tmp_path)).ends) == {"T", queue_name("U", 1)}
 
 
-def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files go as the store is opened again, and no other one's, though no recovery looks that far back."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
@@ -325,7 +323,7 @@ IDS = ["queues", "checkpoint", "removal", "trim"]
 
 
 @pytest.mark.parametrize(("slow", "work", "count"), SLOW, ids=IDS)
-def test_a_send_is_kept_while_the_disk_works_for_queues(
+def test_slow_queues_delay_no_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: Any, work: Any, count: int
 ) -> None:
     """At each slow call a message is appended and made durable before the call returns: it waits for the log alone."""

@@ -102,9 +102,7 @@ def test_a_flip_in_a_unit_is_found(sound: Path, tmp_path: Path, offset: int) -> 
 
 @fewer(2)
 @given(data=st.data())
-def test_any_flip_in_a_body_is_found(
-    sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_flips_in_bodies_are_found(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever bit of whatever body is flipped, damage is found in that file, at that record."""
     records = [record for record in read_log(sound)["records"] if record["bodyLength"]]
     record = data.draw(st.sampled_from(records))
@@ -189,9 +187,7 @@ def test_a_deleted_topic_is_no_damage(tmp_path: Path) -> None:
         ("Orders", 7_000, False),
     ],
 )
-def test_a_delayed_message_is_due_whole_seconds_after_it_was_stored(
-    tmp_path: Path, topic: str, late_ms: int, is_sound: bool
-) -> None:
+def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, late_ms: int, is_sound: bool) -> None:
     """By whatever levels its broker had; no other message's tags code may be a time."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic, properties={"DELAY": "1", "REAL_TOPIC": "T"})])
