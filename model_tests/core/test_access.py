@@ -168,11 +168,6 @@ def test_what_is_no_right_is_named(text: str) -> None:
             read_rights(topics, groups)
 
 
-def test_rights_are_read_with_the_space_around_them() -> None:
-    """As people write them."""
-    assert read_rights([" T = PUB "], ["G =SUB"]) == {"T": Right.PUB, "%RETRY%G": Right.SUB}
-
-
 @pytest.mark.parametrize(
     ("pattern", "inside", "outside"),
     [

@@ -36,26 +36,6 @@ def test_a_held_pull_is_found_by_its_bucket_and_leaves_nothing_behind() -> None:
     assert table.deadline_next_ms() is None
 
 
-def test_pulls_leave_in_the_order_they_were_held() -> None:
-    """A bucket is first in, first out."""
-    table = HoldTable()
-    pulls = [missed() for _ in range(5)]
-    for pull in pulls:
-        table.hold(pull)
-    assert table.take(KEY) == pulls
-
-
-def test_a_kept_pull_is_held_again() -> None:
-    """Keep is the inverse of take."""
-    table = HoldTable()
-    pull = missed()
-    table.hold(pull)
-    table.keep(table.take(KEY))
-    table.assert_tidy()
-    assert pull.phase is HELD
-    assert table.take(KEY) == [pull]
-
-
 def test_a_recheck_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
     """The recheck must not queue what a walker has already in its hands: that would answer twice."""
     table = HoldTable()

@@ -210,7 +210,6 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
 
 
 sql92_logic: Final = sql92._logic
-whole_of: Final = sql92_values.whole_of
 SLIPS: Final[dict[str, tuple[Any, str, Any]]] = {
     "AND and OR swapped": (sql92, "_logic", lambda operands, *, decides: sql92_logic(operands, decides=not decides)),
     "minus forgotten": (sql92, "_negate", lambda operand: operand),

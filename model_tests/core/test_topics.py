@@ -40,15 +40,6 @@ def test_without_automatic_creation_nothing_is_made() -> None:
     assert Groups(auto_create=False).find("G") is None
 
 
-def test_a_change_is_noted_for_whoever_saves_the_table() -> None:
-    """And a look is not."""
-    topics = Topics()
-    topics.get("A")
-    assert not topics.changed
-    topics.put(TopicConfig("A"))
-    assert topics.changed
-
-
 def test_a_group_name_without_end_is_not_made() -> None:
     """255 characters are the clients' own limit."""
     groups = Groups()
@@ -125,15 +116,6 @@ def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
     groups = Groups(auto_create=False, light=True)
     assert (groups.find("%LMQ%a"), groups.find("a"), groups.by_name) == (GroupConfig("%LMQ%a"), None, {})
     assert Groups(auto_create=False).find("%LMQ%a") is None
-
-
-def test_a_group_that_is_there_is_found_as_it_is() -> None:
-    """And not made anew."""
-    groups = Groups()
-    groups.put(GroupConfig("G", retry_max_times=3))
-    groups.changed = False
-    assert groups.find("G") == GroupConfig("G", retry_max_times=3)
-    assert not groups.changed
 
 
 def test_the_topics_that_every_broker_has_are_made_unless_they_are_there() -> None:
