@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -153,30 +152,6 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
     assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
     assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
     close(segments)
-
-
-def test_what_cannot_be_made_durable_is_told_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who needed a map hears of the disk's error; the file keeps its map and is tried again."""
-    maps = Maps(1)
-    segments = made(tmp_path, 1, maps)
-    write(segments[0], b"x")
-    (tmp_path / "more").mkdir()
-
-    def failing(mapped: RealMappedFile, _start: int, _stop: int) -> None:
-        raise OSError(errno.EIO, "no disk", mapped._path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RealMappedFile, "sync", failing)
-        other = Segment(RealFiles(), f"{tmp_path}/more/0", 0, SIZE)
-        other._maps, other._mapped = maps, None
-        other.is_dirty = True
-        with pytest.raises(OSError, match="no disk"):
-            assert other.view
-        assert (segments[0]._mapped is not None, segments[0].is_dirty) == (True, True)
-    other.is_dirty = False
-    assert other.give_back()
-    assert len(other.view) == SIZE
-    close([*segments, other])
 
 
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
@@ -335,52 +310,6 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
     paths = [path for path in sorted(directory.glob("consumequeue*/**/*")) if path.is_file()]
     answers.extend((str(path.relative_to(directory)), path.read_bytes()) for path in paths)
     return answers
-
-
-def misread(store: MessageStore, topic: str, queue_id: int) -> list[object]:
-    """Of each visible message that is not found where it should be, what is there."""
-    wrong: list[object] = []
-    for offset in range(store.visible_end(topic, queue_id)):
-        unit = store.unit(topic, queue_id, offset)
-        record = store.read_record(unit[0]) if unit is not None else None
-        if record is None or (record.queue_id, record.queue_offset) != (queue_id, offset):
-            wrong.append((queue_id, offset, unit))
-    return wrong
-
-
-def test_threads_read_while_maps_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four readers of twenty queues, and one writer, with two maps: every unit is right, and no more maps are left."""
-    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 2)
-    store = open_store(tmp_path)
-    places = [("T", queue_id) for queue_id in range(20)]
-    put_and_dispatch(store, [message(*place) for place in places for _ in range(3)])
-    store.flush_queues()
-    wrong: list[object] = []
-    begin = threading.Barrier(5)
-
-    def read_and_tell() -> None:
-        begin.wait()
-        try:
-            for turn in range(200):
-                wrong.extend(misread(store, *places[turn * 7 % 20]))
-        except (OSError, ValueError, AssertionError) as error:
-            wrong.append(error)
-
-    readers = [threading.Thread(target=read_and_tell) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    begin.wait()
-    for turn in range(100):
-        put_and_dispatch(store, [message(*places[turn % 20])])
-        if turn % 10 == 0:
-            store.flush_queues()
-    for reader in readers:
-        reader.join()
-
-    assert wrong == []
-    store.flush_queues()
-    assert [store.visible_end(*place) for place in places] == [8] * 20
-    assert mapped_count(tmp_path / "consumequeue") <= 3
 
 
 def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,6 @@ import errno
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -28,7 +26,6 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
@@ -266,48 +263,6 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: py
     assert store.dispatched_end == store.log_end
     store.close()
     assert verify(RealFiles(), str(tmp_path)).messages == 2
-
-
-def test_threads_see_whole_messages_in_order(tmp_path: Path) -> None:
-    """Four writers, one dispatcher and a reader at once: every message once, in order, whole from the first sight."""
-    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=16_384, consume_queue_file_size=2000))
-    count = 400
-    seen: list[str] = []
-    arrived: list[Arrival] = []
-    writers: list[threading.Thread] = []
-    for writer in range(4):
-        made = [message("T", writer % 2, f"{writer}:{index}".encode(), tag="t") for index in range(count)]
-        writers.append(threading.Thread(target=lambda made=made: [store.put(each) for each in made]))
-
-    def make_visible() -> None:
-        while len(arrived) < 4 * count:
-            arrived.extend(store.dispatch(50))
-
-    workers = [*writers, threading.Thread(target=make_visible)]
-    for worker in workers:
-        worker.start()
-    offsets = [0, 0]
-    deadline = time.monotonic() + 60
-    while len(seen) < 4 * count and time.monotonic() < deadline:
-        for queue in (0, 1):
-            found = store.get("T", queue, offsets[queue], 32)
-            content = b"".join(found.records)
-            for offset in found.offsets:
-                assert offset == offsets[queue]
-                record = read_record(content[: int.from_bytes(content[:4])])
-                content = content[record["totalSize"] :]
-                assert (record["queueId"], record["queueOffset"]) == (queue, offset)
-                seen.append(base64.b64decode(record["body"]).decode())
-                offsets[queue] += 1
-            offsets[queue] = max(offsets[queue], found.offset_next if found.offsets else 0)
-    for worker in workers:
-        worker.join(60)
-    assert sorted(seen) == sorted(f"{writer}:{index}" for writer in range(4) for index in range(count))
-    for writer in range(4):
-        mine = [body for body in seen if body.startswith(f"{writer}:")]
-        assert mine == [f"{writer}:{index}" for index in range(count)]
-    ends = [[each.offset_end for each in arrived if each.queue_id == queue] for queue in (0, 1)]
-    assert ends == [list(range(1, 2 * count + 1))] * 2
 
 
 def test_two_openers(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
 
@@ -118,7 +117,8 @@ class Watched:
 
     def note(self, call: str, queue_id: int) -> None:
         """Note it."""
-        locks = {name: getattr(self.store, f"_{name}_lock") for name in ("dispatch", "queues", "deletion", "append")}
+        names = ("dispatch", "queues", "deletion", "append", "flush")
+        locks = {name: getattr(self.store, f"_{name}_lock") for name in names}
         held = {name for name, lock in locks.items() if not lock.acquire(blocking=False)}
         for name in locks.keys() - held:
             locks[name].release()
@@ -137,6 +137,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
         return every(table)
 
     monkeypatch.setattr(QueueTable, "all", listed)
+    monkeypatch.setattr(QueueTable, "remove_files", lambda *_: seen.note("remove_files", -1))
     monkeypatch.setattr(RealFiles, "write_atomic", lambda *_: seen.note("write", -1))
     return seen
 
@@ -167,6 +168,16 @@ def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkey
         assert store.remove_expired() > 0
     removed = [note for note in seen.notes if note[0] == "remove_before"]
     assert sorted(removed) == [("remove_before", each, {"dispatch", "queues", "deletion"}) for each in range(5)]
+
+
+def test_files_are_removed_without_the_locks_of_a_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A send takes the append and the flush lock, so it never waits for the removal."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(2)])
+    with monkeypatch.context() as patched:
+        seen = watched(patched, store)
+        store.delete_topic("T", {0})
+    assert [note for note in seen.notes if note[0] == "remove_files"] == [("remove_files", -1, {"deletion"})]
 
 
 def test_a_long_batch_waits_as_it_will_arrive(tmp_path: Path) -> None:
@@ -223,7 +234,6 @@ def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monk
 
 
 QUEUE_COUNT = 5
-PATIENCE_S = 20.0
 
 
 def queues_of(directory: Path) -> MessageStore:
@@ -234,106 +244,9 @@ def queues_of(directory: Path) -> MessageStore:
     return store
 
 
-class Sender:
-    """Sends at each slow call of the disk, on a thread of its own, and notes whether that was kept before its end."""
-
-    def __init__(self, store: MessageStore, patience_s: float = PATIENCE_S) -> None:
-        self.store = store
-        self.patience_s = patience_s
-        self.kept: list[bool] = []
-        self.threads: list[threading.Thread] = []
-
-    def __call__(self) -> None:
-        """One send; the call of the disk goes on once it was kept, or patience is over."""
-        thread = threading.Thread(target=self._send)
-        self.threads.append(thread)
-        thread.start()
-        thread.join(self.patience_s)
-        self.kept.append(not thread.is_alive())
-
-    def _send(self) -> None:
-        end = self.store.put(message(body=b"sent")).physical_offset
-        assert self.store.flush() > end
-
-    def join(self) -> None:
-        """Have every send end."""
-        for thread in self.threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-
-def slow_syncs(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
-    """Do something while a queue's file is synced."""
-    sync = RealMappedFile.sync
-
-    def slow(mapped: RealMappedFile, start: int, stop: int) -> None:
-        if "/consumequeue/" in mapped._path:
-            do()
-        sync(mapped, start, stop)
-
-    patch.setattr(RealMappedFile, "sync", slow)
-
-
-def slow_checkpoint(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
-    """Do something while the checkpoint is written."""
-    write = RealFiles.write_atomic
-
-    def slow(files: RealFiles, path: str, content: bytes) -> None:
-        if path.endswith("/checkpoint"):
-            do()
-        write(files, path, content)
-
-    patch.setattr(RealFiles, "write_atomic", slow)
-
-
-def slow_removal(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
-    """Do something while files of queues are removed."""
-    remove = QueueTable.remove_files
-
-    def slow(table: QueueTable, queues: list[Any]) -> None:
-        do()
-        remove(table, queues)
-
-    patch.setattr(QueueTable, "remove_files", slow)
-
-
-def slow_trim(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
-    """Do something while a queue forgets what the log has no longer."""
-    trim = ConsumeQueue.remove_before
-
-    def slow(queue: ConsumeQueue, log_start: int) -> None:
-        do()
-        trim(queue, log_start)
-
-    patch.setattr(ConsumeQueue, "remove_before", slow)
-
-
 def expire(store: MessageStore) -> None:
     """Have the log's oldest file go."""
     assert store.remove_expired(at_any_hour=True) == 1
-
-
-SLOW = [
-    (slow_syncs, lambda store: store.flush_queues(), QUEUE_COUNT),
-    (slow_checkpoint, lambda store: store.flush_queues(), 1),
-    (slow_removal, lambda store: store.delete_topic("T", {0}), 1),
-    (slow_trim, expire, QUEUE_COUNT),
-]
-IDS = ["queues", "checkpoint", "removal", "trim"]
-
-
-@pytest.mark.parametrize(("slow", "work", "count"), SLOW, ids=IDS)
-def test_slow_queues_delay_no_send(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: Any, work: Any, count: int
-) -> None:
-    """At each slow call a message is appended and made durable before the call returns: it waits for the log alone."""
-    store = queues_of(tmp_path)
-    sender = Sender(store)
-    slow(monkeypatch, sender)
-    work(store)
-    sender.join()
-    assert sender.kept == [True] * count
-    monkeypatch.undo()
 
 
 def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._append_lock:\n            return self._append(message, self._log.end)\n",
         "        return self._append(message, self._log.end)\n",
-        units=("store/test_message_store.py", "service/test_send.py"),
+        units=("simulate/test_locksets.py", "service/test_send.py"),
     ),
     _lock(
         "lock-append-burst",
