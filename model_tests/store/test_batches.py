@@ -1,23 +1,22 @@
-"""A burst of messages against the same messages put one by one."""
+"""Bursts and prepared batches against the same messages put one by one."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Final
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store import bursts
-from longpoll_broker.store.log import commit_log
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_broker.testing.stores import HOST_V6, SMALL, StillRuntime, message, open_store
 from longpoll_protocol.errors import MessageRefusedError
 
@@ -68,7 +67,6 @@ def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts
     return arrivals, log
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(MESSAGES, max_size=20))
 def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
     """The same bytes in the same files, the same arrivals in the same order, whatever stands in the burst."""
@@ -170,39 +168,6 @@ def test_a_process_killed_in_a_burst_leaves_none_of_it() -> None:
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
 
 
-def test_planted_a_burst_written_from_its_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the burst is found."""
-
-    def append_records(log: CommitLog, records: Sequence[bytes]) -> None:
-        segment = log._segment
-        assert segment is not None
-        content = memoryview(b"".join(records))
-        segment.view[log.end - segment.start : log.end - segment.start + len(content)] = content
-
-    monkeypatch.setattr(CommitLog, "append_records", append_records)
-
-    assert max(kept_after_kill(written) for written in CUTS) > 0
-
-
-def with_next_tags(*parts: Any) -> Arrival:
-    """An arrival whose tags code is off by one."""
-    return structs.replace(Arrival(*parts), tags_code=Arrival(*parts).tags_code + 1)
-
-
-def test_planted_slips_in_a_burst_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record, or an arrival, with one number that is another."""
-    messages = [message(), message(tag="a"), message(tag="b")]
-    expected = stored(messages, SMALL, in_bursts=False)
-    with monkeypatch.context() as planted:
-        planted.setattr(commit_log, "CRC_MASK", 0xFFFF)
-        log = stored(messages, SMALL, in_bursts=True)[1]
-    with monkeypatch.context() as planted:
-        planted.setattr(bursts, "Arrival", with_next_tags)
-        arrivals = stored(messages, SMALL, in_bursts=True)[0]
-
-    assert (log != expected[1], arrivals != expected[0]) == (True, True)
-
-
 def test_a_wild_number_leaves_no_gap() -> None:
     """A number that fits no record ends the burst before it, and the offsets go on where they were."""
     with tempfile.TemporaryDirectory() as directory:
@@ -213,3 +178,87 @@ def test_a_wild_number_leaves_no_gap() -> None:
         assert [arrival.offset_end for arrival in burst] == [2]
         assert store.put(message()).queue_offset == 2
         store.abandon()
+
+
+PARTS: Final = st.lists(
+    st.lists(
+        st.builds(
+            message,
+            body=st.sampled_from([b"", b"body", b"x" * 300, b"z" * (SMALL.message_size_max + 1)]),
+            tag=st.sampled_from([None, "a", "ä", "zero\0"]),
+            born_host=st.just(HOST_V6),
+        )
+        | st.builds(
+            message, body=st.sampled_from([b"body", b"x" * 300]), tag=st.sampled_from([None, "a"]), sys_flag=st.just(1)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=3,
+).map(lambda parts: [[each for each in part if each.born_host == parts[0][0].born_host] for part in parts])
+"""What is added together; all of one sender."""
+
+
+def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]]) -> list[PutResult]:
+    """Have a batch made in parts, and put."""
+    batch = store.prepare("T", 0)
+    for part in parts:
+        batch.add(part)
+    first = store.put_prepared(batch)
+    results = list(batch.results(first))
+    assert [each.physical_offset for each in results] == list(batch.starts(first))
+    return results
+
+
+def stored_in_parts(
+    parts: Sequence[Sequence[MessageToStore]], *, prepared: bool
+) -> tuple[list[PutResult] | str, Sequence[Arrival], bytes]:
+    """Where the messages stand, how they and one behind them arrive, and the whole log."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = MessageStore.open(StillRuntime(), directory, SMALL)
+        store.put(message(queue_id=0))
+        found: list[PutResult] | str
+        try:
+            found = (
+                put_prepared(store, parts) if prepared else store.put_batch([each for part in parts for each in part])
+            )
+        except MessageRefusedError as error:
+            found = str(error)
+        store.put(message(queue_id=0))
+        arrivals = store.dispatch(100)
+        store.close()
+        files = sorted(Path(directory, "commitlog").iterdir())
+        return found, arrivals, b"".join(file.read_bytes() for file in files)
+
+
+@given(PARTS)
+def test_a_prepared_batch_is_that_batch(parts: list[list[MessageToStore]]) -> None:
+    """To the byte, or it is refused with the same words and nothing is left of it."""
+    parts = [part for part in parts if part]
+    assert stored_in_parts(parts, prepared=True) == stored_in_parts(parts, prepared=False)
+
+
+def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> None:
+    """Where it does not fit; one that no file can hold is refused, and the next one has the queue's next offset."""
+    large = [message(body=b"x" * 500)] * 3
+    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2048))
+    for _ in range(3):
+        store.put(message())
+    results = put_prepared(store, [large[:2], large[2:]])
+    assert [each.queue_offset for each in results] == [3, 4, 5]
+    assert results[0].physical_offset == 2048
+    with pytest.raises(MessageRefusedError, match="cannot hold it"):
+        put_prepared(store, [large, large])
+    assert put_prepared(store, [[message()]])[0].queue_offset == 6
+    assert [arrival.offset_end for arrival in store.dispatch(100)] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_prepared_batch_is_handed_over_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the dispatcher; and for a name that is no queue's nothing is prepared."""
+    store = open_store(tmp_path)
+    monkeypatch.setattr(Dispatcher, "_read", lambda *_told: None)
+    put_prepared(store, [[message()], [message()]])
+    assert len(store.dispatch(10)) == 2
+    with pytest.raises(MessageRefusedError, match="cannot be a directory"):
+        store.prepare("..", 0)

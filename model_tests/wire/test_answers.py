@@ -1,4 +1,4 @@
-"""The answer to a send read in one pass against the common way."""
+"""Answers to pulls and sends, by the quick way and by the common way."""
 
 from __future__ import annotations
 
@@ -10,14 +10,85 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.wire.test_send_request import FRAMES, OTHERS, VALUES, frame_of
 
-from longpoll_protocol.errors import HeaderError, RemoteProtocolError
-from longpoll_protocol.fast import sent_answer
+from longpoll_broker.core.read import GetStatus
+from longpoll_broker.service.send.send_processor import REGION_FIELDS
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.errors import HeaderError, LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads
+from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.command import Command, encode_head, encode_reply_head
 from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.json_header import HeaderNumbers
-from longpoll_protocol.headers import Header
-from longpoll_spec.tables import with_table
+from longpoll_protocol.frames.frame import FRAME_SIZE_MAX
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.message import message_id
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def _pull_head(numbers: tuple[int, int, int], status: str, offsets: tuple[int, int, int], body_size: int) -> bytes:
+    names = ("nextBeginOffset", "minOffset", "maxOffset")
+    fields = {"suggestWhichBrokerId": "0"} | {name: str(offset) for name, offset in zip(names, offsets, strict=True)}
+    return encode_head(Command(*numbers, fields, remark=status), body_size)
+
+
+@given(
+    st.tuples(INT32, INT32, INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64), st.integers(0, 2**20)
+)
+def test_both_ways_write_the_same_pull_answer(
+    numbers: tuple[int, int, int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
+) -> None:
+    """Whatever the numbers are."""
+    expected = _pull_head(numbers, status.name, offsets, body_size)
+
+    assert expected == encode_pull_head(*numbers, status.name, *offsets, body_size)
+
+
+@given(
+    st.tuples(INT32, INT32), st.lists(INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64),
+    st.integers(0, 2**20),
+)  # fmt: skip
+def test_heads_of_a_herd_are_those_made_one_by_one(
+    numbers: tuple[int, int], opaques: list[int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
+) -> None:
+    """Whatever the opaques are."""
+    code, flag = numbers
+    heads = pull_heads(code, flag, status.name, *offsets, body_size)
+    expected = [encode_pull_head(code, opaque, flag, status.name, *offsets, body_size) for opaque in opaques]
+
+    assert expected == [heads.head(opaque) for opaque in opaques]
+    body = bytes(body_size % 1000)
+    assert heads.frames(opaques, body) == b"".join(head + body for head in expected)
+
+
+def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
+    """As by the common way."""
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_pull_head(0, 1, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        pull_heads(0, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
+
+
+OFFSET = st.integers(0, 2**63 - 1)
+RESPONSE = int(CommandFlag.RESPONSE)
+
+
+def _send_head(request: Command, queue_id: int, msg_id: str, queue_offset: int) -> bytes:
+    fields = REGION_FIELDS | {"queueId": str(queue_id), "msgId": msg_id, "queueOffset": str(queue_offset)}
+    return encode_reply_head(request, 0, ext_fields=fields)
+
+
+@given(INT32, INT32, INT32, st.sampled_from(["127.0.0.1", "2001:db8::7"]), OFFSET, OFFSET)
+def test_both_ways_write_the_same_send_answer(  # noqa: PLR0917 - what differs between two answers
+    opaque: int, flag: int, queue_id: int, host: str, physical_offset: int, offset: int
+) -> None:
+    """Whatever the numbers are."""
+    digits = host_bytes(host, 10911).hex().upper().encode()
+    expected = _send_head(Command(310, opaque, flag), queue_id, message_id(host, 10911, physical_offset), offset)
+
+    assert expected == encode_send_head(opaque, RESPONSE, queue_id, digits, physical_offset, offset)
+
 
 FIELDS = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "41", "MSG_REGION": "R"}
 
@@ -114,27 +185,3 @@ def test_an_answer_with_more_fields_keeps_them() -> None:
 
     assert isinstance(read, Command)
     assert plain(read).ext_fields == {**FIELDS, "recallHandle": "aGFuZGxl"}
-
-
-@with_table
-class LooseHeader(Header):
-    """A slip: numbers of any size."""
-
-    msg_id: str
-    queue_id: int
-    queue_offset: int
-
-
-@with_table
-class LooseValues(HeaderNumbers, kw_only=True):
-    """A header with it."""
-
-    extFields: LooseHeader  # noqa: N815 - the key on the wire
-
-
-def test_planted_a_number_that_may_be_anything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that takes a queue id out of range differs from the common way, which names the field."""
-    monkeypatch.setattr(sent_answer, "_decoder", msgspec.json.Decoder(LooseValues, strict=False))
-    quick, common = both([frame_of(answer({"queueId": str(2**40)}), b"")])
-
-    assert quick != common
