@@ -122,23 +122,6 @@ def on(found: Standalone) -> list[str]:
     return ["--master", found.master, *settings]
 
 
-@pytest.mark.long
-def test_a_cluster_whose_workers_have_none_of_our_packages(faulted: Path, tmp_path: Path) -> None:
-    """Two workers, each in a network of its own where that can be made; one is killed as it works. Same findings."""
-    here = said(judge([faulted], engine="local"))
-    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
-        whole, complained = (calm := judged(faulted, *on(found))).communicate(timeout=WAIT_S)
-        assert calm.returncode == 1, complained
-        disturbed = judged(faulted, *on(found))
-        found.kill_worker_at_work(seen=1)
-        told, complained = disturbed.communicate(timeout=WAIT_S)
-
-    assert disturbed.returncode == 1, complained
-    assert said(msgspec.json.decode(whole, type=Result)) == here
-    assert said(msgspec.json.decode(told, type=Result)) == here
-    assert len(here["findings"]) > 1
-
-
 def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
     """`longpoll check` of a law whose larger levels are for jobs, in a process of its own."""
     law = ["--policy", "strict", "--requests", "3", "--messages", "3", "--tags", "2", "--property", "no_lost_wakeup"]

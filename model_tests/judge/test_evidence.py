@@ -38,7 +38,6 @@ QUICK = (
 """One of each way in which a finding rests on what it does not name."""
 CHANGES, SEEDS = 6, 60
 FAR = 500
-BOTH_ENGINES = ("answer_before_visible", "append_missing", "visible_past_the_log", "told_early", "sends_inverted")
 
 
 def subject(finding: Finding) -> tuple[object, ...]:
@@ -303,23 +302,6 @@ def test_a_finding_names_message_tag_and_offsets(tmp_path: Path) -> None:
 
 
 # -- both engines ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_spark_tells_the_same_evidence_and_causes(clean: Path, tmp_path: Path) -> None:
-    """Several faults at once, of answers, of the log and of sends: equal to the last byte."""
-    recording = load(clean)
-    for name in BOTH_ENGINES:
-        FAULTS[name].apply(recording)
-    write(tmp_path / "history", recording.events, recording.meta, events_per_part=700)
-    local, on_spark = (judge([tmp_path / "history"], engine=engine) for engine in ("local", "spark"))
-
-    assert local.findings == on_spark.findings
-    assert {FAULTS[name].clause or "pull.found.visible" for name in BOTH_ENGINES} <= {
-        one.clause for finding in local.findings for one in finding.told()
-    } | {"log.append.gapless"}
 
 
 def test_a_history_of_many_observers_keeps_its_evidence(tmp_path: Path) -> None:

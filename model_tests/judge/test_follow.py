@@ -188,46 +188,6 @@ def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None
     assert b"Traceback" not in said + stderr
 
 
-@pytest.mark.long
-def test_a_follower_that_is_killed_goes_on_where_it_was(growing: tuple[Path, Grow], tmp_path: Path) -> None:
-    """With a checkpoint no finding is told twice and none is lost, in the file and on stderr; no lock stays."""
-    directory, grow = growing
-    found, kept = tmp_path / "found.ndjson", tmp_path / "told"
-    more = ["--follow", "--findings", str(found), "--checkpoint", str(kept), "--metrics-port", "0", "--json"]
-    command = [sys.executable, "-m", "longpoll", "judge", str(directory), "--engine", "local", *more]
-    events = faulty_events()
-    at = max(n for n, event in enumerate(events) if event.event == "answer_sent")
-    events[at] = msgspec.structs.replace(events[at], offset_next=events[at].offset_next + 9)
-    content = lines_of(events)
-    half = len(content) // 2
-    grow(content[:half])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stderr is not None
-        first = read_until(running.stderr.fileno(), b"invalid up to event")
-        running.kill()
-        running.communicate(timeout=PATIENCE_S)
-    names = [json.loads(line)["id"] for line in found.read_bytes().splitlines()]
-    with found.open("r+b") as file:
-        file.truncate(found.stat().st_size - 100)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stderr is not None
-        again = read_until(running.stderr.fileno(), b"invalid up to event")
-        grow(content[half:])
-        again += read_until(running.stderr.fileno(), b"2 findings")
-        running.send_signal(signal.SIGTERM)
-        stdout, stderr = running.communicate(timeout=PATIENCE_S)
-    told = [json.loads(line) for line in found.read_bytes().splitlines()]
-
-    assert running.returncode == 1
-    assert [each["id"] for each in told] == [each["id"] for each in json.loads(stdout)["findings"]]
-    assert [each["id"] for each in told[:1]] == names
-    assert len(told) == 2
-    whys = [each["why"].encode() for each in told]
-    assert [(first.count(why), again.count(why)) for why in whys] == [(1, 0), (0, 1)]
-    assert b"metrics at http://127.0.0.1:" in first
-    assert b"Traceback" not in first + again + stderr
-
-
 def read_until(descriptor: int, wanted: bytes) -> bytes:
     """What comes from a descriptor, up to and with what is wanted; fails if that does not come."""
     deadline_s, said = time.monotonic() + PATIENCE_S, b""
@@ -308,16 +268,3 @@ def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pyt
     assert (last.events, last.findings, last.gaps) == (whole.events, whole.findings, whole.gaps)
     assert len(reads) > 20
     assert max(reads.values()) == 1 + 1  # the second time by the whole judgement that it is compared with
-
-
-@pytest.mark.long
-def test_planted_an_end_that_is_kept_hides_what_comes_after_it(
-    growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If slices were told apart by their beginning alone, the last one would stay as it was first seen."""
-    directory, grow = growing
-    monkeypatch.setattr(local, "stays", lambda _part: True)
-    monkeypatch.setattr(spill, "key_of", lambda part: str(part.start).encode())
-    last, _reads = reads_of(directory, grow, monkeypatch)
-
-    assert last.events < judge([directory], engine="local").events

@@ -265,15 +265,6 @@ def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_pa
     assert result.requests == judge([clean], engine="local").requests
 
 
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_spark_says_the_same_of_parquet_in_stretches(in_parquet: Path, spark_engine: SparkEngine) -> None:
-    """The result is that of the engine without Spark, in one stretch or in many runs of them."""
-    assert said(in_parquet, spark_engine) == said(in_parquet)
-    assert said(in_parquet, evolve(spark_engine, stretch_events=1_000)) == said(in_parquet)
-
-
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,4 @@
-"""Short pieces of real recordings, made by `longpoll observe` before real brokers and cut by `cut_recording.py`.
-
-The Java brokers 4.9.7 and 5.5.0 and our strict one, all three while sends raced re-pulls, and 4.9.7 when pulls expired.
-"""
+"""Short pieces of real recordings, made by `longpoll observe` before real brokers."""
 
 from __future__ import annotations
 

@@ -115,35 +115,6 @@ def test_a_short_history_tells_all_as_well(history: Path, every: set[str]) -> No
     assert not any(map(untold, [last, *results]))
 
 
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-@pytest.mark.timeout(600)
-def test_on_spark_all_are_told_as_well(history: Path, every: set[str]) -> None:
-    """A stream brings what is new, and more comes once that is judged."""
-    part, pause, results = history / "part-0.ndjson", threading.Event(), list[Result]()
-    lines = part.read_bytes().splitlines(keepends=True)
-    part.write_bytes(b"")
-    grown = 0
-
-    def stops(seconds: float) -> bool:
-        nonlocal grown
-        if results[-1].events >= grown:
-            more = lines[grown : grown + 200]
-            with part.open("ab") as file:
-                file.write(b"".join(more))
-            grown += len(more)
-            return not more
-        return pause.wait(seconds)
-
-    how: dict[str, Any] = {"engine": "spark", "master": "local[2]", "wake_ms": 100, "late_ms": 50}
-    last = follow([history], tell=results.append, stops=stops, **how)
-
-    assert {name for result in results for name in certain(result)} == every
-    assert not any(map(untold, results))
-    assert (last.events, len(last.findings)) == (len(lines), verdict.FINDINGS_MAX)
-
-
 def test_more_than_can_be_told_at_once_is_counted(history: Path, every: set[str]) -> None:
     """All at once: as many as are listed are told, and the others are counted; nobody counts them twice."""
     found, (table,) = pieces_of(history, 1)
