@@ -36,8 +36,13 @@ RECORDINGS: Final = Path(__file__).parents[1] / "judge" / "recordings"
 ENCODE: Final = msgspec.json.Encoder().encode
 LIMITS: Final = Limits(100.0, 50.0)
 PATIENCE_S: Final = 240.0
-ON_SPARK: Final = (pytest.mark.spark, pytest.mark.xdist_group("spark"))
-"""Marks of a test that uses Spark."""
+
+
+def on_spark(test: Any) -> Any:
+    """Mark a test that uses the one Spark session."""
+    return pytest.mark.spark(pytest.mark.xdist_group("spark")(test))
+
+
 Row = dict[str, Any]
 Rows = list[Row]
 
