@@ -234,10 +234,10 @@ KNOWN: Final = (
     Known(f"{RULES}/sends.py", (), ("judge/test_sends_told.py",)),
     Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
     Known(f"{RULES}/falls.py", (), ("judge/test_falls.py",)),
-    Known(f"{RULES}/pulls/codes.py", (), ("judge/test_codes.py",)),
+    Known(f"{RULES}/pulls/codes.py", (), ("judge/test_pulls.py",)),
     Known(f"{RULES}/pulls/holding.py", (), ("judge/test_holding.py",)),
     Known(f"{RULES}/pulls/rightness.py", (), ("judge/test_rightness.py",)),
-    Known(f"{RULES}/pulls/handling.py", (), ("judge/test_handling.py",)),
+    Known(f"{RULES}/pulls/handling.py", (), ("judge/test_pulls.py",)),
     Known(f"{RULES}/pulls/promptness.py", (), ("judge/test_promptness.py",)),
     Known(
         f"{RULES}/",
