@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from longpoll.racing.load import race
 from longpoll.racing.plan import RacePlan
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.load import LoadPlan, drive
-from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
-from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
-from longpoll_judge.read.source import find
-from longpoll_judge.run.job import judge, judge_on
-from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
+from longpoll_judge.run.job import judge
 from longpoll_judge.testing.plant import plant
-from longpoll_observe import Observer, events, tap
+from longpoll_observe import Observer
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime

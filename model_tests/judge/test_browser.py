@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 from model_tests.judge.browser import Browser, open_browser
-from model_tests.judge.test_picture import EVIL, LOST, RECORDINGS, hostile, looked
+from model_tests.judge.test_picture import EVIL, LOST, hostile, looked
+from model_tests.support.judge import RECORDINGS
 
 from longpoll_judge.show.page.render import render_html
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write

@@ -13,8 +13,8 @@ from longpoll_judge.read.source import find
 from longpoll_judge.run.job import judge_on
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import FAULTS, plant
+from longpoll_judge.testing.generate import simulated_meta, write
+from longpoll_judge.testing.plant import FAULTS
 from longpoll_judge.testing.recording import load
 from longpoll_spec.history import Event
 

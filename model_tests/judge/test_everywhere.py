@@ -21,8 +21,8 @@ from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, may_make_namespaces, standalone
-from model_tests.judge.test_growing import are_found, certain, written
 from model_tests.judge.test_kept import generated
+from model_tests.support.judge import are_found, certain, without_time, written
 
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import JudgeError
@@ -78,7 +78,7 @@ def made(number: int, directory: Path) -> None:
 
 def said(result: Result) -> Any:
     """All of a result but what differs from run to run."""
-    return msgspec.to_builtins(msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine=""))
+    return msgspec.to_builtins(without_time(result))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from attrs import evolve
 from click.testing import CliRunner
 
 from longpoll.cli import main

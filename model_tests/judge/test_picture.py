@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from model_tests.support.judge import RECORDINGS
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, Result
 from longpoll_judge.rules.across import Tables
@@ -20,7 +21,6 @@ from longpoll_judge.show.page.picture import Bar, Picture, as_data, picture
 from longpoll_judge.show.page.render import groups, render_html, sentence
 from longpoll_judge.testing.plant import plant
 
-RECORDINGS: Final = Path(__file__).with_name("recordings")
 LOST: Final = "java-4.9.7-lost-wakeup"
 EVIL: Final = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u202e"
 

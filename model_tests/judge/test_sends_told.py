@@ -10,14 +10,13 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 import pytest
 from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, facts, holes, ns
+from model_tests.support.judge import table_of
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Share
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
 
 AFTER, CONNECTION, OPEN, ONCE, PLACE_, APPENDED, TAG = (
@@ -60,8 +59,7 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
 
 def judged(*slices: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, int]:
     """What is found of these slices."""
-    numbered = [[{"sequence": number} | row for number, row in enumerate(rows)] for rows in slices]
-    tables = [fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA)) for rows in numbered]
+    tables = [table_of(list(rows)) for rows in slices]
     return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
 
 

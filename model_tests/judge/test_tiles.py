@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from attrs import evolve
 
@@ -12,7 +11,6 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.read.schema import event_dict
 from longpoll_judge.read.source import find, read_slice
 from longpoll_judge.run.job import judge, judge_on
-from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta
 from longpoll_judge.testing.generate_spark import write_large as write_on_spark
