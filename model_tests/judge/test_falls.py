@@ -212,6 +212,7 @@ def test_requests_without_a_name_are_left_out() -> None:
     """And answers of which no pull is in the record."""
     assert falls(exchange(0, 3, request=""), exchange(10, 2)) == []
     assert falls(exchange(0, 3), exchange(10, 2, request="")) == []
+    assert falls(exchange(0, 3), exchange(10, 2), [asked(5, "r10", code=SEND)]) == []
 
 
 def test_an_answer_is_about_its_request_s_queue() -> None:

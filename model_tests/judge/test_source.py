@@ -103,17 +103,6 @@ def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: b
     assert len(events) == lines.count(encoded)
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
-    """What Windows writes is as quick to read; unknown fields are ignored, however often they are there."""
-    line = msgspec.json.encode(event(0))
-    more = line[:-1] + b',"more":{"tag":1,"tag":2},"more":3}'
-    table = ndjson._parse_fast(end.join([line, more, line, b""]))
-
-    assert table is not None
-    assert [event_dict(row) for row in table.to_pylist()] == [event_dict(msgspec.to_builtins(event(0)))] * 3
-
-
 def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) -> None:
     """What is said of a line does not depend on the others: one by one, or all at once."""
     line = msgspec.json.encode(event(0))[:-1] + b',"more":1,"more":2}'
@@ -270,10 +259,3 @@ def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(HistoryNotFoundError):
             source.find([path])
-
-
-def test_an_empty_history_is_not_valid(tmp_path: Path) -> None:
-    """Nothing was seen, so nothing is known."""
-    write(tmp_path, [], simulated_meta())
-
-    assert judge([tmp_path], engine="local").verdict == "unknown"
