@@ -21,6 +21,8 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 SCAN_MS = 2_500
+LIMIT_MS_MAX = 20_000
+"""More than any pull of the load may be held: a message that is not delivered at all is found."""
 
 
 @contextmanager
@@ -58,10 +60,11 @@ def run_load(directory: Path, policy: Policy) -> Path:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """The strict broker under load, recorded from outside, and how late it was at most, in ms: as late as the machine."""
-    history = run_load(tmp_path_factory.mktemp("strict"), STRICT)
-    latency = judged(history, 1_000).latency
-    return history, max(latency["wake_ms"].max or 0, latency["late_ms"].max or 0)
+    """The strict broker under load, recorded from outside, and a limit in ms that it keeps on this machine."""
+    history, limit_ms = run_load(tmp_path_factory.mktemp("strict"), STRICT), 100.0
+    while judged(history, limit_ms).findings and limit_ms < LIMIT_MS_MAX:
+        limit_ms *= 2
+    return history, limit_ms
 
 
 def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> None:
@@ -92,10 +95,10 @@ def test_planted_faults_are_found_from_outside(
     strict: tuple[Path, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """The same faults as in histories from inside, with the same verdicts and names."""
-    history, latest_ms = strict
-    monkeypatch.setattr("longpoll_judge.testing.plant.ALLOWANCE_MS", math.ceil(latest_ms) + 500)
+    history, limit_ms = strict
+    monkeypatch.setattr("longpoll_judge.testing.plant.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
     fault = plant(history, name, tmp_path / "planted")
-    result = judged(tmp_path / "planted", latest_ms)
+    result = judged(tmp_path / "planted", limit_ms)
     named = {finding.property for finding in result.findings}
     assert result.verdict == fault.verdict, (fault.sentence, result.findings, result.gaps)
     assert named <= fault.properties
