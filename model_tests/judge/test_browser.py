@@ -1,7 +1,4 @@
-"""The judge's page in a real browser: nothing is cut off, the lost wakeup is seen at once, and long records scroll.
-
-Everything that is measured here is seen to fail as well, on a page with a fault put into it.
-"""
+"""The judge's page in a real browser: nothing is cut off, the lost wakeup is seen at once, and long records scroll."""
 
 from __future__ import annotations
 

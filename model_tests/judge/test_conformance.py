@@ -135,8 +135,7 @@ def test_who_acted_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "law"),
-    [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)],
+    ("policy", "law"), [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)]
 )
 def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
     """A policy or bounds that nobody knows leave the history unjudged, which is named and never valid."""

@@ -143,10 +143,7 @@ def test_on_spark_connect(histories: Path, here: Results, tmp_path: Path) -> Non
 def test_followed_and_started_again(
     histories: Path, here: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ended in its middle, and begun again from its checkpoint: the last word is the same.
-
-    A last line without an end is still being written for who follows: there the word is that on the lines before it.
-    """
+    """Ended in its middle, and begun again from its checkpoint: the last word is the same."""
     monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
     there, expected = {}, dict(here)
     for each in sorted(histories.iterdir()):

@@ -285,9 +285,7 @@ def test_what_changes_while_it_is_judged_convicts_nobody(
 @pytest.mark.long
 @on_spark
 def test_who_follows_on_spark_judges_again(
-    parts: list[Path],
-    spark_engine: object,
-    monkeypatch: pytest.MonkeyPatch,
+    parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker finds another part than was looked over: it is told as without Spark, and judged again."""
     from longpoll_judge.run.spark.engine import SparkReading  # noqa: PLC0415 - a run without Spark does not pay for it
@@ -394,10 +392,7 @@ def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: py
     assert last.findings == judge([parts[0].parent], engine="local").findings
 
 
-def test_a_part_that_is_replaced_is_read_again(
-    growing: tuple[Path, Grow],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its slices lie where those lay that were read before and kept."""
     directory, grow = growing
     before, other = lines_of(faulty_events()), lines_of(list(simulate(Load(events=800, timeout_ms=60, seed=5))))

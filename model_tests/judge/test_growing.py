@@ -204,8 +204,7 @@ def test_every_byte_is_read_once(reads: list[Slice], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "tell_s"),
-    [("cut", following.TELL_S), ("shorter", 0.0), ("longer", following.TELL_S), ("longer", 0.0)],
+    ("how", "tell_s"), [("cut", following.TELL_S), ("shorter", 0.0), ("longer", following.TELL_S), ("longer", 0.0)]
 )
 def test_a_part_that_is_written_anew_is_noticed(
     how: str, tell_s: float, reads: list[Slice], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

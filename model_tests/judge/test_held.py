@@ -1,7 +1,4 @@
-"""How many pulls are held at once while a history grows: what is counted, what is at hand, and the same from files.
-
-Moments are milliseconds. What is certainly held: see `test_holds`.
-"""
+"""How many pulls are held at once while a history grows: what is counted, what is at hand, and the same from files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is certainly held at a moment, by the events of one source: on either side of where an event decides.
-
-Moments are numbers of nanoseconds.
-"""
+"""What is certainly held at a moment, by the events of one source: on either side of where an event decides."""
 
 from __future__ import annotations
 
@@ -90,10 +87,7 @@ def test_a_pull_is_gone_with_its_connection() -> None:
 
 
 def test_a_recheck_takes_out_whom_it_finds_something_for() -> None:
-    """It may have seen more than the hold did, unless both tell the same end; of a pull put back it tells nothing.
-
-    An end below that of the hold cannot have been, of one of the two, and nothing is concluded from either.
-    """
+    """It may have seen more than the hold did, unless both tell the same end; of a pull put back it tells nothing."""
     for visible_end, stays in ((4, False), (5, True), (6, False), (-1, False)):
         held = told("hold", "1", 1, visible_end=5)
         assert is_counted(held, told("recheck", "1", 50, visible_end=visible_end)) is stays

@@ -232,10 +232,7 @@ def run_until(
     "engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.xdist_group("spark")])]
 )
 def test_a_process_that_is_killed_tells_each_finding_once(engine: str, tmp_path: Path) -> None:
-    """SIGKILL in the middle of a long history, twice; each fault is in the file once, as the whole has it.
-
-    On Spark workers read what is new and a stream brings it; what was judged is kept by the same file.
-    """
+    """SIGKILL in the middle of a long history, twice; each fault is in the file once, as the whole has it."""
     made, history = tmp_path / "made", tmp_path / "history"
     history.mkdir()
     tile = simulated_tile(Load(events=120_000))

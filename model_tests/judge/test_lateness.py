@@ -1,7 +1,4 @@
-"""The judge behind the proxy, before a broker that is late by so much: nobody is accused falsely, none is missed.
-
-Every answer that is too late by more than its interval is wide is found, and none that was in time.
-"""
+"""The judge behind the proxy, before a broker that is late by so much: nobody is accused falsely, none is missed."""
 
 from __future__ import annotations
 

@@ -73,11 +73,7 @@ def meta_of(*sources: str) -> Meta:
 def test_lives_of_neighbouring_queues_do_not_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: int | None, accused: set[str]
 ) -> None:
-    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number.
-
-    Places of neighbouring queues differ by one, and lives are numbers added to them: as they are, the second life of
-    the one would be the first of the other, and its messages sent after higher ones.
-    """
+    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number."""
     if weight is not None:
         monkeypatch.setattr(across, "_LIFE_WEIGHT", np.uint64(weight))
     place = {"topic": TOPIC, "connection": "c"}

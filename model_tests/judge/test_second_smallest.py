@@ -1,8 +1,4 @@
-"""The smallest histories on which the judge and the second one once differed: now both say the same of each.
-
-A row gives the history and what both say: `valid`, `unknown`, `invalid`, the one clause that the judge finds violated,
-or nothing where only neither finds a violation.
-"""
+"""The smallest histories on which the judge and the second one once differed: now both say the same of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sends, their acknowledgements and what was stored, by themselves: each clause on either side of its limits.
-
-Moments are milliseconds. Leaves out which messages were not shown in time (`test_shown`).
-"""
+"""Sends, their acknowledgements and what was stored, by themselves: each clause on either side of its limits."""
 
 from __future__ import annotations
 
@@ -362,12 +359,7 @@ def test_an_acknowledged_message_that_was_not_appended_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("hole", "clause"),
-    [
-        ((-9, -1), APPENDED),
-        ((-9, 4), APPENDED + "?"),
-        ((9, 20), APPENDED + "?"),
-        ((10, 20), APPENDED),
-    ],
+    [((-9, -1), APPENDED), ((-9, 4), APPENDED + "?"), ((9, 20), APPENDED + "?"), ((10, 20), APPENDED)],
 )
 def test_an_append_may_be_what_is_missing(hole: tuple[float, float], clause: str) -> None:
     """Where the record has a hole between the send and its acknowledgement."""

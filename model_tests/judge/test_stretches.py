@@ -124,10 +124,7 @@ BY_HAND: Final[dict[str, tuple[Rows, Context, str]]] = {
         "pull.hold.after_request",
     ),
     "what the first life showed, appended before": (
-        [
-            *(message(at, at) for at in range(3)),
-            *(visible(3, 1), asked(12, **PULL), told(13), *IDLE),
-        ],
+        [*(message(at, at) for at in range(3)), *(visible(3, 1), asked(12, **PULL), told(13), *IDLE)],
         TWO_LIVES,
         "pull.max.most",
     ),

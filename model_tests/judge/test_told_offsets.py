@@ -1,7 +1,4 @@
-"""What groups are told of their offsets: each clause by itself, on either side of its limits; moments in milliseconds.
-
-Leaves out brokers and observers (`test_commits`), and slices that cannot be read.
-"""
+"""What groups are told of their offsets: each clause on either side of its limits, in milliseconds."""
 
 from __future__ import annotations
 

@@ -72,10 +72,7 @@ def test_it_is_nobodys_in_stretches_too(rows: list[Row]) -> None:
 
 
 def test_an_answer_is_placed_where_it_was_asked_for() -> None:
-    """By one request, or by several of one queue; a request of another source, or without an identifier, is no other.
-
-    The pull of the other source stays unanswered.
-    """
+    """By one request, or by several of one queue; a request of another source, or without a name, is none of them."""
     rows = [
         asked(0),
         asked(1, source="t", queue=1),
