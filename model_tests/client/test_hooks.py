@@ -1,20 +1,21 @@
-"""Hooks, counts and the trace: what is told of every send and of everything that a listener is given."""
+"""Hooks, counts and the trace: they see every send and everything that a listener gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 import pytest
-from attrs import define, field
+from model_tests.support.client import PATIENCE_S, RUNTIME, OneServer, Told
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
+    AsyncProducer,
     ConsumerConfig,
     ConsumeStatus,
     OutgoingMessage,
@@ -22,95 +23,32 @@ from longpoll_client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    Sending,
     SendMetrics,
+    SendResult,
     StartAt,
     Tracing,
 )
-from longpoll_client.errors import RefusedError
-from longpoll_client.produce.hooks import Outcome
+from longpoll_client.errors import ClientError, RefusedError
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import LongpollError
 
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 10.0
 SENT_BACK_S: Final = 30.0
 """A pull that fails rests for 3 s, and a message is sent back within 3 s or not at all: busy machines need more."""
 
 
-@define
-class Told:
-    """What a hook was told, in order; with `is_bad` it raises each time."""
-
-    is_bad: bool = False
-    events: list[tuple[Any, ...]] = field(factory=list)
-
-    def before_send(self, sending: Sending) -> None:
-        """A send begins."""
-        self._note("before", sending)
-
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        """A send has ended."""
-        self._note("after", sending, outcome, latency_ns, address)
-
-    def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener is called."""
-        self._note("before", group, delivery, messages)
-
-    def after_consume(
-        self,
-        group: str,
-        delivery: str,
-        messages: Sequence[ReceivedMessage],
-        error: Exception | None,
-        *,
-        is_consumed: bool,
-        latency_ns: int,
-    ) -> None:
-        """A listener has answered."""
-        self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
-
-    def _note(self, *event: object) -> None:
-        self.events.append(event)
-        if self.is_bad:
-            raise ValueError("planted")
-
-
-class Busy:
-    """A name server and a broker that answers with these codes, one after the other, and then with success."""
-
-    def __init__(self, *codes: int) -> None:
-        self.codes = list(codes)
-        self.address = ""
-
-    def serve(self, peer: Peer, command: Command) -> None:
-        """Answer routes and sends."""
-        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            route = TopicRouteData(
-                broker_datas=[BrokerData(broker_name="a", broker_addrs={0: self.address})],
-                queue_datas=[QueueData(broker_name="a", read_queue_nums=2, write_queue_nums=2, perm=6)],
-            )
-            peer.answer(command, body=route.encode())
-        elif not command.is_one_way:
-            fields = SendMessageResponseHeader(msg_id="AB", queue_id=1, queue_offset=7).encode()
-            peer.answer(command, self.codes.pop(0) if self.codes else 0, fields)
-
-
 def test_sends_are_told_and_counted() -> None:
     """Once each, over all tries, with how they ended; a hook that raises harms neither the send nor the next hook."""
-    busy, bad, good = Busy(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
-    with ScriptedServer(busy.serve) as server:
-        busy.address = server.address
-        with Producer(RUNTIME, server.address, "P", hooks=[bad, good]) as producer:
-            sent = producer.send("T", b"x", tags="t", keys="k1 k2")
-            with pytest.raises(RefusedError):
-                producer.send("T", b"y")
-            batch = producer.send_batch("T", [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
-            producer.send_one_way("T", b"z")
-            found = producer.metrics()
+    busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
+    with busy.served() as server, Producer(RUNTIME, server.address, "P", hooks=[bad, good]) as producer:
+        sent = producer.send("T", b"x", tags="t", keys="k1 k2")
+        with pytest.raises(RefusedError):
+            producer.send("T", b"y")
+        batch = producer.send_batch("T", [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
+        producer.send_one_way("T", b"z")
+        found = producer.metrics()
     assert bad.events == good.events
     assert [event[0] for event in good.events] == ["before", "after"] * 3
     first, second, third = (good.events[at] for at in (1, 3, 5))
@@ -126,7 +64,7 @@ def test_sends_are_told_and_counted() -> None:
 def test_sends_that_nobody_waits_for_are_told_and_counted_too() -> None:
     """Once each, whether tried again, refused, or never begun."""
     busy, hook, outcomes, all_told = (
-        Busy(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL),
+        OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL),
         Told(),
         [],
         Event(),
@@ -137,18 +75,16 @@ def test_sends_that_nobody_waits_for_are_told_and_counted_too() -> None:
         if len(outcomes) == 2:
             all_told.set()
 
-    with ScriptedServer(busy.serve) as server:
-        busy.address = server.address
-        with Producer(RUNTIME, server.address, "P", hooks=[hook]) as producer:
-            for number in range(2):
-                producer.send_async("T", b"%d" % number, told)
-                wait_until(lambda number=number: len(outcomes) > number)  # type: ignore[misc] # bound at once
-            assert all_told.wait(PATIENCE_S)
-            with pytest.raises(Exception, match="cannot both pick"):
-                producer.send_async("T", b"x", told, queue_id=0, select=lambda queues: queues[0])
-            with pytest.raises(Exception, match="no queue 7"):
-                producer.send_async("T", b"x", told, queue_id=7)
-            found = producer.metrics()
+    with busy.served() as server, Producer(RUNTIME, server.address, "P", hooks=[hook]) as producer:
+        for number in range(2):
+            producer.send_async("T", b"%d" % number, told)
+            wait_until(lambda number=number: len(outcomes) > number)  # type: ignore[misc] # bound at once
+        assert all_told.wait(PATIENCE_S)
+        with pytest.raises(Exception, match="cannot both pick"):
+            producer.send_async("T", b"x", told, queue_id=0, select=lambda queues: queues[0])
+        with pytest.raises(Exception, match="no queue 7"):
+            producer.send_async("T", b"x", told, queue_id=7)
+        found = producer.metrics()
     assert [event[0] for event in hook.events] == ["before", "after"] * 3
     sent, refused, none = (hook.events[at] for at in (1, 3, 5))
     assert (sent[2], sent[4]) == ((outcomes[0],), busy.address)
@@ -169,14 +105,6 @@ def test_a_new_producer_has_sent_nothing() -> None:
             producer.send("T", b"x")
         assert (producer.metrics().sends, producer.metrics().failures, producer.metrics().retries) == (1, 1, 0)
     assert told.events[1][4] == ""
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("hooks") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
 
 
 def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
@@ -267,3 +195,136 @@ def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str,
         with tracing, Producer(RUNTIME, name_server, hooks=[tracing]) as producer:
             producer.send(topic, b"x")
         assert tracing.dropped_count == 1
+
+
+def with_producer(name_server: str, story: Callable[[AsyncProducer], Awaitable[None]], **options: Any) -> None:
+    """Tell a story of one producer."""
+
+    async def told() -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server, "P", **options) as producer:
+            await story(producer)
+
+    asyncio.run(told())
+
+
+async def sent_async(producer: AsyncProducer, body: bytes, **options: Any) -> SendResult | LongpollError:
+    """What `send_async` tells of one message."""
+    future: asyncio.Future[SendResult | LongpollError] = asyncio.get_running_loop().create_future()
+    producer.send_async("T", body, future.set_result, **options)
+    return await future
+
+
+def test_sends_of_a_loop_are_told_and_counted() -> None:
+    """Once each, over all tries, however they are sent and end; a hook that raises harms nobody."""
+    busy, bad, good = OneServer(0), Told(is_bad=True), Told()
+    busy.codes += [ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL] * 2
+    found: list[object] = []
+
+    async def story(producer: AsyncProducer) -> None:
+        found.append(await producer.send("T", b"0", tags="t"))
+        found.append(await producer.send("T", b"1"))
+        with pytest.raises(RefusedError):
+            await producer.send("T", b"2")
+        found.append(await sent_async(producer, b"3"))
+        assert isinstance(await sent_async(producer, b"4"), RefusedError)
+        assert await producer.send_batch("T", [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
+        await producer.send_one_way("T", b"z")
+        cancelled = asyncio.create_task(producer.send("T", b"5"))
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        begun = asyncio.create_task(producer.send("T", b"6"))
+        await asyncio.sleep(0)
+        begun.cancel()
+        await asyncio.wait([begun])
+        counts = producer.metrics()
+        assert (counts.sends, counts.failures, counts.retries, counts.one_way) == (7, 3, 2, 1)
+        assert counts.latency_s > 0
+
+    with busy.served() as server:
+        with_producer(server.address, story, hooks=[bad, good])
+    assert bad.events == good.events
+    assert [event[0] for event in good.events] == ["before", "after"] * 7
+    begun, ended = good.events[::2], good.events[1::2]
+    assert [event[1] for event in begun] == [event[1] for event in ended]
+    assert [ended[at][2] for at in (0, 1, 3)] == [(result,) for result in found]
+    assert begun[0][1].properties["TAGS"] == "t"
+    assert all(type(ended[at][2]) is RefusedError for at in (2, 4))
+    assert type(ended[6][2]) is ClientError
+    assert {event[4] for event in ended} == {busy.address}
+
+
+def test_what_cannot_be_begun_is_told_in_a_later_turn() -> None:
+    """Also by `send_async` with its route known: its callback is never called before it returns."""
+    busy = OneServer()
+
+    def refuse(_queues: object) -> Any:
+        raise ValueError("planted")
+
+    async def story(producer: AsyncProducer) -> None:
+        assert isinstance(await sent_async(producer, b"x"), SendResult)
+        selects: list[Any] = [refuse, lambda _queues: None]
+        for select in selects:
+            told: list[object] = []
+            producer.send_async("T", b"x", told.append, select=select)
+            assert told == []
+            assert isinstance(await sent_async(producer, b"x", select=select), LongpollError)
+            assert len(told) == 1
+        assert producer.metrics().failures == 4
+
+    with busy.served() as server:
+        with_producer(server.address, story)
+
+
+def test_the_trace_is_written() -> None:
+    """A line for a send of an event loop, by the trace's own thread."""
+    traced: list[bytes] = []
+    busy = OneServer()
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2 and bytes(command.body).startswith(b"Pub"):
+            traced.append(bytes(command.body))
+        busy(peer, command)
+
+    async def story(producer: AsyncProducer) -> None:
+        await producer.send("T", b"x", keys="k")
+
+    with busy.served(serve) as server:
+        with Tracing(RUNTIME, server.address) as trace:
+            with_producer(server.address, story, hooks=[trace])
+        wait_until(lambda: bool(traced))
+    assert b"\x01P\x01T\x01" in traced[0]
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_broker_that_fails_is_left_alone(*, awaited: bool) -> None:
+    """With `avoids_slow_brokers` the sends after a failed try go to the other; without it each begins there."""
+    fields = SendMessageResponseHeader(msg_id="AB", queue_id=0, queue_offset=7).encode()
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            peer.answer(command, body=route.encode())
+        else:
+            peer.answer(command, 0, fields)
+
+    def fail(peer: Peer, command: Command) -> None:
+        peer.answer(command, ResponseCode.SYSTEM_BUSY, fields)
+
+    async def story(producer: AsyncProducer) -> None:
+        for _number in range(6):
+            sent = await producer.send("T", b"x") if awaited else await sent_async(producer, b"x")
+            assert isinstance(sent, SendResult)
+
+    retries = []
+    with ScriptedServer(serve) as good, ScriptedServer(fail) as bad:
+        route = TopicRouteData(
+            broker_datas=[
+                BrokerData(broker_name=name, broker_addrs={0: server.address})
+                for name, server in (("a", bad), ("b", good))
+            ],
+            queue_datas=[QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6) for name in "ab"],
+        )
+        for avoids in (True, False):
+            before = len(bad.received)
+            with_producer(good.address, story, avoids_slow_brokers=avoids)
+            retries.append(len(bad.received) - before)
+    assert retries == [1, 6]

@@ -1,11 +1,15 @@
-"""Clients are made, run and are closed: every public call at every moment, in order and out of it."""
+"""Clients start, close, are closed halfway, interrupted or dropped: nothing of them is left."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final
+from queue import SimpleQueue
+from typing import Any, ClassVar, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -18,33 +22,49 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from model_tests.support.client import (
+    PATIENCE_S,
+    RUNTIME,
+    awaited,
+    client_threads,
+    consumed,
+    from_first,
+    run,
+    socket_count,
+)
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
     ConsumerConfig,
     ConsumeStatus,
     LifecycleError,
     MessageQueue,
+    OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SendResult,
     StartAt,
     TransactionProducer,
     TransactionState,
+    remoting,
 )
 from longpoll_client.consume import sharing
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.errors import NoRouteError
-from longpoll_client.lifecycle import Lifecycle, State
+from longpoll_client.instance import ClientInstance
+from longpoll_client.lifecycle import Closing, Lifecycle, State
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
-
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 10.0
+from longpoll_runtime.threads import RealThread
+from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @pytest.fixture
@@ -56,19 +76,9 @@ def topic(name_server: str) -> Iterator[str]:
         yield made
 
 
-def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-    """Nothing to do."""
-    return ConsumeStatus.SUCCESS
-
-
 def config(**options: object) -> ConsumerConfig:
     """A group of its own, of the first message on."""
     return ConsumerConfig(f"G-{uuid.uuid4().hex}", start_at=StartAt.FIRST, **options)  # type: ignore[arg-type]
-
-
-def client_threads() -> set[threading.Thread]:
-    """Threads that a client may have started; those of the broker are there before."""
-    return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
 
 
 def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
@@ -368,3 +378,273 @@ def test_planted_calls_out_of_order_are_seen(
     monkeypatch.setattr(Lifecycle, *PLANTED[name])
     with pytest.raises((AssertionError, BaseExceptionGroup, ConfigError, pytest.fail.Exception)):
         live(name_server, topic, [Phase.generate], 200)
+
+
+TURNS = 30
+"""More than a close takes."""
+
+
+@pytest.fixture
+def empty_topic(name_server: str) -> Iterator[str]:
+    """Two queues without a message."""
+    with new_topic(name_server, 2) as made:
+        yield made
+
+
+async def committed(_message: ReceivedMessage) -> TransactionState:
+    """A check."""
+    return TransactionState.COMMIT
+
+
+async def running(kind: str, name_server: str, topic: str) -> Any:
+    """A client of this kind that has socket_count."""
+    if kind in {"producer", "transactions"}:
+        producer = (
+            AsyncProducer(RUNTIME, name_server)
+            if kind == "producer"
+            else AsyncTransactionProducer(RUNTIME, name_server, "sellers", committed)
+        )
+        if isinstance(producer, AsyncProducer):
+            await producer.send(topic, b"x")
+        else:
+            await producer.send(topic, b"x", lambda: committed(None))  # type: ignore[arg-type] # it does not look
+        return producer
+    consumer: AsyncPushConsumer | AsyncPullConsumer = (
+        AsyncPushConsumer(RUNTIME, name_server, from_first(kind), awaited)
+        if kind == "push"
+        else AsyncPullConsumer(RUNTIME, name_server, from_first(kind))
+    )
+    consumer.subscribe(topic)
+    await consumer.start()
+    return consumer
+
+
+@pytest.mark.parametrize("kind", ["producer", "transactions", "push", "pull"])
+def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: str, kind: str) -> None:
+    """It goes on all the same, the second one waits for that, and a third has nothing to do."""
+
+    async def story() -> None:
+        for turns in range(0, TURNS, 3):
+            before = socket_count()
+            client = await running(kind, name_server, empty_topic)
+            assert socket_count() > before
+            closing = asyncio.create_task(client.close())
+            for _turn in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await client.close()
+            await client.close()
+            wait_until(lambda: socket_count() <= before)  # noqa: B023 - it is called at once
+
+    run(story)
+
+
+def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
+    name_server: str, empty_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left behind, as on threads, and the log says so."""
+
+    async def story() -> None:
+        heard, let_go = asyncio.Event(), asyncio.Event()
+
+        async def deaf(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            heard.set()
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first("deaf", close_timeout_s=0.05), deaf)
+        consumer.subscribe(empty_topic)
+        async with AsyncProducer(RUNTIME, name_server) as producer:
+            await producer.send(empty_topic, b"x")
+        await consumer.start()
+        await heard.wait()
+        await consumer.close()
+        let_go.set()
+        await asyncio.gather(*consumer._working, return_exceptions=True)
+
+    run(story)
+    assert "are left behind" in caplog.text
+
+
+def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str, empty_topic: str) -> None:
+    """The end of a `with`, most likely: what the listener has awaited is stored by then."""
+
+    async def story() -> None:
+        closed = asyncio.Event()
+
+        async def closes(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            await consumer.close()
+            closed.set()
+            await asyncio.sleep(0)
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first("closes"), closes)
+        consumer.subscribe(empty_topic)
+        async with AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            await producer.send(empty_topic, b"x", queue_id=0)
+            await closed.wait()
+
+    run(story)
+    with Admin(RUNTIME, name_server) as admin:
+        assert sum(row.lag for row in admin.offsets("closes", [empty_topic])) == 0
+
+
+def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
+    """What it was to do was cancelled with that loop, so it is done by the next."""
+    closing, done = Closing(), list[str]()
+
+    async def work() -> None:
+        done.append("begun")
+        if len(done) == 1:
+            await asyncio.Event().wait()
+        done.append("ended")
+
+    async def given_up() -> None:
+        closing.begin(work)
+        await asyncio.sleep(0)
+
+    asyncio.run(given_up())
+    asyncio.run(closing.wait(work))
+    asyncio.run(closing.wait(work))
+    assert done == ["begun", "begun", "ended"]
+
+
+def made(kind: str, name_server: str, topic: str) -> PushConsumer | PullConsumer | TransactionProducer:
+    """A client on threads that runs."""
+    if kind == "transactions":
+        seller = TransactionProducer(RUNTIME, name_server, "sellers", lambda _message: TransactionState.COMMIT)
+        seller.send(topic, b"x", lambda: TransactionState.COMMIT)
+        return seller
+    consumer: PushConsumer | PullConsumer = (
+        PushConsumer(RUNTIME, name_server, from_first(kind), lambda _messages: ConsumeStatus.SUCCESS)
+        if kind == "push"
+        else PullConsumer(RUNTIME, name_server, from_first(kind))
+    )
+    consumer.subscribe(topic)
+    consumer.start()
+    return consumer
+
+
+@pytest.mark.parametrize("kind", ["push", "pull", "transactions"])
+def test_a_close_that_is_interrupted_is_gone_on_with(
+    name_server: str, empty_topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C at each of its waits: the next close does the rest, and no thread and no connection is left."""
+    before = threading.active_count(), socket_count()
+    honest, waits = RealThread.join, list[int]()
+
+    def join(thread: RealThread, timeout: float | None = None) -> None:
+        waits.append(1)
+        if len(waits) == number:
+            raise KeyboardInterrupt
+        honest(thread, timeout)
+
+    interrupted = 0
+    for number in range(1, 9):  # noqa: B007 - `join` looks at it
+        with Producer(RUNTIME, name_server) as producer:
+            producer.send(empty_topic, b"x")
+        client = made(kind, name_server, empty_topic)
+        waits.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(RealThread, "join", join)
+            try:
+                client.close()
+            except KeyboardInterrupt:
+                interrupted += 1
+        client.close()
+        client.close()
+        wait_until(lambda: (threading.active_count(), socket_count()) <= before)
+    assert interrupted >= 2
+
+
+def threads() -> set[threading.Thread]:
+    """Those that live."""
+    return set(threading.enumerate())
+
+
+@pytest.fixture(autouse=True)
+def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every thread of the test's clients ends, before what the test has changed is as it was."""
+    assert monkeypatch is not None
+    before = threads()
+    yield
+    wait_until(lambda: threads() <= before)
+
+
+def test_a_producer_that_is_dropped_ends(name_server: str) -> None:
+    """With a warning, as a file or a socket."""
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        before = threads()
+        producer.send(topic, b"body")
+        assert threads() > before
+        with pytest.warns(ResourceWarning, match="a producer of group longpoll-producer was dropped and not closed"):
+            del producer
+
+
+def test_so_does_one_whose_sends_are_on_their_way_and_they_are_told(name_server: str) -> None:
+    """Each once, where it went."""
+    told: SimpleQueue[SendResult | LongpollError] = SimpleQueue()
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        for _number in range(100):
+            producer.send_async(topic, b"body", told.put)
+        with pytest.warns(ResourceWarning, match="dropped"):
+            del producer
+        outcomes = [told.get(timeout=PATIENCE_S) for _number in range(100)]
+    assert [type(outcome) for outcome in outcomes] == [SendResult] * 100
+    assert told.empty()
+
+
+def test_one_that_asks_for_replies_ends_too(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timer looks as often as it greets brokers."""
+    monkeypatch.setattr("longpoll_client.produce.requests.HEARTBEAT_S", 0.01)
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        producer.request_async(topic, OutgoingMessage(b"anybody?"), lambda _reply: None, timeout_s=PATIENCE_S)
+        instance = producer._instance
+        with pytest.warns(ResourceWarning, match="dropped"):
+            del producer
+        assert instance.is_abandoned
+
+
+def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
+    """Likewise."""
+    admin = Admin(RUNTIME, name_server)
+    assert admin.topic_names() is not None
+    with pytest.warns(ResourceWarning, match="an Admin was dropped"):
+        del admin
+
+
+def test_who_is_closed_is_not_told_of(name_server: str) -> None:
+    """Nor one that shares another client's connections, which are that one's to close."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ClientInstance(RUNTIME, name_server) as instance:
+            sharing = Producer(RUNTIME, name_server, instance=instance)
+            del sharing
+            assert instance.client(name_server).is_open
+        with Admin(RUNTIME, name_server) as admin, Producer(RUNTIME, name_server) as producer:
+            admin.topic_names()
+        del admin, producer
+        gc.collect()
+
+
+def test_one_may_be_dropped_by_a_thread_that_has_its_lock(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector may find it there: its connection ends with what that thread is doing."""
+    monkeypatch.setattr(remoting, "LOCK_WAIT_S", 0.01)
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        producer.send(topic, b"body")
+        instance = producer._instance
+        client = next(iter(instance._clients.values()))
+        with client._lock, pytest.warns(ResourceWarning, match="dropped"):
+            del producer
+        assert client.is_open
+        client.call(105, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client.is_open)

@@ -1,97 +1,50 @@
-"""A push consumer whose listener misbehaves, and what its locks and threads do then."""
+"""A push consumer whose listener misbehaves, and how its threads or tasks share a batch."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from attrs import define, field
+from model_tests.support.client import PATIENCE_S, QUEUE, RUNTIME, awaited, listening, name_server_of, run, send
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
+    AsyncPushConsumer,
     ConsumerConfig,
     ConsumeStatus,
     Later,
-    MessageModel,
     MessageQueue,
     Producer,
     PushConsumer,
     ReceivedMessage,
     StartAt,
-    allocate_by_circle,
 )
+from longpoll_client.aio.push import AsyncListener
 from longpoll_client.consume import concurrent
 from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.membership import BrokerLocks
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.consume.workers import Answer, Listener
+from longpoll_client.consume.workers import Answer, Listener, Workers
 from longpoll_client.errors import RefusedError
+from longpoll_protocol.bodies import SubscriptionData
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
-
-PATIENCE_S = 10.0
-RUNTIME = RealRuntime()
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """An embedded broker."""
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
-        yield started
 
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """Its name server."""
-    return "{}:{}".format(*broker.name_server_address)
-
-
-def listening(
-    name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, **options: Any
-) -> PushConsumer:
-    """A started consumer of the topic's first message on."""
-    config = ConsumerConfig("G", start_at=StartAt.FIRST, **options)
-    consumer = PushConsumer(RUNTIME, name_server, config, listener, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
-
-
-def send(name_server: str, topic: str, *bodies: bytes) -> None:
-    """Send to queue 0."""
-    with Producer(RUNTIME, name_server) as producer:
-        for body in bodies:
-            producer.send(topic, body, queue_id=0)
-
-
-def test_a_listener_that_raises_has_its_message_sent_back(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One line says what it raised and where; the thread goes on with the next message."""
-    got = threading.Event()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        if messages[0].body == b"bad":
-            raise ZeroDivisionError("the listener's own fault")
-        got.set()
-        return ConsumeStatus.SUCCESS
-
-    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
-        send(name_server, topic, b"bad", b"good")
-        with listening(name_server, topic, listen, thread_count=1) as consumer:
-            assert got.wait(PATIENCE_S)
-            wait_until(lambda: consumer.statistics[topic].consumed_count == 1)
-            counts = consumer.statistics[topic]
-        assert (counts.later_count, counts.sent_back_count, counts.message_count) == (1, 1, 2)
-    (line,) = [record.message for record in caplog.records if "raised" in record.message]
-    assert "the listener's own fault" in line
-    assert f"{topic} queue 0 offset 0" in line
+    """That of a broker of the test's own: the group has one name in every test."""
+    return name_server_of(broker)
 
 
 def test_a_listener_that_answers_nothing_has_put_its_message_off(
@@ -338,60 +291,6 @@ class _Nowhere:
         return False
 
 
-def test_nothing_is_left_running(name_server: str) -> None:
-    """Closing ends every thread, orderly or not."""
-    with new_topic(name_server, 2) as topic:
-        before = threading.active_count()
-        for is_orderly in (False, True):
-            with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, is_orderly=is_orderly):
-                assert threading.active_count() > before
-            assert threading.active_count() == before
-
-
-def test_a_circle_deals_queues_out_one_by_one() -> None:
-    """Each queue has one owner, and a stranger has none."""
-    queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(7)]
-    shares = [[queue.queue_id for queue in allocate_by_circle(name, "yxz", reversed(queues))] for name in "xyz"]
-    assert shares == [[0, 3, 6], [1, 4], [2, 5]]
-    assert allocate_by_circle("stranger", "xyz", queues) == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"group": "G", "thread_count": 0}, "thread_count is 0"),
-        ({"group": "G", "cached_count_max": 0}, "cached_count_max is 0"),
-        ({"group": "G", "offsets_file": "here.json"}, "no absolute path"),
-        ({"group": " "}, "not allowed"),
-    ],
-)
-def test_a_config_that_could_never_work_is_refused(options: dict[str, Any], words: str) -> None:
-    """The user's mistake is told at once."""
-    with pytest.raises(ConfigError, match=words):
-        ConsumerConfig(**options)
-
-
-def test_a_consumer_that_wants_nothing_is_told_so(name_server: str) -> None:
-    """Starting without a subscription is a mistake."""
-    config = ConsumerConfig("G")
-    with (
-        PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS) as consumer,
-        pytest.raises(ConfigError, match="call subscribe"),
-    ):
-        consumer.start()
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
-def test_a_damaged_file_of_offsets_is_named(tmp_path: Path, name_server: str, content: bytes) -> None:
-    """It is not overwritten: its offsets may be mended."""
-    file = tmp_path / "offsets.json"
-    file.write_bytes(content)
-    config = ConsumerConfig("G", message_model=MessageModel.BROADCASTING, offsets_file=str(file))
-    with pytest.raises(ConfigError, match="offsets file"):
-        PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS)
-    assert file.read_bytes() == content
-
-
 def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
     """What raised after that is put off all the same, and the line says where it was."""
 
@@ -472,3 +371,227 @@ def test_what_one_thread_fails_at_costs_no_other_message(name_server: str, monke
         with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, thread_count=1) as consumer:
             wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 9)
     assert failures == []
+
+
+COUNT = 10
+
+
+def numbered(offset: int) -> ReceivedMessage:
+    """With its offset as its body."""
+    return ReceivedMessage("T", 0, offset, b"%d" % offset, {}, "", 0, "", 0, "", 0, 0, 0, 0)
+
+
+class Given:
+    """A consumer whose tasks run, and a queue of it with ten messages that were pulled."""
+
+    def __init__(self, listener: AsyncListener, task_count: int = 4, lot_size: int = 1) -> None:
+        config = ConsumerConfig("G", consume_count_max=lot_size)
+        self.consumer = AsyncPushConsumer(RealRuntime(), "127.0.0.1:1", config, listener)
+        self.tasks = [asyncio.create_task(self.consumer._work()) for _number in range(task_count)]
+        self.puller = self.queue(QUEUE)
+
+    def queue(self, queue: MessageQueue) -> Puller:
+        """The puller of a queue."""
+        subscription = SubscriptionData(topic="T", sub_string="*")
+        puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
+        puller._is_pulling = True  # a pull is on its way, so none is asked for
+        return puller
+
+    def deliver(self, puller: Puller | None = None) -> None:
+        """As a pull does."""
+        puller = puller or self.puller
+        puller._is_pulling = True
+        puller._take(tuple(numbered(offset) for offset in range(COUNT)), COUNT, 0, is_moved=False)
+        puller._is_pulling = True
+
+    async def end(self) -> None:
+        """End the tasks."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def offsets(messages: Sequence[ReceivedMessage]) -> list[int]:
+    """Of messages."""
+    return [each.queue_offset for each in messages]
+
+
+async def turned(is_so: Callable[[], bool]) -> None:
+    """Have the loop turn until it is so."""
+    for _turn in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it is not so after a thousand turns")
+
+
+def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
+    """Also when it has woken somebody in the same turn of the loop, with its first numbered or its last."""
+
+    async def story() -> None:
+        for last in (0, COUNT - 1):
+            came = asyncio.Event()
+
+            async def listen(
+                messages: Sequence[ReceivedMessage], last: int = last, came: asyncio.Event = came
+            ) -> ConsumeStatus:
+                if offsets(messages) == [last]:
+                    came.set()
+                return ConsumeStatus.SUCCESS
+
+            given = Given(listen)
+            given.deliver()
+            await came.wait()
+            assert given.consumer.statistics["T"].consumed_count == COUNT
+            assert given.puller.offset_done == COUNT
+            await given.end()
+
+    run(story)
+
+
+def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
+    """What was awaited of the first is not taken for the second's, nor forgotten."""
+
+    async def story() -> None:
+        given = Given(awaited, task_count=1)
+        pullers = [given.puller, given.queue(MessageQueue(topic="T", broker_name="b", queue_id=1))]
+        for puller in pullers:
+            given.deliver(puller)
+        await turned(lambda: [puller.offset_done for puller in pullers] == [COUNT, COUNT])
+        assert given.consumer.statistics["T"].consumed_count == 2 * COUNT
+        await given.end()
+
+    run(story)
+
+
+def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
+    """And not when the whole batch is done: a crash would bring all of it again."""
+
+    async def story() -> None:
+        seen: list[int] = []
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            seen.append(given.puller.offset_done)
+            await asyncio.sleep(0)
+            return ConsumeStatus.SUCCESS
+
+        given = Given(listen, task_count=1)
+        given.deliver()
+        await turned(lambda: given.puller.offset_done == COUNT)
+        assert seen == list(range(COUNT))
+        await given.end()
+
+    run(story)
+
+
+def test_a_batch_is_shared_among_tasks_whose_listener_waits() -> None:
+    """Each numbered once, as many at a time as there are tasks, in lots of the size that was asked for."""
+
+    async def story() -> None:
+        got: list[list[int]] = []
+        at_once, go_on = 0, asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            nonlocal at_once
+            at_once += 1
+            got.append(offsets(messages))
+            await go_on.wait()
+            return ConsumeStatus.SUCCESS
+
+        given = Given(listen, task_count=4, lot_size=3)
+        await asyncio.sleep(0)
+        given.deliver()
+        await turned(lambda: at_once == 4)
+        go_on.set()
+        await turned(lambda: given.puller.offset_done == COUNT)
+        assert sorted(got) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+        await given.end()
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
+    """What the listener has had stays awaited; paused, the rest comes once it is resumed, and then once."""
+
+    async def story() -> None:
+        got: list[int] = []
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            got.extend(offsets(messages))
+            if got == [0, 1, 2]:
+                (given.puller.drop if is_dropped else given.puller.pause)()
+            return ConsumeStatus.SUCCESS
+
+        given = Given(listen)
+        given.deliver()
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        assert got == [0, 1, 2]
+        if not is_dropped:
+            assert given.puller.offset_done == 3
+            given.puller.resume()
+            await turned(lambda: given.puller.offset_done == COUNT)
+            assert got == list(range(COUNT))
+        await given.end()
+
+    run(story)
+
+
+THREADS = 6
+
+
+def test_as_many_tasks_run_at_once_as_there_are_threads() -> None:
+    """Each thread that takes a task wakes the next while there are more."""
+    met = threading.Barrier(THREADS + 1)
+
+    def meet() -> None:
+        met.wait(PATIENCE_S)
+
+    workers = Workers(RealRuntime(), "group", THREADS)
+    workers.start()
+    for _round in range(3):
+        # None of them ends before all have begun, so each thread that takes one has to wake the next.
+        workers.submit_all([meet] * THREADS)
+        assert met.wait(PATIENCE_S) <= THREADS
+    workers.stop(PATIENCE_S, lambda: None)
+
+
+def test_a_task_is_begun_while_others_hang() -> None:
+    """Each task that comes while others hang wakes one more thread."""
+    begun, release, done = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.release()
+        release.wait(PATIENCE_S)
+
+    workers = Workers(RealRuntime(), "group", 3)
+    workers.start()
+    for _number in range(2):
+        workers.submit(hang)
+        assert begun.acquire(timeout=PATIENCE_S)
+    workers.submit(done.set)
+    assert done.wait(PATIENCE_S)
+    release.set()
+    workers.stop(PATIENCE_S, lambda: None)
+
+
+def test_every_task_is_run_once_however_quick() -> None:
+    """No wake-up is lost between threads that take tasks and one that gives them."""
+    ran: list[int] = []
+    all_ran = threading.Event()
+    workers = Workers(RealRuntime(), "group", THREADS)
+    workers.start()
+
+    def run(number: int) -> None:
+        ran.append(number)
+        if len(ran) == 4000:
+            all_ran.set()
+
+    for first in range(0, 4000, 100):
+        workers.submit_all([partial(run, number) for number in range(first, first + 100)])
+    assert all_ran.wait(PATIENCE_S)
+    ended = threading.Event()
+    workers.stop(PATIENCE_S, ended.set)
+    assert ended.is_set()
+    assert sorted(ran) == list(range(4000))

@@ -1,13 +1,15 @@
-"""Messages that are delivered only once their sender's work has succeeded, and who says so when the sender cannot."""
+"""Transactions: delivered once the work has succeeded, or once the sender answers a check."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.client import PATIENCE_S, RUNTIME, Told, run
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -15,7 +17,9 @@ from longpoll_broker.service.send.append import HALF_TOPIC
 from longpoll_broker.service.send.transaction_check import GROUP
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_client import (
+    AsyncTransactionProducer,
     ConsumerConfig,
+    LifecycleError,
     Producer,
     PullConsumer,
     ReceivedMessage,
@@ -23,14 +27,15 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
-RUNTIME = RealRuntime()
-PATIENCE_S = 10.0
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+
+
 CONFIG = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
 """Rounds of questions are made when a test says so: one on its way before an answer came would count twice."""
+
+
 STORE = evolve(SMALL_STORE, flush_interval_ms=20)
 
 
@@ -157,17 +162,117 @@ def test_a_user_cannot_prepare_a_message_by_a_property(broker: Broker) -> None:
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 
 
-def test_planted_a_producer_that_ends_nothing_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without 37 the broker asks although the work was done."""
+def ends(state: TransactionState) -> Callable[..., Awaitable[TransactionState]]:
+    """Work, or a check, that ends so."""
+
+    async def done(*_message: ReceivedMessage) -> TransactionState:
+        await asyncio.sleep(0)
+        return state
+
+    return done
+
+
+def async_producer_at(
+    broker: Broker, check: Callable[[ReceivedMessage], Awaitable[TransactionState]], **options: object
+) -> AsyncTransactionProducer:
+    """A producer of the group PG."""
+    name_server = "{}:{}".format(*broker.name_server_address)
+    return AsyncTransactionProducer(RUNTIME, name_server, "PG", check, **options)  # type: ignore[arg-type] # a test's
+
+
+def test_what_is_committed_on_a_loop_is_delivered(broker: Broker) -> None:
+    """Many at once; hooks are told of each, and a producer that is closed sends no more."""
+    told = Told()
+
+    async def story() -> None:
+        async with async_producer_at(broker, ends(UNKNOWN), hooks=[told]) as producer:
+            results = await asyncio.gather(
+                *(
+                    producer.send("T", b"%d" % number, ends(ROLLBACK if number % 2 else COMMIT), keys="k")
+                    for number in range(10)
+                )
+            )
+            assert [result.state for result in results] == [COMMIT, ROLLBACK] * 5
+            assert producer.metrics().sends == 10
+        with pytest.raises(LifecycleError, match="closed"):
+            await producer.send("T", b"late", ends(COMMIT))
+        await producer.close()
+
+    run(story)
+    assert sorted(message.body for message in delivered(broker, 5)) == [b"0", b"2", b"4", b"6", b"8"]
+    assert len(told.events) == 20
+
+
+def test_the_broker_asks_and_the_check_is_awaited(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """Also after work that raised, was cancelled, or did not know; a check that raises is asked again."""
     asked: list[bytes] = []
+    all_asked = asyncio.Event()
 
-    def check(message: ReceivedMessage) -> TransactionState:
+    async def check(message: ReceivedMessage) -> TransactionState:
         asked.append(message.body)
-        return ROLLBACK
+        if len(asked) == 3:
+            all_asked.set()
+        await asyncio.sleep(0)
+        if asked.count(message.body) == 1:
+            raise ZeroDivisionError("the check's own fault")
+        return ROLLBACK if message.body == b"dropped" else COMMIT
 
-    monkeypatch.setattr(TransactionProducer, "_end", lambda _self, _sent, _state: None)
-    with producer_at(broker, check) as producer:
-        producer.send("T", b"x", lambda: COMMIT)
-        check_now(broker)
-        wait_until(lambda: asked == [b"x"])
-        assert not broker.store.visible_end("T", 0)
+    async def fails() -> TransactionState:
+        raise LookupError("the work's own fault")
+
+    async def story() -> None:
+        async with async_producer_at(broker, check) as producer:
+            with pytest.raises(LookupError, match="the work's own fault"):
+                await producer.send("T", b"raised", fails)
+            working = asyncio.Event()
+
+            async def hangs() -> TransactionState:
+                working.set()
+                await asyncio.sleep(3600)
+                return ROLLBACK
+
+            sending = asyncio.create_task(producer.send("T", b"cancelled", hangs))
+            await working.wait()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            await producer.send("T", b"dropped", ends(UNKNOWN))
+            await asyncio.to_thread(check_now, broker)
+            await all_asked.wait()
+            await asyncio.to_thread(check_now, broker)
+            assert {message.body for message in await asyncio.to_thread(delivered, broker, 2)} == {
+                b"raised", b"cancelled"
+            }  # fmt: skip
+            assert await asyncio.to_thread(all_ended, broker)
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
+    assert "the check's own fault" in caplog.text
+    assert sorted(asked) == sorted([b"raised", b"cancelled", b"dropped"] * 2)
+
+
+@pytest.mark.parametrize("by_itself", [True, False], ids=["in the check", "beside it"])
+def test_a_producer_may_be_closed_while_a_check_runs(broker: Broker, by_itself: bool) -> None:
+    """In the check it does not wait for that; closed by somebody else it does, and the answer counts."""
+    checking = asyncio.Event()
+
+    async def story() -> None:
+        async def check(_message: ReceivedMessage) -> TransactionState:
+            checking.set()
+            if by_itself:
+                await producer.close()
+            await asyncio.sleep(0.01)
+            return COMMIT
+
+        producer = async_producer_at(broker, check)
+        await producer.send("T", b"x", ends(UNKNOWN))
+        await asyncio.to_thread(check_now, broker)
+        await checking.wait()
+        await producer.close()
+        if by_itself:
+            me = asyncio.current_task()
+            await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not me))
+
+    run(story)
+    if not by_itself:
+        assert [message.body for message in delivered(broker, 1)] == [b"x"]
