@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from model_tests.support.client import RUNTIME, serving
+from model_tests.support.client import RUNTIME, Clients, serving
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
@@ -32,3 +33,10 @@ def topic(name_server: str) -> Iterator[str]:
     """With one queue."""
     with new_topic(name_server, 1) as made:
         yield made
+
+
+@pytest.fixture(params=[False, True], ids=["threads", "loop"])
+def clients(request: pytest.FixtureRequest, name_server: str) -> Iterator[Clients]:
+    """Makes clients of either kind."""
+    with ExitStack() as stack:
+        yield Clients(name_server, stack, is_loop=request.param)

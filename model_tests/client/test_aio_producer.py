@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
-from attrs import define, field
+from model_tests.support.client import PATIENCE_S, RUNTIME, Cluster, mute, take
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import AsyncProducer, Credentials, OutgoingMessage, Producer, SendResult
@@ -27,59 +27,11 @@ from longpoll_client.link.exchange import Exchange
 from longpoll_client.produce import tries
 from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, LongpollError
-
-RUNTIME = RealRuntime()
-PATIENCE_S = 10.0
-SENT = SendMessageResponseHeader(msg_id="00", queue_id=0, queue_offset=0).encode()
-
-
-@define
-class Cluster:
-    """A name server whose topics are each on a broker of their own."""
-
-    stack: ExitStack
-    brokers: dict[str, str] = field(factory=dict)
-    """Topic -> its broker's address."""
-    is_mute: bool = False
-    """The name server says nothing."""
-    name_server: str = ""
-
-    def route(self, peer: Peer, command: Command) -> None:
-        """Tell where a topic is."""
-        topic = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
-        if self.is_mute:
-            return
-        if topic not in self.brokers:
-            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
-            return
-        data = TopicRouteData(
-            broker_datas=[BrokerData(broker_name=topic, broker_addrs={0: self.brokers[topic]})],
-            queue_datas=[QueueData(broker_name=topic, read_queue_nums=4, write_queue_nums=4, perm=6)],
-        )
-        peer.answer(command, body=data.encode())
-
-    def serve(self, topic: str, handler: Callable[[Peer, Command], None]) -> ScriptedServer:
-        """Have a broker for a topic."""
-        server = self.stack.enter_context(ScriptedServer(handler))
-        self.brokers[topic] = server.address
-        return server
-
-
-def take(peer: Peer, command: Command) -> None:
-    """Store what comes."""
-    peer.answer(command, 0, SENT)
-
-
-def mute(_peer: Peer, _command: Command) -> None:
-    """Read, and say nothing."""
 
 
 @pytest.fixture
@@ -87,8 +39,7 @@ def cluster() -> Iterator[Cluster]:
     """With topic `good`, whose broker takes everything."""
     with ExitStack() as stack:
         found = Cluster(stack)
-        found.name_server = stack.enter_context(ScriptedServer(found.route)).address
-        found.serve("good", take)
+        found.serve("good")
         yield found
 
 

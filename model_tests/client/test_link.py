@@ -529,23 +529,6 @@ class FewThreads(RealRuntime):
         return super().spawn(name, target)
 
 
-def test_it_is_done_once_and_each_is_told() -> None:
-    """Who comes while it is done is told of that one."""
-    waits, told, goes_on, done = SharedWaits(RealRuntime(), "waits"), Outcomes(), threading.Event(), list[int]()
-
-    def work() -> int:
-        assert goes_on.wait(PATIENCE_S)
-        done.append(1)
-        return 7
-
-    for _ in range(3):
-        waits.wait(("route", "T"), work, told)
-    goes_on.set()
-    assert told.wait(3) == [7, 7, 7]
-    assert done == [1]
-    waits.close()
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(count: int) -> None:
     """Nobody waits for work that no thread does."""

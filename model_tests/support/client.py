@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,9 @@ from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
     AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
     ConsumerConfig,
     ConsumeStatus,
     OutgoingMessage,
@@ -28,7 +33,10 @@ from longpoll_client import (
     ReceivedMessage,
     Sending,
     StartAt,
+    TransactionProducer,
+    TransactionState,
 )
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.workers import Answer, Listener
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
@@ -36,6 +44,7 @@ from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicR
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
+from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
@@ -144,6 +153,108 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(limited())
+
+
+class Loop(Closeable):
+    """An event loop on a thread of its own, so that a plain test can call asynchronous clients."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call it on the loop, and wait for what it returns."""
+
+        async def called() -> Any:
+            found = function(*arguments, **options)
+            return await found if inspect.isawaitable(found) else found
+
+        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(2 * PATIENCE_S)
+
+    def close(self) -> None:
+        """End the loop, once its tasks have ended."""
+
+        async def rest() -> None:
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+        self.call(rest)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class OnLoop(Closeable):
+    """An asynchronous client whose calls wait, as those of a plain one."""
+
+    def __init__(self, loop: Loop, client: Any) -> None:
+        self.client = client
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.client, name)
+        return partial(self._loop.call, found) if callable(found) and not name.startswith("_") else found
+
+    def close(self) -> None:
+        """Close the client."""
+        self._loop.call(self.client.close)
+
+
+class Clients:
+    """Makes clients of one name server, on threads or on an event loop, for tests that hold for both."""
+
+    def __init__(self, name_server: str, stack: ExitStack, *, is_loop: bool) -> None:
+        """The stack closes them."""
+        self.name_server = name_server
+        self.is_loop = is_loop
+        self._stack = stack
+        self._loop = stack.enter_context(Loop()) if is_loop else None
+
+    def producer(self, group: str = "P", **options: Any) -> Any:
+        """A producer."""
+        return self._made(AsyncProducer if self.is_loop else Producer, group, **options)
+
+    def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
+        """A producer of transactions, of the group PG."""
+        kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
+        return self._made(kind, "PG", self.plain(check), **options)
+
+    def pull(self, config: ConsumerConfig, **options: Any) -> Any:
+        """A consumer to poll."""
+        return self._made(AsyncPullConsumer if self.is_loop else PullConsumer, config, **options)
+
+    def push(self, config: ConsumerConfig, listener: Listener, **options: Any) -> Any:
+        """A consumer that calls a listener, which may wait: on an event loop it runs on a thread."""
+        kind = AsyncPushConsumer if self.is_loop else PushConsumer
+        return self._made(kind, config, self.plain(listener), **options)
+
+    def plain(self, called: Callable[..., Any]) -> Any:
+        """What these clients call: the function, or a coroutine that runs it on a thread."""
+
+        async def on_a_thread(*arguments: Any) -> Any:
+            return await asyncio.to_thread(called, *arguments)
+
+        return on_a_thread if self.is_loop else called
+
+    def persist(self, consumer: Any) -> None:
+        """Store its offsets now."""
+        if self._loop is not None:
+            self._loop.call(consumer.client._member._persist)
+        else:
+            consumer._member._queues.persist()
+
+    def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
+        """Those of a consumer's queues."""
+        found: Mapping[MessageQueue, Puller] = (
+            consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
+        )
+        return found
+
+    def _made(self, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._loop is None:
+            return self._stack.enter_context(kind(RUNTIME, self.name_server, *arguments, **options))
+        made = self._loop.call(kind, RUNTIME, self.name_server, *arguments, **options)
+        return self._stack.enter_context(OnLoop(self._loop, made))
 
 
 def client_threads() -> set[threading.Thread]:
