@@ -48,7 +48,7 @@ from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces
 from longpoll_client.consume import puller
 from longpoll_client.consume.workers import Answer
-from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_client.errors import RefusedError
 from longpoll_client.offsets import OffsetsFile
 from longpoll_protocol.bodies import ConsumeType
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -233,25 +233,6 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
     assert [words in caplog.text for words in ("ValueError('mistake')", "is cancelled", "said None")] == [True] * 3
 
 
-def test_a_start_that_cannot_be_is_told(name_server: str) -> None:
-    """No topic, one that is not there, the consumer of threads in the place of a runtime."""
-
-    async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2, waits_for_topics=False))
-        with pytest.raises(ConfigError, match="wants no topic"):
-            await consumer.start()
-        consumer.subscribe("not-there")
-        with pytest.raises(NoRouteError, match="not-there"):
-            await consumer.start()
-        await consumer.close()
-        plain = PullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2))
-        with pytest.raises(ConfigError, match="connections of its own"):
-            AsyncPullConsumer(plain)  # type: ignore[arg-type] # as it was once
-        plain.close()
-
-    run(story)
-
-
 def test_administrators_are_answered(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it does (307), one message (309), and going on elsewhere (220), as on threads."""
     monkeypatch.setattr(puller, "RETRY_S", 0.05)
@@ -434,13 +415,14 @@ def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCa
     assert f"{topic} queue 0 offset 1 is unreadable, so it is passed over" in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"{}", b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
 def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: bytes) -> None:
     """It is not overwritten: its offsets may be mended."""
     file = tmp_path / "offsets.json"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"offsets file .* mend it"):
-        AsyncPullConsumer(RUNTIME, name_server, broadcast("T", file))
+    for kind in (PullConsumer, AsyncPullConsumer):
+        with pytest.raises(ConfigError, match=r"offsets file .* mend it"):
+            kind(RUNTIME, name_server, broadcast("T", file))
     assert file.read_bytes() == content
 
 

@@ -13,7 +13,7 @@ from unittest.mock import Mock, create_autospec
 
 import attrs
 import pytest
-from model_tests.support.client import PATIENCE_S, RUNTIME, consumed
+from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
 
 import longpoll_client as client
 from longpoll_broker.testing.brokers import wait_until
@@ -58,7 +58,9 @@ TIMES = ("rebalance_s", "heartbeat_s", "persist_s", "pull_timeout_s", "consume_t
 CONFIGS: list[tuple[dict[str, Any], str]] = [
     *(({name: wrong}, f"{name} is") for name in WHOLE for wrong in ("1", None, 1.5, True, -1)),
     *(({name: wrong}, f"{name} is .* give seconds") for name in TIMES for wrong in ("1", None, 0, -1, float("nan"))),
+    *(({name: 0}, f"{name} is 0") for name in ("thread_count", "cached_count_max")),
     ({"suspend_s": -1}, "suspend_s"),
+    ({"offsets_file": "here.json"}, "no absolute path"),
     ({"thread_count": 1001}, "at most 1000"),
     ({"reconsume_count_max": "1"}, "reconsume_count_max"),
     ({"start_at": "first"}, "start_at is 'first': give one of StartAt.STORED, StartAt.FIRST"),
@@ -249,45 +251,26 @@ def one_thread(group: str) -> ConsumerConfig:
     return ConsumerConfig(group, start_at=StartAt.FIRST, thread_count=1)
 
 
-def test_time_outs_without_end_and_those_that_are_none(name_server: str, topic: str) -> None:
-    """On threads: a year is as good as no end, what has passed is none at all, and the rest is told at once."""
-    with Producer(RUNTIME, name_server) as producer, PullConsumer(RUNTIME, name_server, one_thread("T")) as consumer:
-        for timeout_s in ENDLESS:
-            assert producer.send(topic, b"x", timeout_s=timeout_s).code == 0
-        told: list[object] = []
-        producer.send_async(topic, b"x", told.append, timeout_s=math.inf)
-        wait_until(lambda: len(told) == 1)
-        assert isinstance(told[0], SendResult)
-        for wrong in NO_TIMES:
-            with pytest.raises(ConfigError, match="give seconds"):
-                producer.send(topic, b"x", timeout_s=wrong)
-        consumer.subscribe(topic)
-        consumer.start()
-        assert [len(consumer.poll(timeout_s, 1)) for timeout_s in ENDLESS] == [1, 1]
+def test_time_outs_without_end_and_those_that_are_none(clients: Clients, topic: str) -> None:
+    """A year is as good as no end, what has passed is none at all, and the rest is refused at once."""
+    producer, consumer = clients.producer(), clients.pull(one_thread(f"T-{topic}"))
+    for timeout_s in ENDLESS:
+        assert producer.send(topic, b"x", timeout_s=timeout_s).code == 0
+    told: list[object] = []
+    producer.send_async(topic, b"x", told.append, timeout_s=math.inf)
+    wait_until(lambda: len(told) == 1)
+    assert isinstance(told[0], SendResult)
+    for wrong in NO_TIMES:
+        with pytest.raises(ConfigError, match="give seconds"):
+            producer.send(topic, b"x", timeout_s=wrong)
+    consumer.subscribe(topic)
+    consumer.start()
+    assert [len(consumer.poll(timeout_s, 1)) for timeout_s in ENDLESS] == [1, 1]
+    for count in (0, -1):
         with pytest.raises(ConfigError, match="at least 1"):
-            consumer.poll(1.0, 0)
-        assert len(consumer.poll(math.inf)) == 1
-        assert consumer.poll(-1.0) == []
-
-
-def test_the_same_on_an_event_loop(name_server: str, topic: str) -> None:
-    """With the same errors."""
-
-    async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, one_thread("L"))
-        consumer.subscribe(topic)
-        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer, consumer:
-            for timeout_s in ENDLESS:
-                assert (await producer.send(topic, b"x", timeout_s=timeout_s)).code == 0
-            for wrong in NO_TIMES:
-                with pytest.raises(ConfigError, match="give seconds"):
-                    await producer.send(topic, b"x", timeout_s=wrong)
-            assert [len(await consumer.poll(timeout_s, 1)) for timeout_s in ENDLESS] == [1, 1]
-            with pytest.raises(ConfigError, match="at least 1"):
-                await consumer.poll(1.0, -1)
-            assert await consumer.poll(-1.0) == []
-
-    asyncio.run(story())
+            consumer.poll(1.0, count)
+    assert len(consumer.poll(math.inf)) == 1
+    assert consumer.poll(-1.0) == []
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -9,22 +9,13 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 from model_tests.support.client import (
     PATIENCE_S,
     RUNTIME,
+    Clients,
     awaited,
     client_threads,
     consumed,
@@ -60,7 +51,7 @@ from longpoll_client.consume import sharing
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.lifecycle import Closing, Lifecycle, State
+from longpoll_client.lifecycle import Closing, State
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.threads import RealThread
@@ -249,139 +240,38 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
     assert f"waits for its topic: topic '{late}' is not known" in caplog.text
 
 
-class ConsumerLife(RuleBasedStateMachine):
-    """A consumer's public calls in any order: what fits its state is done, else it is a LifecycleError, never another.
-
-    Invariant: `state` is the model's state of it.
-    """
-
-    name_server: ClassVar[str]
-    topic: ClassVar[str]
-    consumer: PushConsumer | PullConsumer
-
-    @initialize(is_push=st.booleans(), is_orderly=st.booleans())
-    def make(self, *, is_push: bool, is_orderly: bool) -> None:
-        """A new one."""
-        self.before = client_threads()
-        self.state = State.CREATED
-        self.has_topic = False
-        if is_push:
-            self.consumer = PushConsumer(RUNTIME, self.name_server, config(), consumed, is_orderly=is_orderly)
-        else:
-            self.consumer = PullConsumer(RUNTIME, self.name_server, config())
-
-    def expect(self, call: Callable[[], object], allowed: set[State]) -> bool:
-        """Make a call, which must be refused but in the states in which it is allowed; whether it was made."""
-        if self.state in allowed:
-            call()
-            return True
-        with pytest.raises(LifecycleError) as refused:
-            call()
-        assert refused.value.args
-        return False
-
-    @rule()
-    def subscribe(self) -> None:
-        """Until it is closed."""
-        self.has_topic |= self.expect(lambda: self.consumer.subscribe(self.topic), {State.CREATED, State.RUNNING})
-
-    @rule()
-    def start(self) -> None:
-        """Once, and with a topic."""
-        if self.state is State.CREATED and not self.has_topic:
-            with pytest.raises(ConfigError, match="call subscribe before start"):
-                self.consumer.start()
-            return
-        if self.expect(self.consumer.start, {State.CREATED}):
-            self.state = State.RUNNING
-
-    @rule(timeout_s=st.sampled_from([0.0, 0.01]))
-    def poll(self, timeout_s: float) -> None:
-        """While it runs."""
-        consumer = self.consumer
-        if isinstance(consumer, PullConsumer):
-            self.expect(lambda: consumer.poll(timeout_s, 1), {State.RUNNING})
-
-    @rule()
-    def commit(self) -> None:
-        """While it runs."""
-        if isinstance(self.consumer, PullConsumer):
-            self.expect(self.consumer.commit, {State.RUNNING})
-
-    @rule(by_another=st.booleans())
-    def close(self, *, by_another: bool) -> None:
-        """At any time, as often as one likes, from any thread."""
-        if by_another:
-            thread = RUNTIME.spawn("closer", self.consumer.close)
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-        else:
-            self.consumer.close()
-        self.state = State.CLOSED
-
-    @precondition(lambda self: self.state is State.CLOSED)
-    @rule()
-    def look_for_threads(self) -> None:
-        """None of its threads stays."""
-        wait_until(lambda: client_threads() <= self.before)
-
-    @invariant()
-    def it_tells_of_itself(self) -> None:
-        """Its queues and counts can be asked for at any time."""
-        if hasattr(self, "consumer"):
-            assert self.consumer._member.lifecycle.state is self.state
-            assert isinstance(self.consumer.queues, tuple)
-            assert self.consumer.statistics is not None
-
-    def teardown(self) -> None:
-        """Close it in whatever state it is."""
-        if hasattr(self, "consumer"):
-            self.consumer.close()
-            wait_until(lambda: client_threads() <= self.before)
-
-
-def live(name_server: str, topic: str, phases: Sequence[Phase] = tuple(Phase), examples_max: int = 20) -> None:
-    """Run the machine against a broker."""
-    lives = settings(
-        max_examples=examples_max,
-        stateful_step_count=12,
-        deadline=None,
-        phases=phases,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-
-    class Here(ConsumerLife):
-        pass
-
-    Here.name_server, Here.topic = name_server, topic
-    run_state_machine_as_test(Here, settings=lives)
-
-
-def test_every_call_at_every_moment(name_server: str, topic: str) -> None:
-    """Nothing but what the state says, and no thread is left."""
-    live(name_server, topic)
-
-
-PLANTED: Final = {
-    "a second start": ("begin", lambda _self: None),
-    "a close that is forgotten": ("end", lambda _self: True),
-    "a subscription without effect": ("check_open", lambda _self: None),
-    "a poll of nothing": ("check_running", lambda _self, _asked: None),
-}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_calls_out_of_order_are_seen(
-    name: str, name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each by the machine, within its examples."""
-    monkeypatch.setattr(Lifecycle, *PLANTED[name])
-    with pytest.raises((AssertionError, BaseExceptionGroup, ConfigError, pytest.fail.Exception)):
-        live(name_server, topic, [Phase.generate], 200)
-
-
 TURNS = 30
 """More than a close takes."""
+
+
+@pytest.mark.parametrize("kind", ["push", "orderly", "pull"])
+def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, kind: str) -> None:
+    """Before the start, after it, and after the close, which leaves no thread."""
+    before = client_threads()
+    is_pull = kind == "pull"
+    made = clients.pull(config()) if is_pull else clients.push(config(), consumed, is_orderly=kind == "orderly")
+    polls: list[Callable[[], object]] = [lambda: made.poll(0.0, 1), made.commit] if is_pull else []
+
+    def refused(*calls: Callable[[], object]) -> None:
+        for call in calls:
+            with pytest.raises(LifecycleError, match=r"start|closed: make a new one"):
+                call()
+
+    refused(*polls)
+    with pytest.raises(ConfigError, match="call subscribe before start"):
+        made.start()
+    made.subscribe(topic)
+    made.start()
+    refused(made.start)
+    for poll in polls:
+        poll()
+    assert (isinstance(made.queues, tuple), made.statistics is not None) == (True, True)
+    closer = RUNTIME.spawn("closer", made.close)
+    closer.join(PATIENCE_S)
+    assert not closer.is_alive()
+    made.close()
+    refused(lambda: made.subscribe(topic), made.start, *polls)
+    wait_until(lambda: client_threads() <= before)
 
 
 @pytest.fixture
@@ -562,27 +452,22 @@ def test_a_close_that_is_interrupted_is_gone_on_with(
     assert interrupted >= 2
 
 
-def threads() -> set[threading.Thread]:
-    """Those that live."""
-    return set(threading.enumerate())
-
-
 @pytest.fixture(autouse=True)
 def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every thread of the test's clients ends, before what the test has changed is as it was."""
     assert monkeypatch is not None
-    before = threads()
+    before = set(threading.enumerate())
     yield
-    wait_until(lambda: threads() <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_a_producer_that_is_dropped_ends(name_server: str) -> None:
     """With a warning, as a file or a socket."""
     with new_topic(name_server, 1) as topic:
         producer = Producer(RUNTIME, name_server)
-        before = threads()
+        before = set(threading.enumerate())
         producer.send(topic, b"body")
-        assert threads() > before
+        assert set(threading.enumerate()) > before
         with pytest.warns(ResourceWarning, match="a producer of group longpoll-producer was dropped and not closed"):
             del producer
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from unittest import mock
 
 import pytest
-from model_tests.support.client import PATIENCE_S, RUNTIME, fill, from_first, lag, run
+from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
@@ -92,54 +92,30 @@ def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> Con
     )
 
 
-class Loop:
-    """A consumer of an event loop with a thread of its own, used as one on threads."""
-
-    def __init__(self, name_server: str, settings: ConsumerConfig, held: Held, topic: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._consumer = AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True)
-        self._consumer.subscribe(topic)
-
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """Those that it has now."""
-        return self._consumer.queues
-
-    def start(self) -> None:
-        """Join."""
-        asyncio.run_coroutine_threadsafe(self._consumer.start(), self._loop).result(PATIENCE_S)
-
-    def close(self) -> None:
-        """Leave, and end the loop."""
-        self.leave()
-        self.end()
-
-    def leave(self) -> None:
-        """Close the consumer."""
-        asyncio.run_coroutine_threadsafe(self._consumer.close(), self._loop).result(2 * PATIENCE_S)
-
-    def end(self) -> None:
-        """End the loop, once what was left behind on it has ended."""
-
-        async def rest() -> None:
-            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(rest(), self._loop).result(PATIENCE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Ends once what was left behind on it has ended."""
+    with Loop() as made:
+        yield made
 
 
-def consumer_of(
-    kind: str, name_server: str, share: Share, held: Held, topic: str, *, close_timeout_s: float = PATIENCE_S
-) -> PushConsumer | Loop:
+def consumer_of(  # noqa: PLR0917 - tests differ in each of them
+    kind: str,
+    loop: Loop,
+    name_server: str,
+    share: Share,
+    held: Held,
+    topic: str,
+    *,
+    close_timeout_s: float = PATIENCE_S,
+) -> PushConsumer | OnLoop:
     """One of the topic's group."""
     settings = config(f"in-order-{topic}", share, close_timeout_s)
-    if kind == "loop":
-        return Loop(name_server, settings, held, topic)
-    consumer = PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
+    consumer = (
+        OnLoop(loop, AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True))
+        if kind == "loop"
+        else PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
+    )
     consumer.subscribe(topic)
     return consumer
 
@@ -147,19 +123,21 @@ def consumer_of(
 each_kind = pytest.mark.parametrize("kind", ["threads", "loop"])
 
 
-def own(consumer: PushConsumer | Loop, topic: str) -> int:
+def own(consumer: PushConsumer | OnLoop, topic: str) -> int:
     """How many queues of the topic it has."""
     return sum(queue.topic == topic for queue in consumer.queues)
 
 
 @each_kind
-def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str, topic: str, kind: str) -> None:
+def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
+    name_server: str, topic: str, loop: Loop, kind: str
+) -> None:
     """The second listener was given the first one's message beside it, and lost the lock when the first one ended."""
     share, held = Share(1), Held()
     with Producer(RUNTIME, name_server) as producer:
         for body in (b"1", b"2", b"3"):
             producer.send(topic, body)
-    consumer = consumer_of(kind, name_server, share, held, topic)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
     consumer.start()
     try:
         wait_until(lambda: held.running == 1)
@@ -178,13 +156,13 @@ def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str
 
 
 @each_kind
-def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, kind: str) -> None:
+def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, loop: Loop, kind: str) -> None:
     """It was given a second one while it waited for its listener: the next member had it a minute later."""
     with new_topic(name_server, 2) as topic:
         share, held = Share(1), Held()
         with Producer(RUNTIME, name_server) as producer:
             producer.send(topic, b"1", queue_id=0)
-        consumer = consumer_of(kind, name_server, share, held, topic)
+        consumer = consumer_of(kind, loop, name_server, share, held, topic)
         consumer.start()
         closing = threading.Thread(target=consumer.close)
         try:
@@ -196,7 +174,7 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
         finally:
             held.go.set()
             closing.join()
-        following = consumer_of(kind, name_server, Share(2), held, topic)
+        following = consumer_of(kind, loop, name_server, Share(2), held, topic)
         following.start()
         try:
             wait_until(lambda: own(following, topic) == 2)
@@ -205,32 +183,32 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
             following.close()
 
 
-def is_closed(consumer: PushConsumer | Loop) -> bool:
+def is_closed(consumer: PushConsumer | OnLoop) -> bool:
     """Whether it was told to close."""
-    found = consumer._consumer if isinstance(consumer, Loop) else consumer
-    return found._member.lifecycle.is_closed
+    found = consumer.client if isinstance(consumer, OnLoop) else consumer
+    return bool(found._member.lifecycle.is_closed)
 
 
 @each_kind
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["its-own", "given-up"])
 def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
-    name_server: str, topic: str, kind: str, is_given_up: bool
+    name_server: str, topic: str, loop: Loop, kind: str, is_given_up: bool
 ) -> None:
     """It gave the queue away, and the next member's listener had the same message beside the first one's."""
     share, held, following = Share(1), Held(), Held()
     with Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"1")
-    consumer = consumer_of(kind, name_server, share, held, topic, close_timeout_s=0.05)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic, close_timeout_s=0.05)
     consumer.start()
     next_share = Share(1)
-    next_one = consumer_of("threads", name_server, next_share, following, topic)
+    next_one = consumer_of("threads", loop, name_server, next_share, following, topic)
     following.go.set()
     try:
         wait_until(lambda: held.running == 1)
         if is_given_up:
             share.count = 0
             wait_until(lambda: own(consumer, topic) == 0)
-        (consumer.leave if isinstance(consumer, Loop) else consumer.close)()
+        consumer.close()
         next_one.start()
         looks = next_share.looks
         wait_until(lambda: next_share.looks >= looks + LOOKS)
@@ -239,12 +217,10 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
     finally:
         held.go.set()
         next_one.close()
-        if isinstance(consumer, Loop):
-            consumer.end()
 
 
 def given_up(
-    consumer: PushConsumer | Loop,
+    consumer: PushConsumer | OnLoop,
     share: Share,
     held: Held,
     instead: Sequence[tuple[object, str, object]],
@@ -298,14 +274,14 @@ def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topi
 
 @each_kind
 def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
-    name_server: str, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    name_server: str, topic: str, loop: Loop, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An administrator resets the group (220): whoever had the queue before that began it where it stood."""
     share, held = Share(1), Held()
     held.go.set()
     with Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"1")
-    consumer = consumer_of(kind, name_server, share, held, topic)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
     consumer.start()
     steps: list[str] = []
 
@@ -321,11 +297,11 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
     try:
         wait_until(lambda: held.bodies == [b"1"] and not held.running)
         (queue,) = [each for each in consumer.queues if each.topic == topic]
-        if isinstance(consumer, Loop):
-            member = consumer._consumer._member
+        if isinstance(consumer, OnLoop):
+            member = consumer.client._member
             noted(member.places, "reset")
             noted(member.locks, "unlock")
-            consumer._loop.call_soon_threadsafe(member._move_soon, {queue: 0})
+            loop.loop.call_soon_threadsafe(member._move_soon, {queue: 0})
         else:
             sharing = consumer._member._sharing
             noted(consumer._member._offsets, "reset")
@@ -337,14 +313,14 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         consumer.close()
 
 
-def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
+def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str, loop: Loop) -> None:
     """As on threads: its listener may end while that is under way."""
     share, held = Share(1), Held()
     with Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"1")
-    consumer = consumer_of("loop", name_server, share, held, topic)
-    assert isinstance(consumer, Loop)
-    member = consumer._consumer._member
+    consumer = consumer_of("loop", loop, name_server, share, held, topic)
+    assert isinstance(consumer, OnLoop)
+    member = consumer.client._member
     steps: list[str] = []
     is_released = asyncio.Event()
     release, store, unlock = member.released, member._store, member.locks.unlock
@@ -560,36 +536,3 @@ def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> 
 
     with new_topic(name_server, 1) as topic:
         run(story)
-
-
-@pytest.mark.parametrize(("is_orderly", "has_run_out", "left"), [(False, False, 0), (True, False, 0), (True, True, 3)])
-def test_a_member_whose_lock_has_run_out_stores_nothing(
-    name_server: str, is_orderly: bool, has_run_out: bool, left: int
-) -> None:
-    """As on threads."""
-
-    async def story() -> None:
-        begun, goes_on = asyncio.Event(), asyncio.Event()
-
-        async def listen(_messages: Sequence[ReceivedMessage]) -> Answer:
-            begun.set()
-            await goes_on.wait()
-            return ConsumeStatus.SUCCESS
-
-        settings = from_first(rebalance_s=0.2, consume_count_max=3)
-        await fill(name_server, topic, 3)
-        consumer = AsyncPushConsumer(RUNTIME, name_server, settings, listen, is_orderly=is_orderly)
-        consumer.subscribe(topic)
-        async with consumer:
-            await begun.wait()
-            (puller,) = (each for queue, each in consumer._member.own.pullers().items() if queue.topic == topic)
-            # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
-            assert puller._is_pulling
-            assert (puller.locked_until_ns is None) is not is_orderly
-            if has_run_out:
-                puller.locked_until_ns = 1
-            goes_on.set()
-
-    with new_topic(name_server, 1) as topic:
-        run(story)
-        assert lag(name_server, topic) == left

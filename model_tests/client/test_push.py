@@ -12,7 +12,18 @@ from typing import Any, cast
 
 import pytest
 from attrs import define, field
-from model_tests.support.client import PATIENCE_S, QUEUE, RUNTIME, awaited, listening, name_server_of, run, send
+from model_tests.support.client import (
+    PATIENCE_S,
+    QUEUE,
+    RUNTIME,
+    Clients,
+    awaited,
+    from_first,
+    listening,
+    name_server_of,
+    run,
+    send,
+)
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import wait_until
@@ -244,9 +255,9 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) 
     ("is_orderly", "has_run_out", "stored"), [(False, False, 3), (True, False, 3), (True, True, 0)]
 )
 def test_a_member_whose_lock_has_run_out_stores_nothing(
-    broker: Broker, name_server: str, is_orderly: bool, has_run_out: bool, stored: int
+    broker: Broker, clients: Clients, topic: str, *, is_orderly: bool, has_run_out: bool, stored: int
 ) -> None:
-    """Not when it is closed either: another one may have the queue, and be further. Who needs no lock has none."""
+    """Not when it is closed either: another one may have the queue, and be further. Only orderly members lock."""
     has_them, goes_on = threading.Event(), threading.Event()
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
@@ -255,24 +266,28 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
         assert goes_on.wait(PATIENCE_S)
         return ConsumeStatus.SUCCESS
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"0", b"1", b"2")
-        with listening(name_server, topic, listen, is_orderly=is_orderly, consume_count_max=3) as consumer:
-            pullers = consumer._member._queues.pullers
-            wait_until(
-                lambda: any(queue.topic == topic and each.cached_count == 3 for queue, each in pullers().items())
-            )
-            (puller,) = (each for queue, each in pullers().items() if queue.topic == topic)
-            # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
-            wait_until(lambda: puller._is_pulling)
-            # Without its lock nothing is given to a listener that has nothing yet.
-            assert has_them.wait(PATIENCE_S)
-            assert (puller.locked_until_ns is None) is not is_orderly
-            if has_run_out:
-                puller.locked_until_ns = 1
-            goes_on.set()
-            wait_until(lambda: puller.offset_done == 3)
-        assert broker.offsets.query(topic, "G", 0) == stored
+    send(clients.name_server, topic, b"0", b"1", b"2")
+    consumer = clients.push(from_first(consume_count_max=3), listen, is_orderly=is_orderly)
+    consumer.subscribe(topic)
+    consumer.start()
+
+    def puller() -> Puller | None:
+        return next((each for queue, each in clients.pullers(consumer).items() if queue.topic == topic), None)
+
+    wait_until(lambda: (found := puller()) is not None and found.cached_count == 3)
+    own = puller()
+    assert own is not None
+    # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
+    wait_until(lambda: own._is_pulling)
+    # Without its lock nothing is given to a listener that has nothing yet.
+    assert has_them.wait(PATIENCE_S)
+    assert (own.locked_until_ns is None) is not is_orderly
+    if has_run_out:
+        own.locked_until_ns = 1
+    goes_on.set()
+    wait_until(lambda: own.offset_done == 3)
+    consumer.close()
+    assert broker.offsets.query(topic, "G", 0) == stored
 
 
 def _fail(broker_name: str, error: Exception) -> None:
