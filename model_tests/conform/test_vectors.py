@@ -94,7 +94,8 @@ def test_names_are_of_the_run() -> None:
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
     """Not even of thousands: by names that are drawn, a thousand of 1.7 million are alike in one run of four."""
-    vector = next(each for each in VECTORS if each.id == "pull-010")
+    named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
+    vector = min(named, key=lambda each: len(json.dumps(each.case)))
     topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}
 
     assert len(topics) == 3_000
