@@ -16,17 +16,11 @@ from attrs import define
 
 from longpoll_runtime.closeable import Closeable
 
-Fault = Literal["reset", "slow", "black hole", "half-open", "unreachable", "trickle"]
-FAULTS: Final[tuple[Fault, ...]] = ("reset", "slow", "black hole", "half-open")
-"""What a network does to a broker whose address still takes connections."""
+Fault = Literal["reset", "slow", "black hole", "half-open", "trickle"]
 SLOW_S: Final = 0.05
 """How long each chunk of bytes takes while it is slow."""
 TRICKLE_S: Final = 0.05
 """How long each byte from the server takes of a link that trickles."""
-BACK_S: Final = 10.0
-"""Sends must be back this long after what makes them possible."""
-FULL_COUNT: Final = 6
-"""With a backlog of 0 so many connections that nobody accepts fill it: the next one is neither taken nor refused."""
 
 
 @define(eq=False)
@@ -41,9 +35,8 @@ class _Link:
 class Relay(Closeable):
     """Passes bytes between clients and one server. Invariant: `_links` changes under `_lock`."""
 
-    # How each fault shows: new connections are closed at once (reset), or accepted and silent (black hole), or not even
-    # accepted (unreachable), or good (half-open, slow, trickle); those that there are end (reset), stay and bring
-    # nothing more (black hole, half-open, unreachable), or bring everything late (slow), answers for ever (trickle).
+    # New connections are closed at once (reset), accepted and silent (black hole), or good (half-open, slow, trickle).
+    # Existing ones end (reset), bring nothing more (black hole, half-open), or everything late (slow, trickle).
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -52,9 +45,6 @@ class Relay(Closeable):
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._pause = threading.Event()
-        self._is_accepting = threading.Event()
-        self._is_accepting.set()
-        self._filling: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -64,7 +54,7 @@ class Relay(Closeable):
         """Fail: links that there are end, or go on and bring nothing, or little; new ones fare alike, or are good."""
         with self._lock:
             links = list(self._links)
-        if fault in {"half-open", "unreachable"}:
+        if fault == "half-open":
             for link in links:
                 link.is_dead = True
         for link in links:
@@ -72,9 +62,6 @@ class Relay(Closeable):
         if fault in {"half-open", "trickle"}:
             return
         self.fault = fault
-        if fault == "unreachable":
-            self._is_accepting.clear()
-            self._fill()
         if fault == "reset":
             for link in links:
                 _reset(link)
@@ -87,10 +74,6 @@ class Relay(Closeable):
             for link in links:
                 link.is_dead = True
         self.fault = None
-        self._is_accepting.set()
-        for end in self._filling:
-            end.close()
-        self._filling.clear()
 
     def tell_server(self) -> None:
         """End the server's ends of dead links, as a server does in time by itself; clients are told nothing."""
@@ -112,22 +95,10 @@ class Relay(Closeable):
         for thread in self._threads:
             thread.join(5.0)
 
-    def _fill(self) -> None:
-        """Have connections wait that nobody accepts; the first one has the thread that accepts look up."""
-        self._listener.listen(0)
-        for _number in range(FULL_COUNT):
-            end = socket.socket()
-            end.setblocking(False)
-            end.connect_ex(self.address)
-            self._filling.append(end)
-
     def _accept(self) -> None:
         while True:
             try:
                 peer, _address = self._listener.accept()
-                if not self._is_accepting.is_set():
-                    self._is_accepting.wait()
-                    self._listener.listen()
             except OSError:
                 return
             if self.fault == "reset":

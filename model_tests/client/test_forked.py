@@ -307,7 +307,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("what", ["send", "poll", "subscribe"])
-def test_who_was_interrupted_a_thousand_times_goes_on(name_server: str, what: str) -> None:
+def test_a_client_that_was_interrupted_often_goes_on(name_server: str, what: str) -> None:
     """No lock is left taken, on which a thread of the client's would wait for ever; and nothing is in the way of it."""
     with new_topic(name_server, 2) as topic:
         command = [sys.executable, "-m", "model_tests.client.interrupted", what, name_server, topic, "7"]
@@ -315,4 +315,4 @@ def test_who_was_interrupted_a_thousand_times_goes_on(name_server: str, what: st
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout)
     assert said["after"] == (topic if what == "send" else "last")
-    assert said["interrupted"] > 30
+    assert said["interrupted"] == 200

@@ -120,12 +120,11 @@ class Server(Protocol):
 class OurServer:
     """`longpoll serve`, which is both; `home` is a folder that is there."""
 
-    def __init__(self, home: Path, name: str = "broker-a") -> None:
+    def __init__(self, home: Path) -> None:
         self.address: tuple[str, int] = ("127.0.0.1", free_port(()))
         self.name_server: tuple[str, int] = ("127.0.0.1", free_port(()))
         self._home = home
         self._process: Process | None = None
-        (home / "broker.conf").write_text(f"brokerName={name}\n")
 
     def start(self) -> None:
         """As `Server` says."""
@@ -140,8 +139,6 @@ class OurServer:
                 listen,
                 "--name-server",
                 names,
-                "--config",
-                str(self._home / "broker.conf"),
                 "--json",
             ],
             self._home / "serve.out",
@@ -161,12 +158,11 @@ class OurServer:
 
 
 class JavaServer:
-    """A Java broker and a Java name server, a process each, or a Java broker at another's name server."""
+    """A Java broker and a Java name server, a process each."""
 
-    def __init__(self, home: Path, class_path: str, name: str = "java-broker", at: Server | None = None) -> None:
+    def __init__(self, home: Path, class_path: str) -> None:
         self.address: tuple[str, int] = ("127.0.0.1", free_port((-2, 1)))
-        self.name_server: tuple[str, int] = ("127.0.0.1", free_port(())) if at is None else at.name_server
-        self._has_names = at is None
+        self.name_server: tuple[str, int] = ("127.0.0.1", free_port(()))
         self._home = home
         self._java = ("java", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
         self._names: Process | None = None
@@ -176,7 +172,7 @@ class JavaServer:
             (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
         (home / "namesrv.conf").write_text(f"listenPort={self.name_server[1]}\n")
         (home / "broker.conf").write_text(
-            f"brokerClusterName=DefaultCluster\nbrokerName={name}\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+            f"brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
             f"namesrvAddr=127.0.0.1:{self.name_server[1]}\nlistenPort={self.address[1]}\n"
             f"storePathRootDir={home}/store\nstorePathCommitLog={home}/store/commitlog\n"
             "diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=16777216\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
@@ -184,7 +180,7 @@ class JavaServer:
 
     def start(self) -> None:
         """As `Server` says."""
-        if self._names is None and self._has_names:
+        if self._names is None:
             self._names = self._started("namesrv.NamesrvStartup", "namesrv.conf", self.name_server[1])
         self._broker = self._started("broker.BrokerStartup", "broker.conf", self.address[1])
 
