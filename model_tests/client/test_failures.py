@@ -9,15 +9,15 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define, field
 from model_tests.client.relay import Relay
-from model_tests.support.client import PATIENCE_S, RUNTIME, STORED, OneServer, route_of
+from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, Cluster, OneServer, route_of, take
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
@@ -48,7 +48,6 @@ from longpoll_client.link.routes import split_address
 from longpoll_client.produce import tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
 from longpoll_client.timer import Timer
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Poller
@@ -57,77 +56,59 @@ from longpoll_spec.errors import ConfigError
 
 
 @define
-class Servers:
-    """A broker and a name server, each with what is wrong with it."""
+class Broker:
+    """A broker whose first `dead_count` connections get no answer any more."""
 
-    broker_address: str = ""
     peers: list[Peer] = field(factory=list)
-    """Connections to the broker, in order; the first `dead_count` of them get no answer any more."""
     dead_count: int = 0
-    is_empty: bool = False
-    """The name server knows no topic."""
-    is_mute: bool = False
-    """The name server says nothing."""
-    asked: int = 0
-    """How often it was asked for a route."""
 
-    def broker(self, peer: Peer, command: Command) -> None:
+    def __call__(self, peer: Peer, command: Command) -> None:
         """Take what is sent."""
         if peer not in self.peers:
             self.peers.append(peer)
         if self.peers.index(peer) >= self.dead_count:
-            peer.answer(command, ResponseCode.SUCCESS, STORED)
+            take(peer, command)
 
-    def name_server(self, peer: Peer, command: Command) -> None:
-        """Tell the route."""
-        assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-        self.asked += 1
-        if self.is_mute:
-            return
-        if self.is_empty:
-            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
-            return
-        route = TopicRouteData(
-            broker_datas=[BrokerData(cluster="C", broker_name="a", broker_addrs={0: self.broker_address})],
-            queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)],
-        )
-        peer.answer(command, body=route.encode())
+    def fall_silent(self) -> None:
+        """Answer new connections alone."""
+        self.dead_count = len(self.peers)
 
 
 @pytest.fixture
-def servers() -> Iterator[Servers]:
-    """A good one, whose name server's address is `names`."""
-    found = Servers()
-    with ScriptedServer(found.broker) as server:
-        found.broker_address = server.address
-        yield found
+def silent() -> Broker:
+    """That of topic T."""
+    return Broker()
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is noticed after 0.1 s."""
+@pytest.fixture
+def cluster(silent: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A name server and that broker; silence is noticed after 0.1 s."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
+    with ExitStack() as stack:
+        made = Cluster(stack)
+        made.serve("T", silent)
+        yield made
 
 
-def test_a_connection_that_fell_silent_is_replaced(servers: Servers) -> None:
-    """Half-open: nobody says that it is gone, and a new one works. One send fails at most."""
-    with ScriptedServer(servers.name_server) as names, Producer(RUNTIME, names.address) as producer:
+def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, silent: Broker) -> None:
+    """A half-open one does not say that it is gone, and a new one works. One send fails at most."""
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
-        servers.dead_count = len(servers.peers)
+        silent.fall_silent()
         with pytest.raises(AnswerTimeoutError):
             producer.send("T", b"y", timeout_s=0.2)
         for _number in range(3):
             producer.send("T", b"z")
-    assert len(servers.peers) == 2
+    assert len(silent.peers) == 2
 
 
-def test_a_connection_is_replaced_whose_calls_are_all_cancelled(servers: Servers) -> None:
+def test_a_connection_is_replaced_whose_calls_are_all_cancelled(cluster: Cluster, silent: Broker) -> None:
     """On an event loop, where each caller has its own time-out."""
 
-    async def story(names: ScriptedServer) -> list[SendResult | None]:
-        async with AsyncProducer(RUNTIME, names.address) as producer:
+    async def story() -> list[SendResult | None]:
+        async with AsyncProducer(RUNTIME, cluster.name_server) as producer:
             await producer.send("T", b"x")
-            servers.dead_count = len(servers.peers)
+            silent.fall_silent()
             outcomes: list[SendResult | None] = []
             while not any(outcomes) and len(outcomes) < 20:
                 outcomes.append(await sent_within(0.05 * (1 + len(outcomes)), producer))
@@ -140,151 +121,112 @@ def test_a_connection_is_replaced_whose_calls_are_all_cancelled(servers: Servers
         except TimeoutError:
             return None
 
-    with ScriptedServer(servers.name_server) as names:
-        outcomes = asyncio.run(story(names))
-    assert outcomes[0] is None
-    assert outcomes[-1] is not None
-    assert len(servers.peers) > 1
+    outcomes = asyncio.run(story())
+    assert (outcomes[0] is None, outcomes[-1] is None) == (True, False)
+    assert len(silent.peers) > 1
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_a_connection_whose_answer_trickles_is_replaced(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, is_loop: bool
+    cluster: Cluster, silent: Broker, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
     """A byte now and then is not silence, but the frame does not end."""
     monkeypatch.setattr(exchange, "SILENCE_S", PATIENCE_S)
     monkeypatch.setattr(exchange, "FRAME_S", 0.3)
     monkeypatch.setattr(tries, "ATTEMPT_COUNT", 1)
-    with ExitStack() as stack:
-        names = stack.enter_context(ScriptedServer(servers.name_server))
-        relay = stack.enter_context(Relay(split_address(servers.broker_address)))
-        servers.broker_address = "{}:{}".format(*relay.address)
-        send = stack.enter_context(looped(names.address) if is_loop else threaded(names.address))
-        assert isinstance(told(send), SendResult)
-        relay.begin("trickle")
-        outcomes = [told(send) for _number in range(3)]
+    relay = cluster.stack.enter_context(Relay(split_address(cluster.brokers["T"])))
+    cluster.brokers["T"] = "{}:{}".format(*relay.address)
+    producer = Clients(cluster.name_server, cluster.stack, is_loop=is_loop).producer()
+
+    def outcome() -> object:
+        try:
+            return producer.send("T", b"x", timeout_s=0.4)
+        except ClientError as error:
+            return error
+
+    assert isinstance(outcome(), SendResult)
+    relay.begin("trickle")
+    outcomes = [outcome() for _number in range(3)]
     assert isinstance(outcomes[0], AnswerTimeoutError)
     assert isinstance(outcomes[-1], SendResult)
-    assert len(servers.peers) == 2
+    assert len(silent.peers) == 2
 
 
-@contextmanager
-def threaded(name_server: str) -> Iterator[Callable[[], SendResult]]:
-    """What sends and waits a while."""
-    with Producer(RUNTIME, name_server) as producer:
-        yield lambda: producer.send("T", b"x", timeout_s=0.4)
-
-
-@contextmanager
-def looped(name_server: str) -> Iterator[Callable[[], SendResult]]:
-    """The same on an event loop."""
-    with asyncio.Runner() as runner:
-        producer = AsyncProducer(RUNTIME, name_server)
-        try:
-            yield lambda: runner.run(producer.send("T", b"x", timeout_s=0.4))
-        finally:
-            runner.run(producer.close())
-
-
-def told(send: Callable[[], SendResult]) -> SendResult | ClientError:
-    """What comes of it."""
-    try:
-        return send()
-    except ClientError as error:
-        return error
-
-
-def test_a_restarted_name_server_takes_no_route_away(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarted_name_server_takes_no_route_away(
+    cluster: Cluster, silent: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It knows no such topic, after a failed send and after a route's age."""
     monkeypatch.setattr(routes, "ROUTE_RETRY_S", 0.0)
-    with ScriptedServer(servers.name_server) as names, Producer(RUNTIME, names.address) as producer:
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
-        servers.is_empty = True
-        servers.dead_count = len(servers.peers)
+        cluster.is_empty = True
+        silent.fall_silent()
         with pytest.raises(AnswerTimeoutError):
             producer.send("T", b"y", timeout_s=0.2)
         producer.send("T", b"z")
         monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
         producer.send("T", b"z")
-        servers.is_empty = False
+        cluster.is_empty = False
         producer.send("T", b"z")
-    assert servers.asked >= 2
+    assert cluster.asked >= 2
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_a_mute_name_server_keeps_no_send_from_its_broker(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, is_loop: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
     """Also after a send that failed, and after a route's age."""
     monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", 0.05)
-
-    async def story(send: Callable[[], Coroutine[Any, Any, SendResult]], doubt: Callable[[str], None]) -> None:
-        await send()
-        servers.is_mute = True
+    with ExitStack() as stack:
+        producer = Clients(cluster.name_server, stack, is_loop=is_loop).producer()
+        producer.send("T", b"x")
+        cluster.is_mute = True
         with monkeypatch.context() as old:
             old.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
-            await send()
-        doubt("T")
-        async with asyncio.timeout(PATIENCE_S):
-            await send()
-
-    async def told(names: ScriptedServer) -> None:
-        if is_loop:
-            async with AsyncProducer(RUNTIME, names.address) as made:
-                await story(lambda: made.send("T", b"x"), made._instance.doubt_route)
-        else:
-            with Producer(RUNTIME, names.address) as producer:
-                await story(lambda: asyncio.to_thread(producer.send, "T", b"x"), producer._instance.doubt_route)
-
-    with ScriptedServer(servers.name_server) as names:
-        asyncio.run(told(names))
+            producer.send("T", b"x")
+        (producer.client if is_loop else producer)._instance.doubt_route("T")
+        assert producer.send("T", b"x").queue_offset == 7
 
 
-def test_a_lost_name_server_and_a_lost_broker_are_two_things(servers: Servers) -> None:
-    """While both are gone sends fail; as soon as the broker is back they are kept, whatever the name server does."""
-    with ScriptedServer(servers.name_server) as names, Producer(RUNTIME, names.address) as producer:
+def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -> None:
+    """While both are gone sends fail; as soon as the broker is back they are stored, without the name server."""
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
-        host, port = servers.broker_address.split(":")
+        address = cluster.brokers["T"]
         producer._instance._name_servers = NameServers("127.0.0.1:1")
-        producer._instance._clients.pop((host, int(port))).close()
-        producer._instance._routes._routes["T"].addresses["a"] = "127.0.0.1:1"
+        producer._instance._clients.pop(split_address(address)).close()
+        producer._instance._routes._routes["T"].addresses["T"] = "127.0.0.1:1"
         for _number in range(2):
             with pytest.raises(ClientError):
                 producer.send("T", b"y")
-        producer._instance._routes._routes["T"].addresses["a"] = servers.broker_address
+        producer._instance._routes._routes["T"].addresses["T"] = address
         producer.send("T", b"z")
 
 
-def test_a_topic_that_nobody_knows_is_told_of(servers: Servers) -> None:
-    """Where no route was ever known there is none to keep; and an instance that forgets believes the name server."""
-    servers.is_empty = True
-    with ScriptedServer(servers.name_server) as names, Producer(RUNTIME, names.address) as producer:
+def test_a_topic_that_no_name_server_knows_is_an_error(cluster: Cluster) -> None:
+    """Where no route was ever known there is none to keep, nor where the client forgets it."""
+    cluster.is_empty = True
+    with Producer(RUNTIME, cluster.name_server) as producer:
         with pytest.raises(NoRouteError):
             producer.send("T", b"x")
-        servers.is_empty = False
+        cluster.is_empty = False
         producer.send("T", b"x")
-        servers.is_empty = True
+        cluster.is_empty = True
         producer._instance.forget_route("T")
         with pytest.raises(NoRouteError):
             producer.send("T", b"x")
 
 
-def test_a_route_without_better_is_not_asked_for_with_each_send(servers: Servers) -> None:
-    """A name server that is slow or wrong costs a look a second, and not one a send."""
-    with ScriptedServer(servers.name_server) as names, Producer(RUNTIME, names.address) as producer:
+def test_a_route_without_better_is_not_asked_for_with_each_send(cluster: Cluster) -> None:
+    """A name server that is slow or wrong is asked once a second, and not once a send."""
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
-        servers.is_empty = True
+        cluster.is_empty = True
         producer._instance.doubt_route("T")
-        before = servers.asked
+        before = cluster.asked
         for _number in range(50):
             producer.send("T", b"y")
-        assert servers.asked == before + 1
-
-
-def test_nobody_is_reached_when_all_are_gone() -> None:
-    """Which is said with the address."""
-    with Producer(RUNTIME, "127.0.0.1:1") as producer, pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
-        producer.send("T", b"x")
+        assert cluster.asked == before + 1
 
 
 EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit]
@@ -313,29 +255,6 @@ def released(view: memoryview) -> memoryview:
     return view
 
 
-@pytest.mark.parametrize("error", EXITS)
-def test_a_callback_that_exits_ends_neither_its_thread_nor_the_process(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is in the log, the others are is_told, and what is sent afterwards is stored."""
-    server, runtime, outcomes = OneServer(), Alive(), list[object]()
-    is_told = threading.Event()
-
-    def last(outcome: object) -> None:
-        outcomes.append(outcome)
-        is_told.set()
-
-    with ScriptedServer(server) as scripted, Producer(runtime, scripted.address) as producer:
-        server.address = scripted.address
-        producer.send_async("T", b"1", raises(error))
-        producer.send_async("T", b"2", last)
-        assert is_told.wait(PATIENCE_S)
-        assert producer.send("T", b"3").queue_offset == 7
-    assert [type(outcome) for outcome in outcomes] == [SendResult]
-    assert runtime.died == []
-    assert "the callback of SEND_MESSAGE_V2" in caplog.text
-
-
 class Hook:
     """A hook that exits after a send."""
 
@@ -345,19 +264,20 @@ class Hook:
     after_send = staticmethod(raises(SystemExit))
 
 
-def test_a_hook_that_exits_keeps_no_outcome_from_who_waits_for_it() -> None:
-    """Who is is_told of every send by a thread of the client's."""
-    server, runtime, outcomes = OneServer(), Alive(), list[object]()
-    is_told = threading.Event()
-
-    def last(outcome: object) -> None:
-        outcomes.append(outcome)
-        is_told.set()
-
-    with ScriptedServer(server) as scripted, Producer(runtime, scripted.address, hooks=[Hook()]) as producer:
-        server.address = scripted.address
-        producer.send_async("T", b"1", last)
-        assert is_told.wait(PATIENCE_S)
+@pytest.mark.parametrize(("error", "hooks"), [*((error, []) for error in EXITS), (None, [Hook()])])
+def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
+    error: type[BaseException] | None, hooks: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback or a hook: it is in the log, other callbacks get theirs, and the next send is stored."""
+    runtime, outcomes = Alive(), list[object]()
+    with OneServer().served() as server, Producer(runtime, server.address, hooks=hooks) as producer:
+        if error is not None:
+            producer.send_async("T", b"1", raises(error))
+        producer.send_async("T", b"2", outcomes.append)
+        wait_until(lambda: bool(outcomes))
+        if error is not None:
+            assert producer.send("T", b"3").queue_offset == 7
+            assert "the callback of SEND_MESSAGE_V2" in caplog.text
     assert [type(outcome) for outcome in outcomes] == [SendResult]
     assert runtime.died == []
 
@@ -402,8 +322,7 @@ def descriptors() -> int:
 def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks: str, words: str) -> None:
     """As a thousand producers in one process find out; as soon as there is room the same producer sends."""
     server, runtime = OneServer(), Poor()
-    with ScriptedServer(server) as scripted, Producer(runtime, scripted.address) as producer:
-        server.address = scripted.address
+    with server.served() as scripted, Producer(runtime, scripted.address) as producer:
         runtime.lacks = lacks
         before = descriptors()
         with pytest.raises(UnreachableError, match=words):
@@ -414,14 +333,10 @@ def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks:
         assert producer.send("T", b"x").queue_offset == 7
 
 
-class Interrupted(RealRuntime):
-    """A machine at which somebody types Ctrl-C as soon as a thread of a connection has begun."""
+class Interrupted(Alive):
+    """A machine at which the user types Ctrl-C as soon as a thread of a connection has begun."""
 
     is_due = True
-
-    def __init__(self) -> None:
-        self.died: list[str] = []
-        super().__init__(thread_died=lambda name, _error: self.died.append(name))
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
         """Start it, and be interrupted before anybody knows of it."""
@@ -436,12 +351,10 @@ def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
     """The thread that has begun ends by itself, without a word, and the next send connects anew."""
     server, runtime = OneServer(), Interrupted()
     before = threading.active_count()
-    with ScriptedServer(server) as scripted:
-        server.address = scripted.address
-        with Producer(runtime, scripted.address) as producer:
-            with pytest.raises(KeyboardInterrupt):
-                producer.send("T", b"x")
-            assert producer.send("T", b"x").queue_offset == 7
+    with server.served() as scripted, Producer(runtime, scripted.address) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("T", b"x")
+        assert producer.send("T", b"x").queue_offset == 7
     wait_until(lambda: threading.active_count() <= before)
     assert runtime.died == []
 
@@ -452,8 +365,7 @@ def test_a_route_that_leads_nowhere_at_one_broker_is_one_of_the_others(
 ) -> None:
     """It is no mistake of the caller's, and no send goes there."""
     server = OneServer(route=lambda address: route_of(("a", other), ("b", address)))
-    with ScriptedServer(server) as scripted, Producer(RealRuntime(), scripted.address) as producer:
-        server.address = scripted.address
+    with server.served() as scripted, Producer(RUNTIME, scripted.address) as producer:
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
     assert "leads nowhere at broker a" in caplog.text
 
@@ -463,8 +375,8 @@ def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCapture
     caplog.set_level(logging.WARNING)
     server = OneServer(route=lambda _address: route_of(("b", "nowhere")))
     with (
-        ScriptedServer(server) as scripted,
-        Producer(RealRuntime(), scripted.address) as producer,
+        server.served() as scripted,
+        Producer(RUNTIME, scripted.address) as producer,
         pytest.raises(NoRouteError, match="no broker"),
     ):
         producer.send("T", b"x")
@@ -482,8 +394,7 @@ def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
         server(peer, command)
 
     outcomes: list[object] = []
-    with ScriptedServer(serve) as scripted, Producer(RealRuntime(), scripted.address, compression=None) as producer:
-        server.address = scripted.address
+    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address, compression=None) as producer:
         producer.send("T", b"first")
         buffer = bytearray(1 << 20)
         for number in range(8):
@@ -506,8 +417,7 @@ def test_a_batch_of_buffers_likewise() -> None:
         bodies.append(bytes(command.body))
         server(peer, command)
 
-    with ScriptedServer(serve) as scripted, Producer(RealRuntime(), scripted.address) as producer:
-        server.address = scripted.address
+    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address) as producer:
         words = memoryview(array.array("i", [1, 2, 3]))
         producer.send_batch("T", [OutgoingMessage(words)])  # type: ignore[arg-type]
     assert (12).to_bytes(4, "big") + array.array("i", [1, 2, 3]).tobytes() in bodies[-1]
@@ -569,7 +479,7 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
 
     async def story(address: str) -> None:
         is_told: list[object] = []
-        async with AsyncProducer(RealRuntime(), address, "askers") as producer:
+        async with AsyncProducer(RUNTIME, address, "askers") as producer:
             buffer, properties = bytearray(b"first"), {"mark": "early"}
             message = OutgoingMessage(buffer, properties=properties)  # type: ignore[arg-type]
             producer.request_async("T", message, is_told.append, timeout_s=0.2)
@@ -582,8 +492,7 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
                 await asking
         assert len(is_told) == 1
 
-    with ScriptedServer(serve) as scripted:
-        server.address = scripted.address
+    with server.served(serve) as scripted:
         asyncio.run(story(scripted.address))
     assert bodies == [(b"first", False)] * 2
 
@@ -600,8 +509,7 @@ def test_a_frame_that_never_ends_costs_one_connection_at_most() -> None:
         else:
             server(peer, command)
 
-    with ScriptedServer(serve) as scripted, Producer(RealRuntime(), scripted.address) as producer:
-        server.address = scripted.address
+    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address) as producer:
         with pytest.raises(ClientError, match="no answer in time"):
             producer.send("T", b"x", timeout_s=1.2)
         assert producer.send("T", b"x").queue_offset == 7
