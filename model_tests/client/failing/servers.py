@@ -3,9 +3,9 @@
 Every life of the broker has a recording proxy of its own. A broker that stops in order tells the pulls that it holds to
 ask again, and only the end of their record tells that from answers that come too early. The next life's proxy stands
 there before the stop, so that no moment is unwatched and messages that are lost over it convict. The judge does not
-hold one proxy's commits against what another one's clients are told, so the broker itself is asked for an offset that was
-committed just before the stop, before its clients reach it again. After a kill nobody watches until the broker runs
-again, since what a killed broker forgets is no fault: it keeps offsets in memory for seconds.
+hold one proxy's commits against what another one's clients are told, so the broker itself is asked for an offset that
+was committed just before the stop. After a kill nobody watches until the broker runs again: a killed broker may forget
+the offsets of the last seconds, which it keeps in memory.
 
 Leaves out the relays before the proxies (`relay`), and what is asked of the broker.
 """
