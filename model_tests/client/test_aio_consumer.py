@@ -17,6 +17,7 @@ from model_tests.support.client import (
     PATIENCE_S,
     QUEUE,
     RUNTIME,
+    Clients,
     Told,
     fill,
     from_first,
@@ -120,6 +121,10 @@ def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: st
             await sending
             assert sorted(seen) == list(range(30))
             assert await consumer.poll(0.0) == []
+            await fill(name_server, topic, 1)
+            async for message in consumer:
+                assert message.body == b"0"
+                break
 
             async def iterate() -> None:
                 async for _message in consumer:
@@ -355,32 +360,20 @@ def test_each_gets_everything_and_goes_on_from_its_file(name_server: str, topic:
         assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"20"]
 
 
-@pytest.mark.parametrize("is_loop", [True, False])
 def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
-    name_server: str, topic: str, tmp_path: Path, is_loop: bool
+    clients: Clients, topic: str, tmp_path: Path
 ) -> None:
-    """What comes while it is away is its own, also when it had consumed nothing."""
+    """It gets what is sent while it is away, also when it had consumed nothing."""
     member = broadcast(topic, tmp_path / "offsets.json", start_at=StartAt.LAST)
-    send(name_server, topic, b"before")
-
-    async def on_loop(count: int) -> list[bytes]:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, member)
+    send(clients.name_server, topic, b"before")
+    for is_back in (False, True):
+        consumer = clients.pull(member)
         consumer.subscribe(topic)
-        async with consumer:
-            return [message.body for message in await consumer.poll(PATIENCE_S)] if count else []
-
-    def on_threads(count: int) -> list[bytes]:
-        with PullConsumer(RUNTIME, name_server, member) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
-            return [message.body for message in consumer.poll(PATIENCE_S)] if count else []
-
-    def once(count: int) -> list[bytes]:
-        return asyncio.run(on_loop(count)) if is_loop else on_threads(count)
-
-    once(0)
-    send(name_server, topic, b"meanwhile")
-    assert once(1) == [b"meanwhile"]
+        consumer.start()
+        if is_back:
+            assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"meanwhile"]
+        consumer.close()
+        send(clients.name_server, topic, b"meanwhile")
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])

@@ -47,8 +47,8 @@ from longpoll_client import (
     TransactionState,
     remoting,
 )
+from longpoll_client.aio import member
 from longpoll_client.consume import sharing
-from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Closing, State
@@ -207,41 +207,31 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
 
 @pytest.mark.parametrize("is_push", [True, False])
 def test_a_consumer_waits_for_a_topic_that_is_made_later(
-    name_server: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clients: Clients, topic: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile."""
     monkeypatch.setattr(sharing, "RETRY_S", 0.02)
-    late = f"late-{uuid.uuid4().hex}"
-    got: set[bytes] = set()
+    monkeypatch.setattr(member, "RETRY_S", 0.02)
+    late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         got.update(message.body for message in messages)
         return ConsumeStatus.SUCCESS
 
-    def came(consumer: MemberConsumer, body: bytes) -> bool:
-        if isinstance(consumer, PullConsumer):
+    consumer = clients.push(config(), listen) if is_push else clients.pull(config())
+
+    def came(body: bytes) -> bool:
+        if not is_push:
             got.update(message.body for message in consumer.poll(0.01))
         return body in got
 
-    made: Callable[[], MemberConsumer] = (
-        (lambda: PushConsumer(RUNTIME, name_server, config(), listen))
-        if is_push
-        else (lambda: PullConsumer(RUNTIME, name_server, config()))
-    )
-    with new_topic(name_server, 1) as there, Producer(RUNTIME, name_server) as producer, made() as consumer:
-        producer.send(there, b"early")
-        consumer.subscribe(there)
-        consumer.subscribe(late)
-        assert isinstance(consumer, PushConsumer | PullConsumer)
-        consumer.start()
-        wait_until(lambda: came(consumer, b"early"))
-        producer.send(late, b"late")
-        wait_until(lambda: came(consumer, b"late"))
+    consumer.subscribe(topic)
+    consumer.subscribe(late)
+    consumer.start()
+    wait_until(lambda: came(b"x"))
+    clients.producer().send(late, b"late")
+    wait_until(lambda: came(b"late"))
     assert f"waits for its topic: topic '{late}' is not known" in caplog.text
-
-
-TURNS = 30
-"""More than a close takes."""
 
 
 @pytest.mark.parametrize("kind", ["push", "orderly", "pull"])
@@ -279,6 +269,10 @@ def empty_topic(name_server: str) -> Iterator[str]:
     """Two queues without a message."""
     with new_topic(name_server, 2) as made:
         yield made
+
+
+TURNS = 30
+"""More than a close takes."""
 
 
 async def committed(_message: ReceivedMessage) -> TransactionState:

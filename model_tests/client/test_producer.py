@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -11,10 +10,14 @@ import pytest
 from model_tests.support.client import (
     PATIENCE_S,
     RUNTIME,
+    STORED,
+    Clients,
     Cluster,
+    mute,
     name_server_of,
     polled,
     polling,
+    route_of,
     take,
 )
 
@@ -24,9 +27,6 @@ from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
-    AsyncProducer,
-    AsyncPullConsumer,
-    ConsumerConfig,
     MessageQueue,
     OutgoingMessage,
     Producer,
@@ -46,11 +46,9 @@ from longpoll_client.link import routes, shared_waits
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.shared_waits import SharedWaits
 from longpoll_client.remoting import RemotingClient
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_spec.errors import ConfigError
 
 
@@ -124,97 +122,69 @@ def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
             producer.send(topic, b"x", select=lambda _queues: MessageQueue(topic="other", broker_name="b", queue_id=0))
 
 
-class Fleet:
-    """Two brokers of one topic, of which some answer with an error, behind one name server."""
+class Fleet(ExitStack):
+    """A name server and brokers of one topic; each answers sends with its own code."""
 
-    def __init__(self, *, bad: str, code: int) -> None:
+    def __init__(self, **codes: int) -> None:
+        super().__init__()
         self.asked: list[str] = []
-        self._bad = bad
-        self._code = code
-        self.addresses: dict[str, str] = {}
+        self.addresses = {name: self._served(name, code) for name, code in codes.items()}
+        self.name_server = self.enter_context(ScriptedServer(self._route)).address
 
-    def name_server(self, peer: Peer, command: Command) -> None:
-        """Answer every route."""
-        route = TopicRouteData(
-            broker_datas=[BrokerData(broker_name=name, broker_addrs={0: at}) for name, at in self.addresses.items()],
-            queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=6) for name in self.addresses
-            ],
-        )
-        peer.answer(command, body=route.encode())
+    def _served(self, name: str, code: int) -> str:
+        def answer(peer: Peer, command: Command) -> None:
+            self.asked.append(name)
+            peer.answer(command, code, STORED)
 
-    def broker(self, name: str, peer: Peer, command: Command) -> None:
-        """Take a message, or refuse it."""
-        assert command.code == RequestCode.SEND_MESSAGE_V2
-        self.asked.append(name)
-        fields = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=0).encode()
-        peer.answer(command, self._code if name == self._bad else 0, fields)
+        return self.enter_context(ScriptedServer(answer)).address
+
+    def _route(self, peer: Peer, command: Command) -> None:
+        peer.answer(command, body=route_of(*self.addresses.items(), queue_count=4))
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE])
 def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code: ResponseCode) -> None:
     """Never the same one twice running, although its queues are next in turn."""
-    fleet = Fleet(bad="a", code=code)
-    with ExitStack() as stack:
-        for name in "ab":
-            server = stack.enter_context(
-                ScriptedServer(lambda peer, command, name=name: fleet.broker(name, peer, command))  # type: ignore[misc] # bound early
-            )
-            fleet.addresses[name] = server.address
-        server = stack.enter_context(ScriptedServer(fleet.name_server))
-        with Producer(RUNTIME, server.address) as producer:
-            results = [producer.send("T", b"x") for _number in range(8)]
+    with Fleet(a=code, b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+        results = [producer.send("T", b"x") for _number in range(8)]
     assert {result.queue.broker_name for result in results} == {"b"}
     assert "aa" not in "".join(fleet.asked)
 
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
     """The name server still names a broker that is down: the message is stored all the same."""
-    fleet = Fleet(bad="", code=0)
-    with ExitStack() as stack:
-        with ScriptedServer(lambda _peer, _command: None) as gone:
-            fleet.addresses["a"] = gone.address
-        server = stack.enter_context(ScriptedServer(lambda peer, command: fleet.broker("b", peer, command)))
-        fleet.addresses["b"] = server.address
-        names = stack.enter_context(ScriptedServer(fleet.name_server))
-        with Producer(RUNTIME, names.address) as producer:
-            assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
-            del fleet.addresses["b"]
-            producer._instance.forget_route("T")
-            with pytest.raises(UnreachableError, match=gone.address):
-                producer.send("T", b"x")
+    with ScriptedServer(mute) as gone:
+        pass
+    with Fleet(b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+        fleet.addresses = {"a": gone.address, **fleet.addresses}
+        assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
+        del fleet.addresses["b"]
+        producer._instance.forget_route("T")
+        with pytest.raises(UnreachableError, match=gone.address):
+            producer.send("T", b"x")
 
 
-def test_callbacks_are_told_once_whatever_fails() -> None:
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
     """With the result after another broker was tried, with the error, and by a close; a mistake is raised at once."""
-    fleet = Fleet(bad="a", code=ResponseCode.SYSTEM_ERROR)
     told: list[object] = []
-    done = threading.Event()
 
     def tell(outcome: object) -> None:
         told.append(outcome)
-        if len(told) == 9:
-            done.set()
         raise ValueError("mistake")
 
-    with ExitStack() as stack:
-        for name in "ab":
-            server = stack.enter_context(
-                ScriptedServer(lambda peer, command, name=name: fleet.broker(name, peer, command))  # type: ignore[misc] # bound early
-            )
-            fleet.addresses[name] = server.address
-        names = stack.enter_context(ScriptedServer(fleet.name_server))
-        with Producer(RUNTIME, names.address) as producer:
-            for _number in range(8):
-                producer.send_async("T", b"x", tell)
-            producer.send_async("T", b"x", tell, select=lambda queues: queues[0])
-            with pytest.raises(ConfigError, match="not allowed"):
-                producer.send_async("a topic", b"x", tell)
-            assert done.wait(PATIENCE_S)
-            mute = stack.enter_context(ScriptedServer(lambda _peer, _command: None))
-            fleet.addresses = {"a": mute.address}
-            producer._instance.forget_route("T")
+    with Fleet(a=ResponseCode.SYSTEM_ERROR, b=0) as fleet:
+        producer = Clients(fleet.name_server, fleet, is_loop=is_loop).producer()
+        for _number in range(8):
             producer.send_async("T", b"x", tell)
+        producer.send_async("T", b"x", tell, select=lambda queues: queues[0])
+        with pytest.raises(ConfigError, match="not allowed"):
+            producer.send_async("a topic", b"x", tell)
+        wait_until(lambda: len(told) == 9)
+        fleet.addresses = {"a": fleet.enter_context(ScriptedServer(mute)).address}
+        (producer.client._instance.routes if is_loop else producer._instance._routes).forget("T")
+        producer.send_async("T", b"x", tell)
+        producer.close()
         with pytest.raises(LifecycleError):
             producer.send_async("T", b"x", tell)
     kinds = [type(one).__name__ for one in told]
@@ -276,32 +246,6 @@ def test_what_there_is_can_be_asked_and_changed(name_server: str) -> None:
             admin.topic(topic)
         with pytest.raises(RefusedError):
             admin.create_topic("T", 100_000)
-
-
-def test_asyncio_sends_and_polls_and_loses_nothing_when_cancelled(name_server: str) -> None:
-    """Sends go side by side; a poll that is cancelled in the middle gives what it found to the next one."""
-
-    async def story(topic: str) -> list[bytes]:
-        seen: list[bytes] = []
-        config = ConsumerConfig("G", start_at=StartAt.FIRST)
-        consumer = AsyncPullConsumer(RUNTIME, name_server, config)
-        consumer.subscribe(topic)
-        async with AsyncProducer(RUNTIME, name_server) as producer, consumer as polling:
-            waiting = asyncio.create_task(polling.poll(PATIENCE_S, 1))
-            await asyncio.wait([waiting], timeout=0.05)
-            waiting.cancel()
-            await asyncio.gather(*(producer.send(topic, b"%d" % number, queue_id=0) for number in range(20)))
-            await producer.send_batch(topic, [OutgoingMessage(b"20")], queue_id=0)
-            seen += [message.body for message in await polling.poll(PATIENCE_S, 1)]
-            async for message in polling:
-                seen.append(message.body)
-                if len(seen) == 21:
-                    break
-            await polling.commit()
-        return seen
-
-    with new_topic(name_server, 1) as topic:
-        assert sorted(asyncio.run(story(topic)), key=int) == [b"%d" % number for number in range(21)]
 
 
 @pytest.fixture

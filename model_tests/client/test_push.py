@@ -34,7 +34,6 @@ from longpoll_client import (
     ConsumeStatus,
     Later,
     MessageQueue,
-    Producer,
     PushConsumer,
     ReceivedMessage,
     StartAt,
@@ -48,6 +47,7 @@ from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.consume.workers import Answer, Listener, Workers
 from longpoll_client.errors import RefusedError
+from longpoll_client.instance import ClientInstance
 from longpoll_protocol.bodies import SubscriptionData
 from longpoll_runtime.real import RealRuntime
 
@@ -206,7 +206,7 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
     assert tries == [0, 1, 2]
 
 
-def test_an_orderly_message_is_a_dead_letter_after_its_tries(broker: Broker, name_server: str) -> None:
+def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, broker: Broker, topic: str) -> None:
     """It holds its queue up for two more tries and then lets the next one pass."""
     seen: list[tuple[bytes, int]] = []
 
@@ -215,40 +215,35 @@ def test_an_orderly_message_is_a_dead_letter_after_its_tries(broker: Broker, nam
         seen.append((message.body, message.reconsume_times))
         return ConsumeStatus.LATER if message.body == b"poison" else ConsumeStatus.SUCCESS
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"poison", b"next")
-        with listening(name_server, topic, listen, is_orderly=True, suspend_s=0.01, reconsume_count_max=2):
-            wait_until(lambda: len(seen) == 4)
+    send(clients.name_server, topic, b"poison", b"next")
+    consumer = clients.push(from_first(suspend_s=0.01, reconsume_count_max=2), listen, is_orderly=True)
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until(lambda: len(seen) == 4)
     assert seen == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"next", 0)]
     assert broker.store.visible_end("%DLQ%G", 0) == 1
 
 
-def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) -> None:
-    """An orderly member waits for the lock of one that has the queue, although the share says that it is its own."""
+def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, topic: str) -> None:
+    """An orderly member waits for the lock of one that has the queue, although its share says that it is its own."""
     seen: list[bytes] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         seen.extend(message.body for message in messages)
         return ConsumeStatus.SUCCESS
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"x")
-        with Producer(RUNTIME, name_server) as stranger:
-            locks = BrokerLocks(GroupMember(RUNTIME, name_server, ConsumerConfig("G"), _Nowhere())._instance, "G")
-            locks._instance.route(topic)
-            (queue,) = stranger._instance.route(topic).readable
-            assert locks.lock([queue], _fail) == ({queue}, set())
-            with listening(name_server, topic, listen, is_orderly=True) as consumer:
-                assert queue not in consumer.queues
-                assert seen == []
-                locks.unlock([queue], _fail)
-                consumer._member._sharing.rebalance()
-                wait_until(lambda: seen == [b"x"])
-                # Else the timer's thread may have taken the queue again before it is looked.
-                with consumer._member._sharing.rebalancing:
-                    consumer._member._sharing._lose([queue])
-                    assert queue not in consumer.queues
-            locks._instance.close()
+    send(clients.name_server, topic, b"x")
+    with ClientInstance(RUNTIME, clients.name_server) as stranger:
+        locks = BrokerLocks(stranger, "G")
+        (queue,) = stranger.route(topic).readable
+        assert locks.lock([queue], _fail) == ({queue}, set())
+        consumer = clients.push(from_first(rebalance_s=0.02), listen, is_orderly=True)
+        consumer.subscribe(topic)
+        consumer.start()
+        assert queue not in consumer.queues
+        assert seen == []
+        locks.unlock([queue], _fail)
+        wait_until(lambda: seen == [b"x"])
 
 
 @pytest.mark.parametrize(
@@ -292,18 +287,6 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
 
 def _fail(broker_name: str, error: Exception) -> None:
     pytest.fail(f"{broker_name}: {error}")
-
-
-class _Nowhere:
-    """A delivery that takes nothing."""
-
-    def deliver(self, _batch: object) -> None:
-        """Never called."""
-        pytest.fail("a message came")
-
-    def is_busy(self, _puller: object) -> bool:
-        """Never."""
-        return False
 
 
 def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:

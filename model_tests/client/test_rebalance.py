@@ -6,23 +6,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.client import RUNTIME
+from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
-    AsyncPushConsumer,
     ConsumerConfig,
-    ConsumeStatus,
     MessageQueue,
-    PushConsumer,
-    StartAt,
     allocate_averagely,
     allocate_by_circle,
     allocate_by_consistent_hash,
@@ -354,53 +350,23 @@ def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("is_loop", [False, True])
-def test_a_member_finds_out_what_another_wants(name_server: str, topic: str, is_loop: bool) -> None:
-    """From its broker, with its heartbeats; the other is on threads, and wanted its own last."""
-    first = config(topic)
-    with ExitStack() as stack:
-        if is_loop:
-            assert asyncio.run(found_on_loop(name_server, topic, first))
-            return
-        member = stack.enter_context(PushConsumer(RUNTIME, name_server, first, lambda _messages: ConsumeStatus.SUCCESS))
-        member.subscribe(topic, "red")
-        member.start()
-        stack.enter_context(another(name_server, topic, first))
-        wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
-    assert member.statistics[topic].differing_count > 0
-
-
-async def found_on_loop(name_server: str, topic: str, first: ConsumerConfig) -> bool:
-    """The same on an event loop."""
-
-    async def listen(_messages: object) -> ConsumeStatus:
-        return ConsumeStatus.SUCCESS
-
-    member = AsyncPushConsumer(RUNTIME, name_server, first, listen)
-    member.subscribe(topic, "red")
-    async with member:
-        with await asyncio.to_thread(another, name_server, topic, first):
-            await asyncio.to_thread(
-                wait_until, lambda: topic in member.statistics and member.statistics[topic].differing_count > 0
-            )
-    return member.statistics[topic].differing_count > 0
-
-
-def config(topic: str) -> ConsumerConfig:
-    """A group whose members tell brokers of themselves often."""
-    return ConsumerConfig(f"G-{topic}", start_at=StartAt.FIRST, heartbeat_s=0.05)
-
-
-def another(name_server: str, topic: str, first: ConsumerConfig) -> PushConsumer:
-    """A member of the group, started, that wants something else."""
-    member = PushConsumer(RUNTIME, name_server, first, lambda _messages: ConsumeStatus.SUCCESS)
-    member.subscribe(topic, "blue")
+def wanting(clients: Clients, topic: str, expression: str) -> Any:
+    """A member of the topic's group, started, that tells brokers often what it wants."""
+    member = clients.push(from_first(f"G-{topic}", heartbeat_s=0.05), consumed)
+    member.subscribe(topic, expression)
     member.start()
     return member
 
 
+def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> None:
+    """From its broker, with its heartbeats; the other one wanted its own last."""
+    member = wanting(clients, topic, "red")
+    wanting(clients, topic, "blue")
+    wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
+
+
 def test_members_that_want_the_same_are_told_nothing(
-    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often they look."""
     looks: list[int] = []
@@ -411,9 +377,6 @@ def test_members_that_want_the_same_are_told_nothing(
         honest(self, answer, own)
 
     monkeypatch.setattr(Others, "look", look)
-    with ExitStack() as stack:
-        members = [another(name_server, topic, config(topic)) for _number in range(2)]
-        for member in members:
-            stack.enter_context(member)
-        wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
-        assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())
+    members = [wanting(clients, topic, "blue") for _number in range(2)]
+    wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
+    assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from longpoll_broker.testing import client_scenarios as stories
@@ -36,13 +34,6 @@ def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: st
     assert report.stopped_after is None
 
 
-def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: str, tmp_path: Path) -> None:
-    """Two members get everything; the one that kept its offsets gets only what is new after a restart."""
-    first, second, again = stories.broadcasting(name_server, 100, str(tmp_path / "offsets.json"))
-    assert first == second == list(range(100))
-    assert again == [0]
-
-
 @pytest.mark.parametrize("raises", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str, raises: bool) -> None:
     """Two more tries from the retry topic under the message's own topic, then the dead letter with its tag."""
@@ -52,12 +43,6 @@ def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str, raise
     assert not next(iter(report.topics)).startswith("%")
     assert report.dead == (b"poison",)
     assert report.tags == "red"
-
-
-def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
-    """What the first member consumed does not come again, and everything else does."""
-    first, second = stories.restart(name_server, 200)
-    assert sorted(first + second) == list(range(200))
 
 
 @pytest.mark.parametrize(
