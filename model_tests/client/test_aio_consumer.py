@@ -201,7 +201,8 @@ def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
 
 
 def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each costs a line in the log; the close waits for the answer of the one that asked for it."""
+    """Each costs a line in the log, and hooks see it; the close waits for the answer of the one that asked for it."""
+    hook = Told()
 
     async def story() -> None:
         closed = asyncio.Event()
@@ -220,7 +221,7 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
             closed.set()
             return ConsumeStatus.SUCCESS
 
-        options = from_first(rebalance_s=0.2, consume_timeout_s=0.1, thread_count=1, persist_s=0.05)
+        options = from_first(rebalance_s=0.2, consume_timeout_s=0.1, thread_count=1, persist_s=0.05, hooks=[hook])
         consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen)
         consumer.subscribe(topic)
         async with AsyncProducer(RUNTIME, name_server) as producer:
@@ -236,6 +237,9 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
         run(story)
         assert lag(name_server, topic) == 0
     assert [words in caplog.text for words in ("ValueError('mistake')", "is cancelled", "said None")] == [True] * 3
+    ended = [event for event in hook.events if event[0] == "after"]
+    assert [type(event[4]) for event in ended] == [ValueError, TimeoutError, type(None), type(None)]
+    assert [event[5] for event in ended] == [False, False, False, True]
 
 
 def test_administrators_are_answered(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,38 +282,6 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
 
     with new_topic(name_server, 1) as topic:
         run(story)
-
-
-def test_hooks_are_told_of_what_a_listener_is_given(name_server: str) -> None:
-    """Before and after each call, with what it raised, also of one cancelled; a hook that raises harms nobody."""
-    bad, good = Told(is_bad=True), Told()
-
-    async def story() -> None:
-        await fill(name_server, topic, 3)
-        done = asyncio.Event()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
-            if messages[0].body == b"0":
-                raise ValueError("mistake")
-            if messages[0].body == b"1":
-                await asyncio.sleep(PATIENCE_S)
-            done.set()
-            return ConsumeStatus.SUCCESS
-
-        options = from_first(rebalance_s=0.2, consume_timeout_s=0.1, thread_count=1, hooks=[bad, good])
-        consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen)
-        consumer.subscribe(topic)
-        async with consumer:
-            await done.wait()
-
-    with new_topic(name_server, 1) as topic:
-        run(story)
-    assert bad.events == good.events
-    begun, ended = good.events[::2], good.events[1::2]
-    assert [event[:4] for event in begun] == [("before", *event[1:4]) for event in ended]
-    assert len({event[2] for event in begun}) == 3
-    assert [type(event[4]) for event in ended] == [ValueError, TimeoutError, type(None)]
-    assert [event[5] for event in ended] == [False, False, True]
 
 
 def broadcast(topic: str, file: Path | None = None, **options: object) -> ConsumerConfig:
