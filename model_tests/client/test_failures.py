@@ -147,10 +147,12 @@ def test_a_connection_whose_answer_trickles_is_replaced(
 
     assert isinstance(outcome(), SendResult)
     relay.begin("trickle")
-    outcomes = [outcome() for _number in range(3)]
+    outcomes = [outcome()]
+    while not isinstance(outcomes[-1], SendResult):
+        assert len(outcomes) < 30, "the connection is kept"
+        outcomes.append(outcome())
     assert isinstance(outcomes[0], AnswerTimeoutError)
-    assert isinstance(outcomes[-1], SendResult)
-    assert len(silent.peers) == 2
+    assert len(silent.peers) > 1
 
 
 def test_a_restarted_name_server_takes_no_route_away(
@@ -486,8 +488,9 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
     assert bodies == [(b"first", False)] * 2
 
 
-def test_a_frame_that_never_ends_costs_one_connection_at_most() -> None:
-    """A broker that stalls in the middle of an answer, and is itself again for who connects anew."""
+def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that stalls in the middle of an answer serves the next connection."""
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
     server = OneServer()
     stalled: list[Command] = []
 
@@ -500,7 +503,7 @@ def test_a_frame_that_never_ends_costs_one_connection_at_most() -> None:
 
     with server.served(serve) as scripted, Producer(RUNTIME, scripted.address) as producer:
         with pytest.raises(ClientError, match="no answer in time"):
-            producer.send("T", b"x", timeout_s=1.2)
+            producer.send("T", b"x", timeout_s=0.2)
         assert producer.send("T", b"x").queue_offset == 7
 
 

@@ -446,6 +446,12 @@ def test_only_long_bodies_that_become_shorter_are_packed() -> None:
     assert batch_parcel("G", "T", [OutgoingMessage(b"x" * 9999)], ["0" * 32], 0).sys_flag == 0
 
 
+def test_a_delay_is_sent_as_a_property() -> None:
+    """Brokers read its level there."""
+    parcel = single_parcel("G", "T", OutgoingMessage(b"x", delay_level=3), "0" * 32, 0)
+    assert "DELAY\x013" in str(parcel.header(0).properties)
+
+
 def test_they_come_through_a_broker_as_they_were_sent(tmp_path: Path) -> None:
     """Packed by each that is installed, by zlib unless told otherwise; one-way too; the broker keeps them packed."""
     body = b"0123456789" * 1000

@@ -102,15 +102,6 @@ def test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does() -> N
         assert server.received == []
 
 
-def test_a_delayed_message_comes_later(name_server: str) -> None:
-    """By its level's second at least, by the broker's own clock."""
-    with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
-        producer.send(topic, b"x", delay_level=1)
-        with polling(name_server, topic) as consumer:
-            (message,) = polled(consumer, 1)
-    assert message.store_ms - message.born_ms >= 1000
-
-
 def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
     """By its number or by a function of all queues; not in both ways, and no queue that is not there."""
     with new_topic(name_server, 4) as topic, Producer(RUNTIME, name_server) as producer:
