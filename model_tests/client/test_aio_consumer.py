@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -389,6 +390,25 @@ def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: byte
         with pytest.raises(ConfigError, match=r"offsets file .* mend it"):
             kind(RUNTIME, name_server, broadcast("T", file))
     assert file.read_bytes() == content
+
+
+def test_offsets_that_cannot_be_stored_are_reported(
+    clients: Clients, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The consumer goes on."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    send(clients.name_server, topic, b"1", b"2")
+    consumer = clients.pull(broadcast(topic, folder / "offsets.json", persist_s=3600.0))
+    consumer.subscribe(topic)
+    consumer.start()
+    assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
+    consumer.commit()
+    shutil.rmtree(folder)
+    clients.persist(consumer)
+    assert f"offset of {topic} queue 0" in caplog.text
+    assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
+    folder.mkdir()
 
 
 class Slow(RealFiles):

@@ -41,9 +41,10 @@ from longpoll_client.checks import check_plain
 from longpoll_client.consume.membership import Membership
 from longpoll_client.consume.own_queues import check_seek
 from longpoll_client.consume.workers import Answer
-from longpoll_client.errors import AnswerTimeoutError
+from longpoll_client.errors import AnswerTimeoutError, RefusedError
 from longpoll_client.link.waits import WAIT_S_MAX
 from longpoll_client.produce.transactions import state_of
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.errors import ConfigError
 
 NOWHERE = "127.0.0.1:1"
@@ -427,33 +428,32 @@ def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_serve
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("on_loop", [False, True])
 def test_a_member_that_its_brokers_do_not_take_says_so(
-    name_server: str, topic: str, on_loop: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As brokers of 5.x do with a group of a name that they do not take: it had no queue, and nobody was told why."""
+    """As brokers of 5.x do with a group of a name that they do not take: it gets no queue."""
+    honest = GroupCalls.ask
 
-    async def story() -> None:
-        listening = AsyncPushConsumer(
-            RUNTIME, name_server, one_thread("ünusual"), lambda _messages: ConsumeStatus.SUCCESS
-        )
-        listening.subscribe(topic)
-        async with listening:
-            assert listening.queues == ()
-
-    async def nobody(_calls: GroupCalls, _route: object) -> list[str]:
-        return []
+    async def ask(calls: GroupCalls, address: str, code: RequestCode, *more: Any) -> Any:
+        if code is RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            raise RefusedError("members", ResponseCode.SYSTEM_ERROR, "no")
+        return await honest(calls, address, code, *more)
 
     monkeypatch.setattr(Membership, "members", lambda _membership, _route: [])
-    monkeypatch.setattr(GroupCalls, "members", nobody)
-    if on_loop:
-        asyncio.run(story())
-    else:
-        with PullConsumer(RUNTIME, name_server, one_thread("ünusual")) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
-            assert consumer.queues == ()
+    monkeypatch.setattr(GroupCalls, "ask", ask)
+    consumer = clients.pull(one_thread("ünusual"))
+    consumer.subscribe(topic)
+    consumer.start()
+    assert consumer.queues == ()
     assert f"no broker of topic {topic} has this member in group ünusual" in caplog.text
+
+
+def test_a_client_is_no_runtime_of_another() -> None:
+    """Each has connections of its own."""
+    with PullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G")) as plain, Producer(RUNTIME, NOWHERE) as producer:
+        for make in (lambda: AsyncPullConsumer(plain), lambda: AsyncProducer(producer)):  # type: ignore[arg-type] # mistakes
+            with pytest.raises(ConfigError, match="connections of its own"):
+                make()
 
 
 ONLY = {

@@ -18,6 +18,7 @@ from model_tests.support.client import (
     RUNTIME,
     Clients,
     awaited,
+    consumed,
     from_first,
     listening,
     name_server_of,
@@ -353,21 +354,25 @@ def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
     assert got == [b"0"]
 
 
-def test_what_one_thread_fails_at_costs_no_other_message(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours, not the listener's: the rest of the batch is given by another thread."""
-    honest = concurrent.ConcurrentListening._consume
+def test_what_one_thread_or_task_fails_at_costs_no_other_message(
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of ours, not the listener's: the rest of the batch is given by another one."""
+    kind: Any = AsyncPushConsumer if clients.is_loop else concurrent.ConcurrentListening
+    honest = kind._consume
     failures = [ZeroDivisionError("planted")]
 
-    def consume(self: concurrent.ConcurrentListening, *arguments: Any) -> None:
+    def consume(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
-        honest(self, *arguments)
+        return honest(*arguments)
 
-    monkeypatch.setattr(concurrent.ConcurrentListening, "_consume", consume)
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, *(b"%d" % number for number in range(10)))
-        with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, thread_count=1) as consumer:
-            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 9)
+    monkeypatch.setattr(kind, "_consume", consume)
+    send(clients.name_server, topic, *(b"%d" % number for number in range(10)))
+    consumer = clients.push(from_first(thread_count=1), consumed)
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 9)
     assert failures == []
 
 
