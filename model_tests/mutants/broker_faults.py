@@ -515,7 +515,7 @@ FAULTS: Final = (
         "reference/longpoll_protocol/compression.py",
         "for at in range(0, len(body), LZ4_PIECE_SIZE):\n        rest: Buffer | None = body[at : at + LZ4_PIECE_SIZE]",
         "for at in (0,):\n        rest: Buffer | None = body[at:]",
-        f"{TESTS}/client/test_compression.py::test_many_small_frames_of_lz4_take_no_longer_than_their_bytes",
+        f"{TESTS}/client/test_messages.py::test_many_small_frames_of_lz4_take_no_longer_than_their_bytes",
     ),
     Fault(
         "a slave takes no blank that is longer than a message",

@@ -249,7 +249,7 @@ KNOWN: Final = (
     ),
     Known(
         "reference/longpoll_client/",
-        ("client/test_puller.py", "client/test_process_queue.py", "client/test_push.py", "client/test_offsets.py"),
+        ("client/test_puller.py", "client/test_push.py"),
     ),
     Known("reference/longpoll_runtime/", ("service/test_loop_is_woken.py", "service/test_runtime.py")),
 )

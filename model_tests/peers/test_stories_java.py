@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from model_tests.client.test_aio_orderly import Watched
+from model_tests.client.test_orderly import Watched
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
 from longpoll_broker.broker import Broker

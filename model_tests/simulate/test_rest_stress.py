@@ -45,14 +45,14 @@ def looks_and_sleeps_apart(self: RemotingClient) -> float | None:
         left_s = None if self._due_ns is None else max(0.0, (self._due_ns - self._now_ns()) / 1e9)
     with self._lock:
         self._is_awake = False
-        return self._leading.sleep_s(left_s)
+        return left_s
 
 
 def calls_without_the_lock(
-    self: RemotingClient, code: int, write: Write, callback: Callback, timeout_s: float, *, leader: object = None
-) -> int | None:
+    self: RemotingClient, code: int, write: Write, callback: Callback, timeout_s: float, *, is_waited_for: bool = False
+) -> None:
     """Look whether the reader is awake, and leave the bytes to it, while it may fall asleep in between."""
-    return self._begin_now(code, write, callback, timeout_s, leader)
+    self._begin_now(code, write, callback, timeout_s, is_waited_for)
 
 
 def sleeps_on(self: RemotingClient) -> float | None:

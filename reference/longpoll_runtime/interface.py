@@ -417,10 +417,6 @@ class Runtime(Protocol):
         """Bytes of physical memory of the machine."""
         ...
 
-    def idle_ns(self) -> int | None:
-        """Processor time that nobody has used so far, all cores together, in steps of 10 ms; None: it is not known."""
-        ...
-
     @property
     def client_tls(self) -> SSLContext | None:
         """With what connections that are made are secured; None: they are plain."""

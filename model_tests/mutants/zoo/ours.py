@@ -192,7 +192,7 @@ OURS: Final = (
             "size = len(body) if type(body) is bytes else _size_of(body)",
             "size = len(body)",
         ),
-        units=("client/test_strangers.py::test_a_buffer_is_as_long_as_its_bytes",),
+        units=("client/test_failures.py::test_a_buffer_is_as_long_as_its_bytes",),
     ),
     _slip(
         "a-resting-reader-looks-and-falls-asleep-apart",

@@ -1,4 +1,4 @@
-"""`longpoll topics|groups|offsets` against an embedded broker: what they say, change and refuse."""
+"""`longpoll topics|groups|offsets|send|consume` against an embedded broker, plain, signed and over TLS."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
+from model_tests.support.client import RUNTIME, name_server_of
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.scripted_server import ScriptedServer
 from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.tls import server_context
 
-RUNTIME = RealRuntime()
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def name_server(tmp_path: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
+def name_server(broker: Broker) -> str:
+    """That of a broker of the test's own: the group has one name in every test."""
+    return name_server_of(broker)
 
 
 @pytest.fixture
@@ -111,3 +113,62 @@ def test_no_server_is_one_clear_line() -> None:
     result = CliRunner().invoke(main, ["topics", "--name-server", address])
     assert result.exit_code == 2
     assert address in result.stderr
+
+
+ACCOUNT = "accounts: [{accessKey: administrator, secretKey: the-secret, admin: true}]"
+
+
+KEYS = {"LONGPOLL_ACCESS_KEY": "administrator", "LONGPOLL_SECRET_KEY": "the-secret"}
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[str]:
+    """The name server of such a broker; `authority.pem` is beside its store."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "server.key"))
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNT)
+    runtime = RealRuntime(server_tls=server_context(str(tmp_path / "server.pem"), str(tmp_path / "server.key")))
+    config = BrokerConfig(acl_file=str(tmp_path / "plain_acl.yml"))
+    with Broker.start(runtime, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as broker:
+        yield "{}:{}".format(*broker.name_server_address)
+
+
+def run_signed(secured: str, *arguments: str, keys: dict[str, str] | None = None) -> Result:
+    """Run a command with keys in its environment."""
+    return CliRunner().invoke(main, [*arguments, "--name-server", secured], env=KEYS if keys is None else keys)
+
+
+def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> None:
+    """By the environment and by options; every command of the client's."""
+    secure = ("--tls-authority", str(tmp_path / "authority.pem"))
+    for arguments in (
+        ("topics", "T", "--create"),
+        ("send", "T", "hello", *secure),
+        ("consume", "T", "--group", "G", "--from", "first", "--count", "1", *secure),
+        ("groups",),
+        ("offsets", "--group", "G"),
+    ):
+        result = run_signed(secured, *arguments)
+        assert result.exit_code == 0, result.output
+    given = ("--access-key", "administrator", "--secret-key", "the-secret")
+    assert run_signed(secured, "topics", *given, keys={}).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys", "words"),
+    [
+        (["send", "T", "x"], {}, "No accessKey is configured"),
+        (["send", "T", "x"], KEYS | {"LONGPOLL_SECRET_KEY": "another"}, "Check signature failed"),
+        (["send", "T", "x", "--access-key", "administrator"], {}, "belong together"),
+        (["topics", "--tls-authority", "/none.pem"], KEYS, "give them as PEM"),
+    ],
+)
+def test_a_wrong_key_is_one_clear_line(secured: str, arguments: list[str], keys: dict[str, str], words: str) -> None:
+    """And exit 2."""
+    result = run_signed(secured, *arguments, keys=keys)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "the-secret" not in result.output

@@ -1,18 +1,16 @@
-"""In order: a queue that leaves its listener and comes back, and one that is locked while its member closes.
-
-Which queues are whose is said by `allocate` here, so that they come and go when a test wants it.
-"""
+"""Orderly consumers: order while members come and go, locks, and queues that leave a listener and come back."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from unittest import mock
 
 import pytest
+from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
@@ -20,6 +18,7 @@ from longpoll_client import (
     AsyncPushConsumer,
     ConsumerConfig,
     ConsumeStatus,
+    OnShare,
     Producer,
     PushConsumer,
     ReceivedMessage,
@@ -29,10 +28,7 @@ from longpoll_client.consume.own_queues import Leaving
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.workers import Answer
 from longpoll_protocol.bodies import MessageQueue
-from longpoll_runtime.real import RealRuntime
 
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 10.0
 LOOKS: Final = 5
 """So often queues are shared anew until what is to happen would have happened."""
 
@@ -95,54 +91,30 @@ def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> Con
     )
 
 
-class Loop:
-    """A consumer of an event loop with a thread of its own, used as one on threads."""
-
-    def __init__(self, name_server: str, settings: ConsumerConfig, held: Held, topic: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._consumer = AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True)
-        self._consumer.subscribe(topic)
-
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """Those that it has now."""
-        return self._consumer.queues
-
-    def start(self) -> None:
-        """Join."""
-        asyncio.run_coroutine_threadsafe(self._consumer.start(), self._loop).result(PATIENCE_S)
-
-    def close(self) -> None:
-        """Leave, and end the loop."""
-        self.leave()
-        self.end()
-
-    def leave(self) -> None:
-        """Close the consumer."""
-        asyncio.run_coroutine_threadsafe(self._consumer.close(), self._loop).result(2 * PATIENCE_S)
-
-    def end(self) -> None:
-        """End the loop, once what was left behind on it has ended."""
-
-        async def rest() -> None:
-            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(rest(), self._loop).result(PATIENCE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Ends once what was left behind on it has ended."""
+    with Loop() as made:
+        yield made
 
 
-def consumer_of(
-    kind: str, name_server: str, share: Share, held: Held, topic: str, *, close_timeout_s: float = PATIENCE_S
-) -> PushConsumer | Loop:
+def consumer_of(  # noqa: PLR0917 - tests differ in each of them
+    kind: str,
+    loop: Loop,
+    name_server: str,
+    share: Share,
+    held: Held,
+    topic: str,
+    *,
+    close_timeout_s: float = PATIENCE_S,
+) -> PushConsumer | OnLoop:
     """One of the topic's group."""
     settings = config(f"in-order-{topic}", share, close_timeout_s)
-    if kind == "loop":
-        return Loop(name_server, settings, held, topic)
-    consumer = PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
+    consumer = (
+        OnLoop(loop, AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True))
+        if kind == "loop"
+        else PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
+    )
     consumer.subscribe(topic)
     return consumer
 
@@ -150,19 +122,21 @@ def consumer_of(
 each_kind = pytest.mark.parametrize("kind", ["threads", "loop"])
 
 
-def own(consumer: PushConsumer | Loop, topic: str) -> int:
+def own(consumer: PushConsumer | OnLoop, topic: str) -> int:
     """How many queues of the topic it has."""
     return sum(queue.topic == topic for queue in consumer.queues)
 
 
 @each_kind
-def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str, topic: str, kind: str) -> None:
+def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
+    name_server: str, topic: str, loop: Loop, kind: str
+) -> None:
     """The second listener was given the first one's message beside it, and lost the lock when the first one ended."""
     share, held = Share(1), Held()
     with Producer(RUNTIME, name_server) as producer:
         for body in (b"1", b"2", b"3"):
             producer.send(topic, body)
-    consumer = consumer_of(kind, name_server, share, held, topic)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
     consumer.start()
     try:
         wait_until(lambda: held.running == 1)
@@ -181,13 +155,13 @@ def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str
 
 
 @each_kind
-def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, kind: str) -> None:
+def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, loop: Loop, kind: str) -> None:
     """It was given a second one while it waited for its listener: the next member had it a minute later."""
     with new_topic(name_server, 2) as topic:
         share, held = Share(1), Held()
         with Producer(RUNTIME, name_server) as producer:
             producer.send(topic, b"1", queue_id=0)
-        consumer = consumer_of(kind, name_server, share, held, topic)
+        consumer = consumer_of(kind, loop, name_server, share, held, topic)
         consumer.start()
         closing = threading.Thread(target=consumer.close)
         try:
@@ -199,7 +173,7 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
         finally:
             held.go.set()
             closing.join()
-        following = consumer_of(kind, name_server, Share(2), held, topic)
+        following = consumer_of(kind, loop, name_server, Share(2), held, topic)
         following.start()
         try:
             wait_until(lambda: own(following, topic) == 2)
@@ -208,32 +182,32 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
             following.close()
 
 
-def is_closed(consumer: PushConsumer | Loop) -> bool:
+def is_closed(consumer: PushConsumer | OnLoop) -> bool:
     """Whether it was told to close."""
-    found = consumer._consumer if isinstance(consumer, Loop) else consumer
-    return found._member.lifecycle.is_closed
+    found = consumer.client if isinstance(consumer, OnLoop) else consumer
+    return bool(found._member.lifecycle.is_closed)
 
 
 @each_kind
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["its-own", "given-up"])
 def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
-    name_server: str, topic: str, kind: str, is_given_up: bool
+    name_server: str, topic: str, loop: Loop, kind: str, is_given_up: bool
 ) -> None:
     """It gave the queue away, and the next member's listener had the same message beside the first one's."""
     share, held, following = Share(1), Held(), Held()
     with Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"1")
-    consumer = consumer_of(kind, name_server, share, held, topic, close_timeout_s=0.05)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic, close_timeout_s=0.05)
     consumer.start()
     next_share = Share(1)
-    next_one = consumer_of("threads", name_server, next_share, following, topic)
+    next_one = consumer_of("threads", loop, name_server, next_share, following, topic)
     following.go.set()
     try:
         wait_until(lambda: held.running == 1)
         if is_given_up:
             share.count = 0
             wait_until(lambda: own(consumer, topic) == 0)
-        (consumer.leave if isinstance(consumer, Loop) else consumer.close)()
+        consumer.close()
         next_one.start()
         looks = next_share.looks
         wait_until(lambda: next_share.looks >= looks + LOOKS)
@@ -242,12 +216,10 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
     finally:
         held.go.set()
         next_one.close()
-        if isinstance(consumer, Loop):
-            consumer.end()
 
 
 def given_up(
-    consumer: PushConsumer | Loop,
+    consumer: PushConsumer | OnLoop,
     share: Share,
     held: Held,
     instead: Sequence[tuple[object, str, object]],
@@ -301,14 +273,14 @@ def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topi
 
 @each_kind
 def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
-    name_server: str, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    name_server: str, topic: str, loop: Loop, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An administrator resets the group (220): whoever had the queue before that began it where it stood."""
     share, held = Share(1), Held()
     held.go.set()
     with Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"1")
-    consumer = consumer_of(kind, name_server, share, held, topic)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
     consumer.start()
     steps: list[str] = []
 
@@ -324,11 +296,11 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
     try:
         wait_until(lambda: held.bodies == [b"1"] and not held.running)
         (queue,) = [each for each in consumer.queues if each.topic == topic]
-        if isinstance(consumer, Loop):
-            member = consumer._consumer._member
+        if isinstance(consumer, OnLoop):
+            member = consumer.client._member
             noted(member.places, "reset")
             noted(member.locks, "unlock")
-            consumer._loop.call_soon_threadsafe(member._move_soon, {queue: 0})
+            loop.loop.call_soon_threadsafe(member._move_soon, {queue: 0})
         else:
             sharing = consumer._member._sharing
             noted(consumer._member._offsets, "reset")
@@ -340,14 +312,14 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         consumer.close()
 
 
-def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
+def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str, loop: Loop) -> None:
     """As on threads: its listener may end while that is under way."""
     share, held = Share(1), Held()
     with Producer(RUNTIME, name_server) as producer:
         producer.send(topic, b"1")
-    consumer = consumer_of("loop", name_server, share, held, topic)
-    assert isinstance(consumer, Loop)
-    member = consumer._consumer._member
+    consumer = consumer_of("loop", loop, name_server, share, held, topic)
+    assert isinstance(consumer, OnLoop)
+    member = consumer.client._member
     steps: list[str] = []
     is_released = asyncio.Event()
     release, store, unlock = member.released, member._store, member.locks.unlock
@@ -389,3 +361,132 @@ def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
     assert not leave(is_wanted_since=False)
     assert leave(is_wanted_since=True)
     assert not leave(is_wanted_since=False)
+
+
+class Watched:
+    """A listener of several members, and whether it was ever given two lots of one queue at once or out of order."""
+
+    def __init__(self, count: int) -> None:
+        self.seen: dict[int, list[int]] = {}
+        self.overlaps = 0
+        self.all_came = asyncio.Event()
+        self._running: set[int] = set()
+        self._count = count
+
+    async def listen(self, messages: Sequence[ReceivedMessage]) -> Answer:
+        """Note them; every seventh is put off once."""
+        message = messages[0]
+        self.overlaps += message.queue_id in self._running
+        self._running.add(message.queue_id)
+        await asyncio.sleep(0.001)
+        self._running.discard(message.queue_id)
+        if message.queue_offset % 7 == 3 and not message.reconsume_times:
+            return ConsumeStatus.LATER
+        self.seen.setdefault(message.queue_id, []).append(message.queue_offset)
+        if sum(len(set(offsets)) for offsets in self.seen.values()) >= self._count:
+            self.all_came.set()
+        return ConsumeStatus.SUCCESS
+
+    def is_in_order(self) -> bool:
+        """Whether every message came, and none before one of a lower offset had."""
+        firsts = {queue: list(dict.fromkeys(offsets)) for queue, offsets in self.seen.items()}
+        return all(offsets == list(range(len(offsets))) for offsets in firsts.values())
+
+
+def member_of(
+    name_server: str, topic: str, watched: Watched, on_share: OnShare | None = None, **options: Any
+) -> AsyncPushConsumer:
+    """One member."""
+    settings = from_first(rebalance_s=0.2, suspend_s=0.01, **options)
+    made = AsyncPushConsumer(RUNTIME, name_server, settings, watched.listen, is_orderly=True, on_share=on_share)
+    made.subscribe(topic)
+    return made
+
+
+async def come_and_go(name_server: str, topic: str) -> Watched:
+    """One member has 200 messages; another one joins and leaves while they come."""
+    watched, joined = Watched(200), asyncio.Event()
+    async with member_of(name_server, topic, watched) as first:
+        await fill(name_server, topic, 100)
+        async with member_of(name_server, topic, watched, lambda _queue, _is_ours: joined.set()):
+            await fill(name_server, topic, 100)
+            await joined.wait()
+        await watched.all_came.wait()
+        assert first.statistics[topic].later_count > 0
+        assert first.statistics[topic].sent_back_count == 0
+    return watched
+
+
+def test_messages_come_in_order_while_members_come_and_go(name_server: str) -> None:
+    """What is put off comes again in its place, before all that is behind it; nothing is given twice at once."""
+
+    async def story() -> None:
+        watched = await come_and_go(name_server, topic)
+        assert watched.overlaps == 0
+        assert watched.is_in_order()
+
+    with new_topic(name_server, 4) as topic:
+        run(story)
+        assert lag(name_server, topic) == 0
+
+
+def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic: str) -> None:
+    """After its time it is cancelled, and its message comes again before the next one."""
+    tries: list[tuple[bytes, int]] = []
+
+    async def story() -> None:
+        done = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            (message,) = messages
+            tries.append((message.body, message.reconsume_times))
+            if message.body == b"0" and not message.reconsume_times:
+                await asyncio.sleep(3600)
+            if message.body == b"1":
+                done.set()
+            return ConsumeStatus.SUCCESS
+
+        settings = from_first(f"hang-{topic}", suspend_s=0.01, consume_timeout_s=0.2)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, settings, listen, is_orderly=True)
+        consumer.subscribe(topic)
+        async with consumer:
+            await fill(name_server, topic, 2)
+            await done.wait()
+
+    run(story)
+    assert tries == [(b"0", 0), (b"0", 1), (b"1", 0)]
+
+
+def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> None:
+    """What it was given is ended first, then the queue goes on where an administrator sent it."""
+
+    async def story() -> None:
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+        going_on = asyncio.Event()
+        running = most = 0
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await got.put(messages[0].body)
+            await going_on.wait()
+            running -= 1
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen, is_orderly=True)
+        consumer.subscribe(topic)
+        await fill(name_server, topic, 5)
+        async with consumer:
+            assert await got.get() == b"0"
+            (queue,) = [queue for queue in consumer.queues if queue.topic == topic]
+            given_up = consumer._member.own.pullers()[queue]
+            moving = asyncio.create_task(consumer._member._move({queue: 3}))
+            await moving
+            assert given_up.is_dropped
+            going_on.set()
+            assert [await got.get() for _number in range(2)] == [b"3", b"4"]
+        assert most == 1
+
+    with new_topic(name_server, 1) as topic:
+        run(story)

@@ -1,23 +1,37 @@
-"""Members of one group that want different messages: which of them finds out, and what it says."""
+"""How members share queues, as in the Java client, and members that want different messages."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
 from longpoll_broker.testing.brokers import wait_until
-from longpoll_client import AsyncPushConsumer, ConsumerConfig, ConsumeStatus, PushConsumer, StartAt
+from longpoll_client import (
+    ConsumerConfig,
+    MessageQueue,
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_consistent_hash,
+    allocate_by_machine_room,
+    allocate_near,
+)
 from longpoll_client.aio.group import GroupCalls
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.membership import Membership, Others, make_subscription
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
+from longpoll_client.rebalance import Allocate
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,
@@ -29,12 +43,101 @@ from longpoll_protocol.bodies import (
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Buffer
-from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
-RUNTIME = RealRuntime()
+ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
+"""What the classes of rocketmq-client 4.9.7 gave; those of 5.5.0 gave the same. A queue is its place in order."""
+
+
+ROOMS: Final = ("east", "west", "north")
+
+
+def room(name: str) -> str:
+    """What comes before the @ of a broker's name, or of a client's id."""
+    return name.partition("@")[0]
+
+
+def near(within: Allocate) -> Allocate:
+    """As the rows have it."""
+    return allocate_near(lambda queue: room(queue.broker_name), room, within)
+
+
+ALLOCATES: Final[dict[str, Allocate]] = {
+    "averagely": allocate_averagely,
+    "circle": allocate_by_circle,
+    "hash": allocate_by_consistent_hash,
+    "room": allocate_by_machine_room(["east", "west"]),
+    "near": near(allocate_averagely),
+    "near hash": near(allocate_by_consistent_hash),
+}
+
+
+def queues_of(topic: str, brokers: int, queues: int) -> list[MessageQueue]:
+    """As many of each broker."""
+    names = [f"{ROOMS[number % 3]}@broker-{number}" for number in range(brokers)]
+    return sorted(
+        MessageQueue(topic=topic, broker_name=name, queue_id=each) for name in names for each in range(queues)
+    )
+
+
+def differing(allocates: dict[str, Allocate]) -> set[str]:
+    """The ways that give other shares than Java's client."""
+    found = set()
+    for row in ROWS:
+        every = queues_of(row["topic"], row["brokers"], row["queues"])
+        for client_id, places in row["shares"].items():
+            share = allocates[row["how"]](client_id, list(row["shares"]), reversed(every))
+            if sorted(share) != [every[place] for place in places]:
+                found.add(row["how"])
+    return found
+
+
+def test_every_share_is_the_one_that_java_s_client_has() -> None:
+    """Of all six ways, for 14 groups of up to seven clients and four brokers."""
+    assert {row["how"] for row in ROWS} == set(ALLOCATES)
+    assert len(ROWS) == 14 * len(ALLOCATES)
+    assert differing(ALLOCATES) == set()
+
+
+@given(
+    st.sets(st.builds("{}@{}".format, st.sampled_from(ROOMS), st.integers(0, 99)), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.integers(0, 12),
+    st.sampled_from(sorted(ALLOCATES)),
+)
+def test_each_queue_is_had_exactly_once(names: set[str], brokers: int, queues: int, how: str) -> None:
+    """By one member of all; only the rooms that nobody asked for have queues of nobody."""
+    every = queues_of("T", brokers, queues)
+    shares = [queue for name in names for queue in ALLOCATES[how](name, names, every)]
+    due = [queue for queue in every if how != "room" or room(queue.broker_name) != "north"]
+    assert sorted(shares) == due
+    assert ALLOCATES[how]("a stranger@1", names, every) == ()
+
+
+@pytest.mark.parametrize("name", ["east", "east@", "@b", "east@b@c"])
+def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
+    """As Java splits names."""
+    queue = MessageQueue(topic="T", broker_name=name, queue_id=0)
+    assert allocate_by_machine_room(["east"])("me", ["me"], [queue]) == ()
+
+
+def test_a_member_s_name_is_looked_at() -> None:
+    """An empty one would be nobody's."""
+    assert ConsumerConfig("G", client_id="east@1").client_id == "east@1"
+    for name in ("", "x" * 256):
+        with pytest.raises(ConfigError, match="client_id"):
+            ConsumerConfig("G", client_id=name)
+
+
 ADDRESS = "127.0.0.1:10911"
+
+
 CONFIG = ConsumerConfig("G")
+
+
 ROUTE = Route("T", (), (), {"b": ADDRESS}, 0)
+
+
 LOGGER = "longpoll_client.consume.membership"
 
 
@@ -247,53 +350,23 @@ def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("is_loop", [False, True])
-def test_a_member_finds_out_what_another_wants(name_server: str, topic: str, is_loop: bool) -> None:
-    """From its broker, with its heartbeats; the other is on threads, and wanted its own last."""
-    first = config(topic)
-    with ExitStack() as stack:
-        if is_loop:
-            assert asyncio.run(found_on_loop(name_server, topic, first))
-            return
-        member = stack.enter_context(PushConsumer(RUNTIME, name_server, first, lambda _messages: ConsumeStatus.SUCCESS))
-        member.subscribe(topic, "red")
-        member.start()
-        stack.enter_context(another(name_server, topic, first))
-        wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
-    assert member.statistics[topic].differing_count > 0
-
-
-async def found_on_loop(name_server: str, topic: str, first: ConsumerConfig) -> bool:
-    """The same on an event loop."""
-
-    async def listen(_messages: object) -> ConsumeStatus:
-        return ConsumeStatus.SUCCESS
-
-    member = AsyncPushConsumer(RUNTIME, name_server, first, listen)
-    member.subscribe(topic, "red")
-    async with member:
-        with await asyncio.to_thread(another, name_server, topic, first):
-            await asyncio.to_thread(
-                wait_until, lambda: topic in member.statistics and member.statistics[topic].differing_count > 0
-            )
-    return member.statistics[topic].differing_count > 0
-
-
-def config(topic: str) -> ConsumerConfig:
-    """A group whose members tell brokers of themselves often."""
-    return ConsumerConfig(f"G-{topic}", start_at=StartAt.FIRST, heartbeat_s=0.05)
-
-
-def another(name_server: str, topic: str, first: ConsumerConfig) -> PushConsumer:
-    """A member of the group, started, that wants something else."""
-    member = PushConsumer(RUNTIME, name_server, first, lambda _messages: ConsumeStatus.SUCCESS)
-    member.subscribe(topic, "blue")
+def wanting(clients: Clients, topic: str, expression: str) -> Any:
+    """A member of the topic's group, started, that tells brokers often what it wants."""
+    member = clients.push(from_first(f"G-{topic}", heartbeat_s=0.05), consumed)
+    member.subscribe(topic, expression)
     member.start()
     return member
 
 
+def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> None:
+    """From its broker, with its heartbeats; the other one wanted its own last."""
+    member = wanting(clients, topic, "red")
+    wanting(clients, topic, "blue")
+    wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
+
+
 def test_members_that_want_the_same_are_told_nothing(
-    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often they look."""
     looks: list[int] = []
@@ -304,9 +377,6 @@ def test_members_that_want_the_same_are_told_nothing(
         honest(self, answer, own)
 
     monkeypatch.setattr(Others, "look", look)
-    with ExitStack() as stack:
-        members = [another(name_server, topic, config(topic)) for _number in range(2)]
-        for member in members:
-            stack.enter_context(member)
-        wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
-        assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())
+    members = [wanting(clients, topic, "blue") for _number in range(2)]
+    wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
+    assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())
