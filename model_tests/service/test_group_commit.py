@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pathlib
+import shutil
 import threading
 
 import attrs
@@ -17,6 +18,7 @@ from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)
@@ -113,11 +115,48 @@ def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connec
         disk.works.set()
 
 
+def send_first(client: RawClient) -> int | None:
+    """The code of a send that makes a topic of 8 queues."""
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1) | {"d": "8"}, b"x")
+    return reply.code
+
+
+def test_a_topic_that_a_send_made_outlives_a_kill(
+    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+) -> None:
+    """When the send is answered, the saved table has the topic with all its queues."""
+    broker = start_broker(store_config=SYNC)
+    assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+    restarted = start_broker(store_config=SYNC, directory=str(tmp_path / "killed"))
+    topic = restarted.topics.get("New")
+    assert topic is not None
+    assert topic.write_queue_nums == 8
+
+
+def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends to the new topic get 10 until it is saved; sends to a saved topic succeed."""
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "write_atomic", fail)
+        assert [send_first(client), send_first(client)] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+        assert send_message(client, "T") == 1
+    assert send_first(client) == ResponseCode.SUCCESS
+
+
 def test_stopping_answers_what_waits(tmp_path: pathlib.Path, disk: Disk) -> None:
     """A stop answers every request once, and who comes later syncs itself."""
     runtime = RealRuntime()
     store = MessageStore.open(runtime, f"{tmp_path}/store", SYNC)
-    commits = GroupCommit(runtime, store, 10_000, lambda _outbox: None)
+    commits = GroupCommit(runtime, store, 10_000, lambda _outbox: None, lambda: None)
     told: list[bool] = []
 
     def done(is_durable: bool, _outbox: Outbox) -> None:
@@ -125,10 +164,10 @@ def test_stopping_answers_what_waits(tmp_path: pathlib.Path, disk: Disk) -> None
 
     commits.start()
     for _ in range(50):
-        commits.submit(0, done, Outbox())
+        commits.submit(0, done, Outbox(), wants_topics=False)
     commits.stop()
     assert told == [True] * 50
-    commits.submit(1, done, Outbox())
+    commits.submit(1, done, Outbox(), wants_topics=False)
     assert told[50:] == [False]
     store.close()
     assert disk.syncs == 0
