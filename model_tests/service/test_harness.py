@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from longpoll.racing.plan import Delivery, RaceReport
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import StartBroker, wait_until
-from longpoll_broker.testing.harness import topics
+from longpoll_broker.testing.harness import held, topics
 from longpoll_broker.testing.harness.frames import (
     OPAQUE_BASE,
     Answer,
@@ -30,7 +30,7 @@ from longpoll_broker.testing.harness.frames import (
     framed,
     send_frame,
 )
-from longpoll_broker.testing.harness.held import HeldPlan, hold
+from longpoll_broker.testing.harness.held import HeldPlan, _Holding, hold
 from longpoll_broker.testing.harness.latency import fan_outs, overshoots, round_trips, wakes
 from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill, pulls, send_rate, sends
 from longpoll_broker.testing.harness.topics import check_stored, make_topic
@@ -171,21 +171,47 @@ def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
     assert all(0 < one.first_ms <= one.last_ms for one in found)
 
 
+HOUR_MS = 3_600_000
+
+
+class Clock(RealRuntime):
+    """A runtime whose monotonic clock, which the harness shares, a test may set forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ns = 0
+        self.monotonic_ns = lambda: time.monotonic_ns() + self.ahead_ns
+
+
 @pytest.mark.parametrize("same_moment", [False, True])
-def test_held_pulls_are_counted_to_the_last(start_broker: StartBroker, same_moment: bool) -> None:
-    """All are accepted, held, and answered not before they are due; the table is empty at the end."""
-    broker = start_broker()
-    plan = HeldPlan("H", 1_000, pull_count=2_000, line_count=4, queue_count=10, same_moment=same_moment, idle_s=0.0)
+def test_held_pulls_are_counted_to_the_last(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, same_moment: bool
+) -> None:
+    """The broker holds every pull, then answers each one, none before it is due."""
+    clock = Clock()
+    monkeypatch.setattr(held, "monotonic_ns", clock.monotonic_ns)
+    broker = start_broker(
+        runtime=clock, config=BrokerConfig(hold_timeout_ms_max=HOUR_MS, channel_idle_ms_max=2 * HOUR_MS)
+    )
+    plan = HeldPlan("H", HOUR_MS, pull_count=500, line_count=4, queue_count=10, same_moment=same_moment, idle_s=0.0)
     make_topic(broker.address, "H", 10)
-    held: list[int] = []
+    counts: list[int] = []
+    read = _Holding.read
 
     def memory_bytes() -> int:
-        held.append(len(broker.hold_service))
+        counts.append(len(broker.hold_service))
         return private_bytes(os.getpid())
 
+    def read_after_an_hour(holding: _Holding, *, until_accepted: bool) -> None:
+        if not until_accepted:
+            clock.ahead_ns = HOUR_MS * 1_000_000
+            broker.loops[0].wake()
+        read(holding, until_accepted=until_accepted)
+
+    monkeypatch.setattr(_Holding, "read", read_after_an_hour)
     report = hold(broker.address, os.getpid(), memory_bytes, plan)
 
-    assert held == [0, 2_000]
+    assert counts == [0, 500]
     assert 0 <= report.late_p50_ms <= report.late_p99_ms <= report.late_max_ms
     assert len(broker.hold_service) == 0
 
