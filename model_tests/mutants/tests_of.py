@@ -129,9 +129,8 @@ KNOWN: Final = (
     ),
     Known(
         f"{SERVICE}/pull/dispatch_service.py",
-        ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
+        ("service/test_dispatch_service.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
         (
-            "service/test_dispatch_service.py",
             "service/test_notifying_rounds.py",
             "service/test_notifiers_go_on.py",
             "service/test_visible_when_durable.py",
@@ -216,7 +215,7 @@ KNOWN: Final = (
     Known(f"{STORE}/queues/consume_queue.py", (), ("store/test_consume_queue.py",)),
     Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_delete_topic.py")),
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
-    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
+    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_service.py", "store/test_message_store.py"), DISPATCHED),
     Known(f"{STORE}/index/index_file.py", (), ("store/test_index_file.py", "store/test_index.py")),
     Known(f"{STORE}/index/index.py", (), ("store/test_index_list.py", "store/test_index.py")),
     Known(f"{STORE}/index/indexer.py", (), ("store/test_indexer.py", "store/test_index.py")),

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.access import access_processor
-from longpoll_broker.service.access.access_control import AccessControl, read_rules
+from longpoll_broker.service.access.access_control import read_rules
 from longpoll_broker.service.access.account_file import AccountFile
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_fields
@@ -274,15 +273,6 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
             table[key] = table.pop(key, {"accessKey": key}) | values
         content = file.text()
         assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())
-
-
-def test_planted_a_change_that_is_not_checked_first_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the look at what the file would be, one that cannot be used would be written."""
-    monkeypatch.setattr(access_processor, "_rights_problem", lambda _texts: None)
-    told = put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=ALL")
-    assert "is no NAME=RIGHT" in str(told.remark)
-    monkeypatch.setattr(AccessControl, "change", lambda self, edit: edit(AccountFile.parse(self._read())))
-    assert put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=ALL").code == 0
 
 
 def test_what_java_wrote_is_read() -> None:

@@ -42,19 +42,6 @@ def test_stopping_answers_everything_that_is_held(policy: Policy, start_broker: 
     assert len(broker.hold_service) == 0
 
 
-def test_rocketmq_stops_without_a_word(start_broker: StartBroker, connect: Connect) -> None:
-    """The closed connection is all that a held client sees; the test above can fail."""
-    broker = start_broker(policy=ROCKETMQ_4_9)
-    client = connect(broker.address)
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    broker.stop()
-    assert client.reply(opaque) is None
-    assert client.closed
-
-
 def test_messages_offsets_and_topics_survive_a_restart(start_broker: StartBroker, connect: Connect) -> None:
     """Everything that was acknowledged is there again, and queue offsets go on."""
     broker = start_broker()

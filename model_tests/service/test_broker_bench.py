@@ -17,7 +17,7 @@ import pytest
 from model_tests.bench import broker_bench, leaving
 from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, Value, value_of
 from model_tests.bench.broker_measures import Scale, measure
-from model_tests.bench.broker_shown import machine, markdown, missed, show
+from model_tests.bench.broker_shown import missed
 from model_tests.bench.broker_sides import Side, ours
 from rich.progress import Progress
 
@@ -44,61 +44,6 @@ def test_a_bar_is_met_or_missed(bar: Bar | None, ours_value: float, met: bool | 
 
     assert (value.ratio, value.met) == (ours_value / 10, met)
     assert missed([value]) == (["a figure"] if met is False else [])
-
-
-def test_without_java_a_ratio_is_neither_met_nor_missed() -> None:
-    """And a bar on ours still is."""
-    assert value_of(Figure("a", "ms", Bar("ratio", 1.0)), {OURS: [1.0]}).met is None
-    assert value_of(Figure("a", "ms", Bar("ours", 1.0)), {OURS: [2.0]}).met is False
-
-
-def test_rounds_come_to_what_the_figure_says() -> None:
-    """The best rate, the sum of counts, else the middle."""
-    rounds = {OURS: [1.0, 2.0, 9.0]}
-
-    assert value_of(FIGURES["send_1"], rounds).sides[OURS] == 9
-    assert value_of(FIGURES["raced"], rounds).sides[OURS] == 12
-    assert value_of(FIGURES["wake_p50"], rounds).sides[OURS] == 2
-
-
-def test_a_table_names_the_machine_and_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every value with its bar."""
-    values = [value_of(FIGURES["overshoot_p99"], {OURS: [48.4], JAVA: [4_977.0]})]
-    show(values, machine())
-    shown = capsys.readouterr().out
-
-    assert "cores" in shown
-    assert "48.4" in shown
-    assert "ours <= 10" in shown
-    assert "missed: answer after the deadline, p99" in shown
-
-
-def test_a_page_gets_the_same_table() -> None:
-    """One row a figure, with its unit, its bar and whether it was missed."""
-    told = markdown([value_of(FIGURES["overshoot_p99"], {OURS: [48.4], JAVA: [4_977.0]})], {"cores": "4"})
-
-    assert told.splitlines()[0] == "cores: 4."
-    assert told.splitlines()[-1] == (
-        "| answer after the deadline, p99, ms | 48.4 | 4,977 | 0.01 | ours <= 10 (missed) |"
-    )
-
-
-def test_a_mistake_is_one_clear_line() -> None:
-    """Exit code 2, and nothing measured."""
-    command = [sys.executable, "-m", "model_tests.bench.broker_bench", "--seconds", "1000"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2
-    assert "0.2 to 60 seconds" in done.stderr
-
-
-def test_our_own_side_is_a_process_that_ends(tmp_path: Path) -> None:
-    """It listens, has memory, and is gone after the block."""
-    with ours(OURS, tmp_path / "store") as side:
-        assert side.memory_bytes() > 2**20
-        assert Path(f"/proc/{side.process_id}").exists()
-
-    assert not Path(f"/proc/{side.process_id}").exists()
 
 
 @pytest.mark.long

@@ -18,8 +18,7 @@ from longpoll.cli import main
 from longpoll.commands.client import read_start
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.scripted_server import ScriptedServer
-from longpoll_client import PullConsumer, StartAt
+from longpoll_client import StartAt
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
@@ -118,15 +117,6 @@ def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_no_name_server_is_one_line() -> None:
-    """It names the address."""
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        address = server.address
-    result = run(address, "send", "T", "x")
-    assert result.exit_code == 2
-    assert f"cannot connect to {address}: Connection refused" in result.stderr
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_server: str, number: int) -> None:
     """Exit 0, no traceback; the printed messages are committed, the others come to the next member."""
@@ -155,17 +145,6 @@ def test_where_to_begin_is_read() -> None:
     assert read_start("2023-11-14T23:13:20+01:00") == (StartAt.TIMESTAMP, 1_700_000_000_000)
     with pytest.raises(ConfigError):
         read_start("stored")
-
-
-def test_planted_a_consumer_that_forgets_to_commit_is_noticed(
-    name_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without `commit` the messages that were printed come again to the group."""
-    run(name_server, "send", "T", "x", "--count", "3", "--queue", "0")
-    monkeypatch.setattr(PullConsumer, "commit", lambda _self: None)
-    first = lines(run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "3", "--json"))
-    again = lines(run(name_server, "consume", "T", "--group", "G", "--count", "3", "--json"))
-    assert [line["queueOffset"] for line in again] == [line["queueOffset"] for line in first] == [0, 1, 2]
 
 
 def test_consume_filters_by_sql(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     ConsumerConfig,
@@ -20,7 +21,6 @@ from longpoll_client import (
     ReceivedMessage,
     StartAt,
 )
-from longpoll_client.consume.sharing import Sharing
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -159,20 +159,10 @@ def test_two_members_share_the_queues_and_one_that_leaves_gives_them_back(name_s
             every = set(first.queues)
             assert len(every) == 4
             with consuming(name_server, "G") as second:
-                wait_until(lambda: len(first.queues) == 2, "the first gave two queues up")
+                wait_until(lambda: len(first.queues) == 2)
                 assert set(first.queues) | set(second.queues) == every
                 assert not set(first.queues) & set(second.queues)
-            wait_until(lambda: set(first.queues) == every, "the first took them back")
-
-
-def wait_until(condition: Any, what: str) -> None:
-    """Wait for something that another thread does; the pause only spares the processor."""
-    pause = threading.Event()
-    for _attempt in range(int(PATIENCE_S / 0.01)):
-        if condition():
-            return
-        pause.wait(0.01)
-    pytest.fail(f"not within {PATIENCE_S:g} s: {what}")
+            wait_until(lambda: set(first.queues) == every)
 
 
 def test_flow_control_stops_and_resumes_pulling(name_server: str) -> None:
@@ -182,7 +172,7 @@ def test_flow_control_stops_and_resumes_pulling(name_server: str) -> None:
             producer.send("T", b"%d" % number, queue_id=0)
         with consuming(name_server, "G", cached_count_max=10, batch_count_max=5) as consumer:
             puller = next(iter(consumer._member._queues.pullers().values()))
-            wait_until(lambda: puller.cached_count == 10 and not puller._is_pulling, "pulling stopped")
+            wait_until(lambda: puller.cached_count == 10 and not puller._is_pulling)
             assert puller.stopped_by == "count"
             assert bodies(take(consumer, 100)) == [b"%d" % number for number in range(100)]
             assert puller.cached_count <= 10
@@ -339,35 +329,3 @@ def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> N
         pytest.raises(ClientError, match="route of topic"),
     ):
         producer.send("T", b"x")
-
-
-class NoLock(nullcontext[None]):
-    """A lock that everybody gets at once."""
-
-    def acquire(self, *, blocking: bool) -> bool:
-        """Whoever asks."""
-        return not blocking
-
-    def release(self) -> None:
-        """Nothing to give back."""
-
-
-def test_planted_a_consumer_that_rebalances_twice_at_once_is_noticed(
-    name_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without its lock, and with two rebalances made to meet, a queue is pulled twice and messages come twice."""
-    meeting = threading.Barrier(2)
-    original = Sharing._begin
-
-    def begin_together(self: Sharing, queue: Any) -> None:
-        meeting.wait(PATIENCE_S)
-        original(self, queue)
-
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"x", queue_id=0)
-        with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-            consumer.subscribe("T")
-            monkeypatch.setattr(Sharing, "_begin", begin_together)
-            monkeypatch.setattr(consumer._member._sharing, "rebalancing", NoLock())
-            consumer.start()
-            assert bodies(take(consumer, 2)) == [b"x", b"x"]

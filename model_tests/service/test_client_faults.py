@@ -35,40 +35,6 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "RETRY_S", 0.02)
 
 
-def poll_one(consuming: PullConsumer) -> bytes:
-    """The body of the next message."""
-    (message,) = consuming.poll(PATIENCE_S, 1)
-    return message.body
-
-
-def test_a_consumer_survives_its_brokers_restart(tmp_path: Path) -> None:
-    """It pulls on where it was, joins its group again, and gets what is sent afterwards exactly once."""
-    store = str(tmp_path / "store")
-    config = ConsumerConfig("G", start_at=StartAt.FIRST, rebalance_s=0.2)
-    with Broker.start(RUNTIME, store) as broker:
-        address, name_server = broker.address, broker.name_server_address
-        with Producer(RUNTIME, "{}:{}".format(*name_server)) as producer:
-            producer.send("T", b"before", queue_id=0)
-        consuming = PullConsumer(RUNTIME, "{}:{}".format(*name_server), config)
-        consuming.subscribe("T")
-        consuming.start()
-        assert poll_one(consuming) == b"before"
-        consuming.commit()
-    with Broker.start(RUNTIME, store, listen=address, name_server=name_server) as broker:
-        with Producer(RUNTIME, "{}:{}".format(*name_server)) as producer:
-            producer.send("T", b"after", queue_id=0)
-        assert poll_one(consuming) == b"after"
-        consuming.commit()
-        pause = threading.Event()
-        for _attempt in range(int(PATIENCE_S / 0.02)):
-            if broker.shared.clients.client_ids("G"):
-                break
-            pause.wait(0.02)
-        assert broker.shared.clients.client_ids("G") == [consuming._member.client_id]
-        assert len(consuming.queues) == 4
-        consuming.close()
-
-
 class PullScript:
     """Name server and broker in one: one queue, whose pulls are answered in turn by the functions given."""
 
@@ -165,11 +131,3 @@ def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
     assert script.pulled_offsets == [5, 5]
     assert script.stored_offsets == []
     assert words in caplog.text
-
-
-def test_planted_a_puller_that_trusts_a_failed_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taking the next offset of a refused pull skips messages: the second pull shows it."""
-    monkeypatch.setattr(puller, "_RESULTS", frozenset({*puller._RESULTS, ResponseCode.SUBSCRIPTION_NOT_EXIST}))
-    script = PullScript(result(ResponseCode.SUBSCRIPTION_NOT_EXIST, 9))
-    run_script(script)
-    assert script.pulled_offsets == [5, 9]

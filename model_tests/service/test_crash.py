@@ -16,7 +16,6 @@ import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.plain.plain_store import read_record
@@ -200,19 +199,3 @@ def test_pulls_go_on_where_sends_cannot(
         assert len(records_of(pulled)) == min(3 + stored, 32)
     offset = send_message(client, "T")
     assert offset == 3 + stored
-
-
-def test_a_failing_sync_is_no_acknowledgement(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With sync flush a disk that fails to sync costs code 10, and the committer goes on."""
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    client = connect(start_broker(store_config=attrs.evolve(SMALL_STORE, flush_disk_sync=True)).address)
-    with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, "flush", fail)
-        reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
-        assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
-    assert send_message(client, "T") == 1

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Cause, Pull
 from longpoll_broker.core.pull import Decision
 from longpoll_broker.fast.woken_herd import HerdRunner
@@ -45,21 +44,6 @@ def test_who_waits_for_a_deleted_topic_is_told_at_once(
     assert reply is not None
     assert reply.code == 17
     assert len(broker.hold_service) == 1
-
-
-def test_under_4_9_it_is_told_at_the_scan(start_broker: StartBroker, connect: Connect) -> None:
-    """The scan after the deadline runs the pull again, and so it hears of it."""
-    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(scan_period_ms=20))
-    puller, admin = connect(broker.address), connect(broker.address)
-    send_message(admin, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=300))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    assert admin.call(DELETE, {"topic": "T"}).code == 0
-    reply = puller.reply(opaque)
-
-    assert reply is not None
-    assert reply.code == 17
 
 
 def test_a_pull_held_behind_the_deletion_is_told_too(

@@ -55,6 +55,7 @@ class World:
         self.throwing = 0
         """How many walks throw."""
         self.on_sleep: Callable[[], None] = lambda: None
+        self.on_dispatch: Callable[[], None] = lambda: None
         self.append(*["T"] * count)
         world: Any = self
         given: dict[str, Any] = {"notifies": True, **changes}
@@ -104,6 +105,7 @@ class World:
         stop = min(self.shown + limit, self.dispatchable_end // 10)
         arrivals, self.shown = self.appended[self.shown : stop], stop
         self.notes.append(("dispatch", limit))
+        self.on_dispatch()
         return arrivals
 
     def flush(self) -> None:
@@ -188,8 +190,9 @@ def test_what_was_appended_is_shown_and_then_told() -> None:
 def test_much_is_shown_and_told_in_parts() -> None:
     """What comes while that goes on is left to who appended it."""
     world = World(2 * BATCH + 1)
-    sizes = [len(note[1]) for note in world.run() if note[0] == "visible"]
-    assert sizes == [BATCH, BATCH, 1]
+    notes = world.run()
+    assert [len(note[1]) for note in notes if note[0] == "visible"] == [BATCH, BATCH, 1]
+    assert [note[3] for note in notes if note[0] == "notify"] == list(range(1, 2 * BATCH + 2))
     world.append("T")
     world.durable = len(world.appended) - 1
     assert world.run() == []
@@ -205,6 +208,14 @@ def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
     count = 2 if notifies and not (passes_idle and is_idle) else 0
     assert len(world.notified()) == count
     assert world.shown == 2
+
+
+def test_who_comes_while_messages_are_made_visible_is_told() -> None:
+    """The dispatcher looks for waiting pulls after it has shown messages: an earlier pull has looked in vain."""
+    world = World(1, passes_idle=True)
+    world.held = 0
+    world.on_dispatch = lambda: setattr(world, "held", 1)
+    assert world.notified() == [("T", 3, 1, 100)]
 
 
 def test_in_batches_only_the_last_of_each_queue_is_told() -> None:
@@ -237,7 +248,7 @@ def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCap
     assert caplog.text.count("messages could not be made visible; trying again") == 3
 
 
-@pytest.mark.parametrize("throwing", [1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
+@pytest.mark.parametrize("throwing", [0, 1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
 def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptureFixture, throwing: int) -> None:
     """Until one goes well, or so often; the others are told all the same."""
     world = World()
@@ -271,9 +282,10 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
     assert world.told() == [("answered", "T", 3, 1)]
     world.service.pass_ended(outbox)
     assert world.told() == []
-    world = World(2, polls=True)
-    world.service.pass_ended(outbox)
-    assert (world.shown, world.told()) == (0, [])
+    for world in (World(2, polls=True), World(2, before_visible=True)):
+        world.durable = 0
+        world.service.pass_ended(outbox)
+        assert (world.shown, world.told()) == (0, [])
 
 
 @pytest.mark.parametrize("makes_durable", [False, True])

@@ -166,17 +166,6 @@ def test_without_fast_failure_a_late_pull_waits_and_is_served(
     ) == (None, 0)
 
 
-def test_planted_only_workers_look_for_late_pulls(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then the pull behind hears nothing as long as the worker stands still."""
-    monkeypatch.setattr(PoolExecutor, "_watch", lambda _pool: None)
-
-    assert codes_behind_a_pull_that_stands_still(
-        start_broker, connect, monkeypatch, fast_failure=True, early_s=0.2
-    ) == (None, 2)
-
-
 def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -310,20 +310,6 @@ def test_planted_another_head_is_seen(
     assert quick.told(alike(4)) != plain.told(alike(4))
 
 
-def test_planted_a_herd_with_another_body_is_seen(
-    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All but the first of those that are woken together get nothing; as it is they get what the first got."""
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
-    assert quick.told(alike(6)) == plain.told(alike(6))
-
-    monkeypatch.setattr(HerdRunner, "_answer_herd", lambda *_arguments: None)
-    assert quick.told(alike(6, "S")) != plain.told(alike(6, "S"))
-
-
 def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> None:
     """What serves is of the one kind or of the other."""
     quick = start_broker(directory=str(tmp_path / "quick"))

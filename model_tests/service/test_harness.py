@@ -21,21 +21,17 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import StartBroker, wait_until
 from longpoll_broker.testing.harness import held, topics
 from longpoll_broker.testing.harness.frames import (
-    OPAQUE_BASE,
     Answer,
     AnswerStream,
-    Line,
     PullTemplate,
-    expect_success,
     framed,
-    send_frame,
 )
 from longpoll_broker.testing.harness.held import HeldPlan, _Holding, hold
 from longpoll_broker.testing.harness.latency import fan_outs, overshoots, round_trips, wakes
 from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill, pulls, send_rate, sends
 from longpoll_broker.testing.harness.topics import check_stored, make_topic
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
-from longpoll_broker.testing.harness.workers import busy_share, private_bytes, processor_seconds, together
+from longpoll_broker.testing.harness.workers import private_bytes, together
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames.command import Command, encode
@@ -68,15 +64,6 @@ def test_a_patched_pull_is_the_pull(offset: int, opaque: int) -> None:
         texts.reverse()
 
     assert template.frame(0, offset, opaque) == framed(before + texts[0] + between + texts[1] + after)
-
-
-def test_sends_have_one_size_and_distinct_numbers() -> None:
-    """So that a burst of them is a slice of one buffer."""
-    frames = [send_frame("T", number % 8, bytes(128), number) for number in range(SEND_DEPTH)]
-
-    assert len({len(frame) for frame in frames}) == 1
-    assert len(set(frames)) == SEND_DEPTH
-    assert str(OPAQUE_BASE).encode() in frames[0]
 
 
 @pytest.mark.long
@@ -118,15 +105,6 @@ def test_the_ceiling_is_of_whole_answers() -> None:
     assert rate.per_second > 0
     assert pulled.count >= 32
     assert pulled.count % 32 == 0
-
-
-def test_a_load_that_is_late_counts_what_comes_next() -> None:
-    """Where the time is over with the first answers, as on a busy machine, there is a rate all the same."""
-    with trivial_server(SENT, 1) as address:
-        assert send_rate(address, "T", 1, seconds=1e-9, warm_s=0.0).per_second > 0
-    with trivial_server(PULLED, 1) as address:
-        stored = Stored(10_000, BODY_SIZE // 32)
-        assert pulls(address, "T", stored, 8, seconds=1e-9, warm_s=0.0).per_second > 0
 
 
 class Slow(RealRuntime):
@@ -226,15 +204,6 @@ def test_a_timeout_too_short_to_hold_all_is_an_error(start_broker: StartBroker) 
         hold(broker.address, os.getpid(), lambda: 0, plan)
 
 
-def test_an_error_is_not_a_success(start_broker: StartBroker) -> None:
-    """A send to a topic with a bad name fails the load."""
-    line = Line(start_broker().address)
-
-    with pytest.raises(ClientError, match="code 1"):
-        expect_success(line.call(send_frame("a@b", 0, b"x")), "a send")
-    line.close()
-
-
 def _work(begin: Callable[[], None], what: str) -> str:
     begin()
     if what == "fails":
@@ -252,13 +221,6 @@ def test_a_load_process_that_fails_or_ends_is_an_error() -> None:
         together([partial(_work, what="fails")])
     with pytest.raises(ClientError, match="ended early"):
         together([partial(_work, what="ends")])
-
-
-def test_a_process_is_measured() -> None:
-    """This one has used processor time and memory; while it sleeps it uses little."""
-    assert processor_seconds(os.getpid()) > 0
-    assert private_bytes(os.getpid()) > 2**20
-    assert busy_share(os.getpid(), 0.2) < 1
 
 
 def test_a_mapped_file_is_not_a_process_s_own_memory(tmp_path: Path) -> None:

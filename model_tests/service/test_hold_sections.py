@@ -265,11 +265,3 @@ def test_the_stop() -> None:
     pull = bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
     assert (pull.phase, bench.refused) == (HELD, [])
-
-
-def test_planted_a_section_without_its_lock_is_seen() -> None:
-    """The notes tell it from one under the lock."""
-    bench = NotedBench(STRICT)
-    (shard,) = bench.service._shards
-    bench.service._shards = (Shard(bench.service._runtime.lock(), shard.table),)
-    assert "hold" in bench.since(bench.hold)[1:]

@@ -271,14 +271,6 @@ def test_a_herd_is_run_in_several_passes(
     assert most_in_a_pass(start_broker, connect, monkeypatch, policy, is_fast=is_fast) <= MOST
 
 
-def test_planted_a_herd_that_is_run_at_once_is_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a pass may run as many as come."""
-    monkeypatch.setattr(later_runs, "PASS_COST_MAX", 1 << 60)
-    assert most_in_a_pass(start_broker, connect, monkeypatch, STRICT, is_fast=True) == CLIENTS * EACH
-
-
 def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

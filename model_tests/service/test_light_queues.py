@@ -12,7 +12,6 @@ import pytest
 from model_tests.service.observed import events_of, observing
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
@@ -267,13 +266,3 @@ def test_names_stored_by_a_broker_without_light_queues_become_no_paths(
         "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",
     }  # fmt: skip
     assert not (tmp_path / "1" / "x").exists()
-
-
-def test_planted_made_up_offsets_that_are_stored_are_seen(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A queue that nobody sent to appears after the crash, and another one is longer than it was."""
-    monkeypatch.setattr(MessageMaker, "without_offsets", lambda _service, text: read_properties(text))
-    places = places_after_a_crash(LIGHT, start_broker, connect, tmp_path)
-    assert ("%LMQ%a", 0, 4) in places
-    assert ("T", 0, 5) not in places

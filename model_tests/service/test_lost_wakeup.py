@@ -7,22 +7,20 @@ recheck taken out of `strict` (the planted fault) nothing answers it before its 
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable
 
-import attrs
 import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_broker.testing.schedules.gates import GatedRuntime
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Notify, NotifyGrain, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 LONG_MS = 30_000
 SHORT_S = 0.3
@@ -70,15 +68,6 @@ def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, con
     broker.hold_service.scan(outbox)
     outbox.flush()
     assert is_found(puller.reply(opaque))
-
-
-def test_without_the_recheck_strict_would_lose_it(start_broker: StartBroker, connect: Connect) -> None:
-    """The planted fault: the check of the test below can fail."""
-    policy = attrs.evolve(STRICT, recheck_after_hold="none")
-    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 1
-    assert broker.store.visible_end("T", 0) == 1
 
 
 def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartBroker, connect: Connect) -> None:
@@ -150,49 +139,6 @@ def test_a_recheck_answers_at_once(
     broker, puller, opaque = lose(policy, start_broker, connect)
     assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
     assert len(broker.hold_service) == 0
-
-
-def test_without_that_recheck_strict_clone_would_lose_it(start_broker: StartBroker, connect: Connect) -> None:
-    """The planted fault: the check above can fail."""
-    policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
-    broker, puller, opaque = lose_by_keep(policy, start_broker, connect)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 1
-
-
-@pytest.mark.parametrize(("notify", "lost"), [("at_append", False), ("before_visible", True)])
-def test_announcing_before_it_is_visible_loses_the_wakeup(
-    notify: Notify, lost: bool, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Whoever is told looks at once, and finds nothing; when the message can be seen nobody is told."""
-    broker = start_broker(policy=attrs.evolve(STRICT, notify=notify))
-    puller, sender = connect(broker.address), connect(broker.address)
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    send_message(sender, "T")
-    assert is_found(puller.reply(opaque, SHORT_S)) != lost
-    assert broker.store.visible_end("T", 0) == 1
-
-
-@pytest.mark.parametrize(("grain", "lost"), [("message", False), ("batch", True)])
-def test_announcing_a_batch_by_its_last_message_loses_the_wakeup(
-    grain: NotifyGrain, lost: bool, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Two messages of one pass: the first is wanted, and only the second's tag is told."""
-    broker = start_broker(policy=attrs.evolve(STRICT, notify_grain=grain))
-    puller, sender = connect(broker.address), connect(broker.address)
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS, subscription="mine"))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    body = b"".join(batched(properties) for properties in (b"TAGS\x01mine", b"TAGS\x01other"))
-    assert sender.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, body).code == 0
-    assert is_found(puller.reply(opaque, SHORT_S)) != lost
-
-
-def batched(properties: bytes) -> bytes:
-    """One message of a batch, without a body."""
-    return struct.pack(">iiiiih", 22 + len(properties), 0, 0, 0, 0, len(properties)) + properties
 
 
 def topic_fields(topic: str) -> dict[str, str]:

@@ -285,7 +285,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock:\n            arrivals = self._dispatcher.dispatch(limit)\n",
         "        if True:\n            arrivals = self._dispatcher.dispatch(limit)\n",
-        units=("store/test_message_store.py", "service/test_dispatch_again.py"),
+        units=("store/test_message_store.py", "service/test_dispatch_service.py"),
     ),
     _lock(
         "lock-flush",

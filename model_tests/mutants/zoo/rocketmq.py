@@ -250,7 +250,7 @@ ROCKETMQ: Final = (
             "            except FAULTS as error:\n                # The records are in the log;",
             "            except KeyError as error:\n                # The records are in the log;",
         ),
-        units=("service/test_notifiers_go_on.py", "service/test_dispatch_again.py"),
+        units=("service/test_notifiers_go_on.py", "service/test_dispatch_service.py"),
     ),
     _bug(
         "scanner-dies-of-an-error",
@@ -317,7 +317,7 @@ ROCKETMQ: Final = (
         "The dispatcher goes on after a walk that threw, as if everybody had been told. Those whom the walk did not "
         "reach wait for the next message.",
         Change(DISPATCH, "ANNOUNCED_MAX: Final = 16", "ANNOUNCED_MAX: Final = 1"),
-        units=("service/test_poison.py", "service/test_dispatch_again.py", "service/test_hold_service.py"),
+        units=("service/test_poison.py", "service/test_dispatch_service.py", "service/test_hold_service.py"),
     ),
     _bug(
         "light-queues-are-not-told",
