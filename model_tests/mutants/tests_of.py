@@ -34,7 +34,7 @@ LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_ev
 this process does beside another process, in which nothing is changed, and one whose threads turn in circles until they
 are done, for a time that is chance."""
 LET_IN: Final = (
-    "service/test_accounts_read.py",
+    "service/test_account_file.py",
     "service/test_account_file.py",
     "service/test_access_control.py",
     "service/test_access_processor.py",
@@ -68,7 +68,7 @@ STORED: Final = (
 SENT: Final = (
     "service/test_send.py",
     "service/test_send_bursts.py",
-    "service/test_batch_limits.py",
+    "service/test_long_batches.py",
     "service/test_fast.py",
     "service/test_light_queues.py",
     "service/test_transaction_check.py",
@@ -105,7 +105,7 @@ KNOWN: Final = (
     Known(
         f"{CORE}/tables/offsets.py",
         ("core/test_offsets.py",),
-        ("simulate/test_preempted.py", "service/test_config_files.py"),
+        ("simulate/test_preempted.py", "service/test_broker.py"),
     ),
     Known(f"{CORE}/tables/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
     Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_filter_data.py", "core/test_sql92.py")),
@@ -121,7 +121,7 @@ KNOWN: Final = (
         ("simulate/test_channel_stress.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
-    Known(f"{SERVICE}/io/transport.py", ("service/test_loop_is_woken.py", "service/test_transport.py")),
+    Known(f"{SERVICE}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
     Known(
         f"{SERVICE}/pull/hold_service.py",
         ("service/test_hold_service.py", "service/test_pull_moments.py"),
@@ -148,7 +148,7 @@ KNOWN: Final = (
             "core/test_pull.py",
             "service/test_executors.py",
             "service/test_fast.py",
-            "service/test_handler.py",
+            "service/test_broker.py",
             "service/test_notifiers_go_on.py",
             "service/test_record.py",
             "service/test_slave.py",
@@ -171,7 +171,7 @@ KNOWN: Final = (
             "simulate/test_whole_broker.py",
         ),
     ),
-    Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
+    Known(f"{SERVICE}/send/append.py", (), ("service/test_message_maker.py",)),
     Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),
     Known(f"{SERVICE}/send/send_processor.py", (), ("service/test_send_processor.py", "service/test_message_maker.py")),
     Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
@@ -260,7 +260,7 @@ KNOWN: Final = (
         "reference/longpoll_client/",
         ("client/test_puller.py", "client/test_process_queue.py", "client/test_push.py", "client/test_offsets.py"),
     ),
-    Known("reference/longpoll_runtime/", ("service/test_loop_is_woken.py", "service/test_runtime.py")),
+    Known("reference/longpoll_runtime/", ("service/test_channel.py", "service/test_runtime.py")),
 )
 
 

@@ -130,7 +130,6 @@ class Fuzzer:
         self._draw = random.Random(self.seed)
 
     def frame(self) -> bytes:
-        """The next frame, or something that is none."""
         draw = self._draw
         code, fields, body = draw.choice(SEEDS)
         fields = dict(fields)
@@ -151,7 +150,6 @@ class Fuzzer:
         return content
 
     def _spoil(self, fields: dict[str, str]) -> None:
-        """Change one field, take one away or add one."""
         draw = self._draw
         name = draw.choice((*fields, "unknown"))
         if draw.random() < 0.2:
@@ -171,7 +169,6 @@ class Fuzzer:
         return self._spoiled_bytes(body)
 
     def _spoiled_bytes(self, content: bytes) -> bytes:
-        """Some bytes changed, cut off or doubled."""
         draw = self._draw
         changed = bytearray(content)
         for _ in range(draw.randint(1, 4)):

@@ -60,7 +60,6 @@ REFUSED: Final[list[tuple[int, dict[str, str], tuple[int, str]]]] = [
 
 @pytest.fixture
 def accounts(tmp_path: Path) -> Path:
-    """A file as a person writes it."""
     path = tmp_path / "plain_acl.yml"
     path.write_text(ACCOUNTS)
     path.chmod(0o600)
@@ -69,31 +68,26 @@ def accounts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(tmp_path: Path, accounts: Path) -> Iterator[Broker]:
-    """A broker with these accounts."""
     config = BrokerConfig(acl_file=str(accounts))
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
         yield started
 
 
 def ask(broker: Broker, code: int, fields: Mapping[str, str], who: Credentials = ADMIN) -> Command:
-    """A signed request's answer."""
     with RawClient(broker.address) as client:
         return client.call(code, who.signed(dict(fields), b""))
 
 
 def put(broker: Broker, **fields: str) -> Command:
-    """The answer to 50 with these fields."""
     return ask(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, fields)
 
 
 def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
-    """Whether an account's message is taken."""
     with RawClient(broker.address) as client:
         return client.call(RequestCode.SEND_MESSAGE_V2, who.signed(send_fields(topic, 0), b"x"), b"x").code == 0
 
 
 def test_an_account_that_is_made_counts_at_once_and_so_does_its_change_and_its_end(broker: Broker) -> None:
-    """Without waiting for anybody to look at the file."""
     new = Credentials("newcomer", "new-secret")
     assert not may_send(broker, "T", new)
     made = put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="T=PUB,U=PUB|SUB")
@@ -205,14 +199,11 @@ def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None
 
 
 def test_without_accounts_there_is_nothing_to_change(tmp_path: Path) -> None:
-    """The codes are not served then."""
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         assert {ask(broker, code, {}).code for code in range(50, 55)} == {3}
 
 
 def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The accounts are then as they were in every respect."""
-
     def full(_path: str, _content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -239,7 +230,6 @@ def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accou
     ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "no list"), ("a: [", "no YAML")]
 )
 def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
-    """With one line that says what it lacks."""
     with pytest.raises(ConfigError, match=words):
         AccountFile.parse(text.encode()).put_account("newcomer", {})
 
@@ -286,6 +276,5 @@ def test_what_java_wrote_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "? [a]\n: b"])
 def test_a_file_that_is_in_itself_or_has_strange_keys_is_told_of(text: str) -> None:
-    """In one line, and without end to it nowhere."""
     with pytest.raises(ConfigError, match="cannot be used"):
         read_rules(text.encode(), "plain_acl.yml")

@@ -35,7 +35,6 @@ HEARTBEAT = {
 
 
 def queue(queue_id: int, topic: str = "T") -> MessageQueue:
-    """A queue of the broker."""
     return MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue_id)
 
 
@@ -53,7 +52,6 @@ def told(client: RawClient, code: int, **fields: str) -> dict[str, Any]:
 
 
 def commit(client: RawClient, topic: str, group: str, offset: int) -> None:
-    """Store a group's offset of queue 0."""
     fields = {"topic": topic, "consumerGroup": group, "queueId": "0", "commitOffset": str(offset)}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
@@ -186,7 +184,6 @@ def test_tables_are_told_whole(start_broker: StartBroker, connect: Connect, monk
 
 
 def settings(client: RawClient) -> dict[str, str]:
-    """What 26 tells."""
     lines = bytes(client.call(RequestCode.GET_BROKER_CONFIG).body).decode().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
@@ -220,7 +217,6 @@ def test_settings_are_told_and_two_can_be_changed(start_broker: StartBroker, con
 def test_a_setting_that_cannot_be_changed_is_named(
     start_broker: StartBroker, connect: Connect, body: bytes, words: str
 ) -> None:
-    """And nothing else that came with it is changed."""
     client = connect(start_broker().address)
     before = settings(client)
     answer = client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
@@ -230,7 +226,6 @@ def test_a_setting_that_cannot_be_changed_is_named(
 
 
 def test_the_broker_tells_of_itself(start_broker: StartBroker, connect: Connect) -> None:
-    """28: what `mqadmin clusterList` and `brokerStatus` read."""
     broker = start_broker()
     client = connect(broker.address)
     assert told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["earliestMessageTimeStamp"] == "-1"
@@ -273,7 +268,6 @@ def test_a_table_by_queue_is_written_and_read() -> None:
      b'{"offsetTable":[5]}', b'{"offsetTable":[{}]}', b'{"offsetTable":{{"topic":"\xff"}:5}}', b" " * (4 * 2**20 + 1)],
 )  # fmt: skip
 def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
-    """With an error that says so."""
     with pytest.raises(HeaderError, match="offsetTable"):
         decode_by_queue(body, "offsetTable")
 

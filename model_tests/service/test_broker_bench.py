@@ -108,7 +108,6 @@ def test_a_bench_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> 
 
 
 def test_every_bench_can_be_stopped() -> None:
-    """Each script is run by `leaving.run`."""
     scripts = [*(ROOT / "model_tests/bench").glob("*_bench.py"), ROOT / "model_tests/bench/__main__.py"]
     assert len(scripts) > 10
     assert [path.name for path in scripts if "\n    leaving.run(" not in path.read_text()] == []
@@ -130,7 +129,6 @@ def test_a_part_of_the_benches_that_is_stopped_leaves_nothing(tmp_path: Path, wo
 
 
 def _command_lines() -> Iterator[str]:
-    """Of every process that there is."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             yield path.read_text(errors="replace")

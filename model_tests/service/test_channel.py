@@ -1,12 +1,15 @@
-"""The outbox and the channel: what is told in one pass leaves together, and a peer that does not read is given up."""
+"""The outbox and the channel: what is told in one pass leaves together; who does not read is given up."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
-from typing import Any, cast
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
 import pytest
+from attrs import define
 
 from longpoll_broker.service.io import channel as subject
 from longpoll_broker.service.io.channel import (
@@ -19,7 +22,11 @@ from longpoll_broker.service.io.channel import (
     Parts,
 )
 from longpoll_broker.service.io.totals import Amount, Reached
+from longpoll_broker.service.io.transport import IoLoop
+from longpoll_broker.testing.raw_client import PATIENCE_S
 from longpoll_protocol.frames.frame import Buffer
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.threads import RealQueue
 
 
 class Sink:
@@ -32,11 +39,9 @@ class Sink:
         self.flushed: list[int] = []
 
     def write(self, _parts: Parts) -> None:
-        """Queue a command."""
         self.waiting += 1
 
     def flush(self) -> None:
-        """Send what waits."""
         self.flushed.append(self.waiting)
         self.order.append(self.name)
         self.waiting = 0
@@ -89,7 +94,6 @@ def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytes
 
 
 def test_who_is_woken_is_told_before_who_woke_it() -> None:
-    """A send's reply is written first and leaves last."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("sender", "first", "second")]
     outbox = Outbox()
@@ -113,7 +117,6 @@ def test_each_pass_begins_with_a_short_part() -> None:
 
 
 def test_parts_that_do_not_grow_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: every part as short as the first."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", FLUSH_COUNT)
 
     assert max(_herd(20_000, 8)) == FLUSH_COUNT // 8
@@ -131,7 +134,6 @@ class DeafSocket:
         self.closed = 0
 
     def send(self, content: Buffer, /) -> int:
-        """Take what there is room for."""
         self.calls.append("send 1")
         return self._take(content)
 
@@ -146,12 +148,10 @@ class DeafSocket:
         return len(taken)
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """The same of several buffers."""
         self.calls.append(f"send_parts {len(parts)}")
         return self._take(b"".join(parts))
 
     def close(self) -> None:
-        """Note it."""
         self.closed += 1
 
 
@@ -166,17 +166,14 @@ class Loop:
         self.given_up: list[Channel] = []
 
     def modify(self, _key: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch."""
         assert data is not None
         self.reads.append(read)
         self.watches.append(write)
 
     def unregister(self, _key: object) -> None:
-        """Watch no more."""
         self.unregistered += 1
 
     def close_soon(self, channel: Channel) -> None:
-        """Close it when there is time."""
         self.given_up.append(channel)
 
 
@@ -265,7 +262,6 @@ def test_a_channel_that_is_both_broken_and_not_yet_closed_waits_for_nothing() ->
 
 
 def test_a_loop_that_stops_only_sends() -> None:
-    """It watches for room to send, and reads no more."""
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
 
@@ -286,7 +282,6 @@ def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_chang
 
 
 def test_a_new_connection_has_asked_and_received_nothing() -> None:
-    """What is counted of it begins at nothing."""
     channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
 
     assert (channel.request_count, channel.received_ns, channel.closed, channel.broken) == (0, 0, False, False)
@@ -317,7 +312,6 @@ def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
 
 
 def test_what_left_at_once_never_counts_as_unsent() -> None:
-    """However often it is, and where nothing may wait."""
     channel, sock, loop = deaf_channel(100, 0)
     for _ in range(3):
         channel.write((b"head", b"and a body"))
@@ -357,7 +351,6 @@ def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("state", ["broken", "closed"])
 def test_who_is_gone_already_is_not_given_up(state: str) -> None:
-    """It has its reason, and the loop is told of it once."""
     channel, _, loop = deaf_channel(0, 1000)
     if state == "broken":
         channel.give_up(Reached.FRAME_TIME, 1, 2)
@@ -370,7 +363,6 @@ def test_who_is_gone_already_is_not_given_up(state: str) -> None:
 
 
 def test_bodies_are_counted_from_flush_to_flush() -> None:
-    """Heads are small, and an answer without a body is none."""
     channel, _, _ = deaf_channel(100, 1000)
     channel.write((b"head",))
     assert channel.queued_size == 0
@@ -431,7 +423,6 @@ def test_what_left_early_counts_no_more() -> None:
 
 
 def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
-    """A history tells no answer before the socket has it."""
     order: list[str] = []
     sink: Any = Sink("sent", order)
     outbox = Outbox()
@@ -440,3 +431,83 @@ def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
     outbox.flush()
 
     assert order == ["sent", "noted"]
+
+
+LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)
+ASKED: Final[dict[str, Callable[[IoLoop], None]]] = {
+    "close": lambda loop: loop.close_soon(cast("Any", object())),
+    "adopt": lambda loop: loop.adopt_soon(cast("Any", object())),
+}
+
+
+@define
+class Bell:
+    """A poller that counts how often it was woken."""
+
+    rung: int = 0
+
+    def wake(self) -> None:
+        self.rung += 1
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
+    """Or it would come to it when something else happens, ten seconds later at the latest."""
+    loop = IoLoop(RealRuntime(), "loop", LIMITS, pass_ended=lambda _outbox: None)
+    loop.poller.close()
+    bell = Bell()
+    loop.poller = cast("Any", bell)
+    ASKED[asked](loop)
+
+    assert bell.rung == 1
+
+
+class Told:
+    """A bell that tells when a thread waits for it."""
+
+    def __init__(self, bell: threading.Lock) -> None:
+        self._bell = bell
+        self.locked, self.release = bell.locked, bell.release
+        self.is_waited_for = threading.Event()
+
+    def acquire(self, *, timeout: float) -> bool:
+        self.is_waited_for.set()
+        return self._bell.acquire(timeout=timeout)
+
+
+def waiting(queue: RealQueue[int], timeout_s: float | None) -> tuple[threading.Thread, list[int | None]]:
+    """A thread that waits for the queue, and what it will have taken."""
+    bell = Told(queue._bell)
+    queue._bell = cast("Any", bell)
+    taken: list[int | None] = []
+    taker = threading.Thread(target=lambda: taken.append(queue.take(timeout_s)), daemon=True)
+    taker.start()
+    assert bell.is_waited_for.wait(PATIENCE_S)
+    return taker, taken
+
+
+def test_who_waits_for_a_queue_without_an_end_is_woken() -> None:
+    queue = RealQueue[int](1)
+    taker, taken = waiting(queue, None)
+    queue.offer(7)
+    taker.join(PATIENCE_S)
+
+    assert taken == [7]
+
+
+def test_who_finds_its_item_taken_when_its_time_is_over_waits_no_longer() -> None:
+    """`SimpleQueue.get` does, for ever: it takes the time that is left, which is less than none, for no limit."""
+    queue, interval_s = RealQueue[int](1), sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE_S)  # who is woken below runs when this thread waits for it, and not before
+    try:
+        taker, taken = waiting(queue, 0.2)
+        end_s = time.monotonic() + 0.3
+        assert queue.offer(7)
+        assert queue.take_if(bool) == 7
+        while time.monotonic() < end_s:
+            pass
+        taker.join(PATIENCE_S)
+    finally:
+        sys.setswitchinterval(interval_s)
+
+    assert taken == [None]

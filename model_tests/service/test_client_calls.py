@@ -50,7 +50,6 @@ def one_queue(broker: Broker, client: RawClient, count: int) -> None:
 
 
 def commit(client: RawClient, offset: int) -> None:
-    """Store the offset of group G."""
     fields = {"topic": "T", "consumerGroup": "G", "queueId": "0", "commitOffset": str(offset)}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
@@ -62,7 +61,6 @@ def pushed(client: RawClient, code: int) -> Command:
 
 
 def of_code(client: RawClient, code: int) -> list[Command]:
-    """Those that came."""
     return [push for push in client.pushes if push.code == code]
 
 
@@ -154,7 +152,6 @@ def test_who_cannot_be_asked_is_told_of(
 
 
 def test_an_asker_that_goes_is_forgotten(start_broker: StartBroker, connect: Connect) -> None:
-    """And an answer that comes afterwards is nobody's."""
     broker = start_broker()
     member, asker = joined(connect(broker.address)), connect(broker.address)
     asker.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
@@ -264,7 +261,6 @@ def test_members_that_say_too_much_of_where_they_are(
 
 
 def test_a_running_member_says_where_it_is(start_broker: StartBroker, connect: Connect) -> None:
-    """Our own client does, by way of the broker."""
     broker = start_broker()
     client = connect(broker.address)
     one_queue(broker, client, 3)
@@ -371,7 +367,6 @@ def test_a_running_member_answers_for_itself(start_broker: StartBroker, connect:
 
 
 def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(start_broker: StartBroker, connect: Connect) -> None:
-    """A message that it is to consume at once is refused."""
     broker = start_broker()
     client = connect(broker.address)
     one_queue(broker, client, 2)

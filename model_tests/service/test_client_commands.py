@@ -27,24 +27,20 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def name_server(tmp_path: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
     with Broker.start(RealRuntime(), str(tmp_path / "store")) as broker:
         yield "{}:{}".format(*broker.name_server_address)
 
 
 def run(name_server: str, *arguments: str, stdin: bytes | None = None) -> Result:
-    """Run one command in this process."""
     return CliRunner().invoke(main, [*arguments, "--name-server", name_server], input=stdin)
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
-    """The JSON lines on stdout."""
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_what_is_sent_is_consumed_with_every_field(name_server: str) -> None:
-    """Body, tag, keys, properties, place and times, one JSON object a line."""
     (sent,) = lines(
         run(name_server, "send", "T", "h\u00e9llo", "--tag", "red", "--key", "k1 k2", "--property", "a=b=c", "--json")
     )
@@ -72,7 +68,6 @@ def test_many_are_sent_from_standard_input_and_a_group_goes_on(name_server: str)
 
 
 def test_tags_choose(name_server: str) -> None:
-    """Only the wanted tags are printed, and --wait ends the command."""
     for tag in ("red", "green", "blue"):
         run(name_server, "send", "T", tag, "--tag", tag, "--queue", "0")
     found = run(name_server, "consume", "T", "--group", "G", "--tag", "red || blue", "--from", "first", "--wait", "0.3")
@@ -81,14 +76,12 @@ def test_tags_choose(name_server: str) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(name_server: str) -> None:
-    """A body from a stranger is shown escaped, on one line."""
     run(name_server, "send", "T", "-", stdin=b"a\x1b[2J\nb")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "1")
     assert found.stdout.rstrip().endswith(r"a\x1b[2J\nb")
 
 
 def test_too_few_messages_are_exit_3(name_server: str) -> None:
-    """What came is printed; the exit code says that more were wanted."""
     run(name_server, "send", "T", "one")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "2", "--wait", "0.3")
     assert found.exit_code == 3
@@ -109,7 +102,6 @@ def test_too_few_messages_are_exit_3(name_server: str) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str, ...], words: str) -> None:
-    """No traceback, and the line says what was wrong."""
     run(name_server, "send", "T", "there")
     result = run(name_server, *arguments)
     assert result.exit_code == 2, result.output
@@ -137,7 +129,6 @@ def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_serv
 
 
 def test_where_to_begin_is_read() -> None:
-    """Words, milliseconds and times of day, UTC unless they say otherwise."""
     assert read_start(None) == (StartAt.STORED, 0)
     assert read_start("first") == (StartAt.FIRST, 0)
     assert read_start("1700000000000") == (StartAt.TIMESTAMP, 1_700_000_000_000)

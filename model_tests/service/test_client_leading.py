@@ -60,7 +60,6 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def led(client: RemotingClient) -> Callable[[], bool]:
-    """Whether a caller reads now."""
     return lambda: client._leading.is_led
 
 
@@ -82,7 +81,6 @@ def call_beside(client: RemotingClient, code: int, timeout_s: float = 3600.0) ->
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_what_holds_without_leaders_holds_with_them(story: Callable[[], None]) -> None:
-    """Each as it is told of the reader thread."""
     alone_count: int = remoting.ALONE_CALLS_MIN
     assert alone_count == 0
     story()
@@ -90,21 +88,18 @@ def test_what_holds_without_leaders_holds_with_them(story: Callable[[], None]) -
 
 @pytest.fixture
 def awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every leader waits awake at first."""
     monkeypatch.setattr(Awake, "awake_ns", property(lambda _awake: AWAKE_NS_MAX))
 
 
 @pytest.mark.usefixtures("awake")
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_what_holds_for_leaders_that_sleep_holds_for_those_awake(story: Callable[[], None]) -> None:
-    """Each as above."""
     assert Awake(lambda: None).awake_ns == AWAKE_NS_MAX
     story()
 
 
 @pytest.mark.usefixtures("awake")
 def test_one_that_waits_awake_sleeps_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks without waiting first, and its answer finds it asleep."""
     looks: list[float | None] = []
     asleep = threading.Event()
     honest = RealPoller.poll
@@ -191,8 +186,6 @@ def test_callbacks_and_requests_stay_on_the_reader_thread(readers: list[str]) ->
 
 @pytest.mark.parametrize("how", ["close", "garbage", "half", "client closes"])
 def test_a_connection_that_ends_tells_its_leader(how: str) -> None:
-    """At once, and everybody else; nothing of it is left open."""
-
     def end(peer: Peer, command: Command) -> None:
         if command.code == 12:
             if how == "garbage":
@@ -254,7 +247,6 @@ class Interrupting(RealPoller):
     """A poller that is interrupted instead of waiting."""
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
-        """Be interrupted."""
         raise KeyboardInterrupt
 
 
@@ -323,7 +315,6 @@ def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
 
 
 def test_a_fault_in_what_the_peer_asks_ends_the_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And neither its thread nor the process."""
     runtime = RealRuntime(thread_died=lambda name, error: pytest.fail(f"{name} died of {error}"))
 
     def ask(peer: Peer, _command: Command) -> None:
@@ -371,7 +362,6 @@ def test_who_comes_while_a_leader_leaves_does_not_lead_beside_it(monkeypatch: py
 
 
 def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of it, and it is tried again later."""
     with ScriptedServer(echo) as server:
         client = connect(server)
         wait_until(lambda: not client._is_awake)
@@ -385,7 +375,6 @@ def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: 
 
 
 def open_nothing() -> Any:
-    """Descriptors are used up."""
     raise OSError(errno.EMFILE, "Too many open files")
 
 
@@ -398,7 +387,6 @@ def test_a_process_that_was_forked_connects_anew() -> None:
         number = 1
 
         def process_id(self) -> int:
-            """As told."""
             return self.number
 
     with ScriptedServer(echo) as server:
@@ -470,7 +458,6 @@ def test_the_socket_is_lent_from_one_leader_to_the_next(monkeypatch: pytest.Monk
 
 
 def test_a_lent_socket_is_taken_back_for_who_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer would not be read otherwise."""
     monkeypatch.setattr(leading, "LENT_S", 3600.0)
     with ScriptedServer(echo) as server:
         client = connect(server)

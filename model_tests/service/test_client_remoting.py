@@ -25,12 +25,10 @@ PATIENCE_S = 10.0
 
 
 def connect(server: ScriptedServer, **options: Any) -> RemotingClient:
-    """A client of the server."""
     return RemotingClient(RealRuntime(), server.host, server.port, **options)
 
 
 def echo(peer: Peer, command: Command) -> None:
-    """Answer with the body that came."""
     peer.answer(command, body=bytes(command.body))
 
 
@@ -43,13 +41,11 @@ class Answers:
         self._all = threading.Event()
 
     def take(self, answer: Answer) -> None:
-        """Note one answer."""
         self.found.append(answer)
         if len(self.found) == self._count:
             self._all.set()
 
     def wait(self) -> list[Answer]:
-        """All of them."""
         assert self._all.wait(PATIENCE_S), f"{len(self.found)} of {self._count} answers came"
         return self.found
 
@@ -89,7 +85,6 @@ SENT = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffse
 
 
 def sent(peer: Peer, command: Command) -> None:
-    """Answer as to a send."""
     peer.answer(command, fields=SENT)
 
 
@@ -115,7 +110,6 @@ def test_who_asks_by_code_is_told_a_sends_fields() -> None:
 
 
 def test_many_threads_share_a_connection() -> None:
-    """Eight threads of 200 calls each get every answer that is theirs."""
     wrong: list[tuple[bytes, bytes]] = []
 
     with ScriptedServer(echo) as server:
@@ -191,7 +185,6 @@ def test_a_connection_that_ends_tells_every_call(how: str) -> None:
 
 
 def test_closing_tells_the_waiting_calls_and_ends_the_thread() -> None:
-    """No call is left waiting and no thread is left running."""
     before = threading.active_count()
     with ScriptedServer(lambda _peer, _command: None) as server:
         client = connect(server)
@@ -205,7 +198,6 @@ def test_closing_tells_the_waiting_calls_and_ends_the_thread() -> None:
 
 
 def test_nobody_listens() -> None:
-    """The error names the address and the system's reason."""
     with ScriptedServer(echo) as server:
         port = server.port
     with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}: Connection refused"):
@@ -213,7 +205,6 @@ def test_nobody_listens() -> None:
 
 
 def test_one_way_waits_for_nothing() -> None:
-    """A one-way request carries the flag and leaves no call behind."""
     with ScriptedServer(echo) as server:
         client = connect(server)
         client.one_way(10, body=b"one way")
@@ -249,7 +240,6 @@ def test_requests_of_the_peer_are_handled_or_refused() -> None:
 
 
 def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() -> None:
-    """Eight calls of 4 MiB are queued and come back unchanged."""
     bodies = [bytes([number]) * (4 * 1024 * 1024) for number in range(8)]
     with ScriptedServer(echo) as server:
         client = connect(server)
@@ -421,7 +411,6 @@ def test_many_short_calls_add_up_to_a_silence(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_connection_on_which_others_are_answered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single call that is never answered ends alone, however often."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.8)
 
     def answer_some(peer: Peer, command: Command) -> None:

@@ -145,7 +145,6 @@ def test_a_kill_under_load_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_two_hundred_kills_under_load_lose_nothing(tmp_path: Path) -> None:
-    """The same two hundred times on one store."""
     count = kill_often(tmp_path / "store", 200, seed=2)
     print(f"{count} messages after 200 kills")  # noqa: T201
     assert count > 200

@@ -24,16 +24,13 @@ class Events(PullEvents):
         self._world = world
 
     def now_ns(self) -> int:
-        """A moment."""
         self._world.notes.append("now")
         return 7
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """Note it."""
         self._world.notes.append(("visible", [each.physical_offset for each in arrivals], after_ns))
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """Note it."""
         self._world.notes.append(("from start", list(ends)))
 
 
@@ -72,34 +69,27 @@ class World:
 
     @property
     def log_end(self) -> int:
-        """Of what was appended."""
         return 10 * len(self.appended)
 
     @property
     def dispatchable_end(self) -> int:
-        """Of what may be shown."""
         return 10 * (len(self.appended) if self.durable is None else self.durable)
 
     @property
     def dispatched_end(self) -> int:
-        """Of what is visible."""
         return 10 * self.shown
 
     def waiting(self) -> list[Arrival]:
-        """What is not visible yet."""
         return self.appended[self.shown :]
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """As a reader sees it."""
         assert queue_id == 3
         return sum(each.topic == topic for each in self.appended[: self.shown])
 
     def queues(self) -> list[tuple[str, int]]:
-        """Those that have something visible."""
         return sorted({(each.topic, 3) for each in self.appended[: self.shown]})
 
     def dispatch(self, limit: int) -> list[Arrival]:
-        """Show some."""
         if self.failing:
             raise self.failing.pop(0)
         stop = min(self.shown + limit, self.dispatchable_end // 10)
@@ -109,7 +99,6 @@ class World:
         return arrivals
 
     def flush(self) -> None:
-        """Make everything durable."""
         self.notes.append("flush")
         if self.failing:
             raise self.failing.pop(0)
@@ -118,7 +107,6 @@ class World:
     # -- runtime and holders -----------------------------------------------------------------------------------------
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def spawn(self, name: str, target: Callable[[], None]) -> World:
@@ -128,11 +116,9 @@ class World:
         return self
 
     def join(self) -> None:
-        """Of that thread."""
         self.notes.append("join")
 
     def sleep(self, seconds: float) -> None:
-        """Note it, and let something come to pass."""
         self.notes.append(("sleep", seconds))
         self.on_sleep()
 
@@ -140,7 +126,6 @@ class World:
         return self.held
 
     def notify(self, key: tuple[str, int], end: int, tags_code: int, outbox: Outbox) -> None:
-        """Note it; the answers go into the box."""
         self.notes.append(("notify", *key, end, tags_code))
         if self.throwing:
             self.throwing -= 1
@@ -150,19 +135,16 @@ class World:
     # -- the test ----------------------------------------------------------------------------------------------------
 
     def told(self) -> list[Any]:
-        """What was done since this was asked."""
         notes, self.notes = self.notes, []
         return notes
 
     def run(self) -> list[Any]:
-        """One run, whose answers are sent; what was done."""
         outbox = Outbox()
         self.service.run(outbox)
         outbox.flush()
         return self.told()
 
     def notified(self) -> list[Any]:
-        """Who was told in one run."""
         return [note[1:] for note in self.run() if note[0] == "notify"]
 
 
@@ -188,7 +170,6 @@ def test_what_was_appended_is_shown_and_then_told() -> None:
 
 
 def test_much_is_shown_and_told_in_parts() -> None:
-    """What comes while that goes on is left to who appended it."""
     world = World(2 * BATCH + 1)
     notes = world.run()
     assert [len(note[1]) for note in notes if note[0] == "visible"] == [BATCH, BATCH, 1]
@@ -219,7 +200,6 @@ def test_who_comes_while_messages_are_made_visible_is_told() -> None:
 
 
 def test_in_batches_only_the_last_of_each_queue_is_told() -> None:
-    """Of those that were shown together."""
     world = World(in_batches=True)
     world.append("T", "U", "T", "T")
     assert world.notified() == [("T", 3, 3, 130), ("U", 3, 1, 110)]
@@ -235,7 +215,6 @@ def test_before_visible_is_told_with_the_end_that_is_seen(notifies: bool) -> Non
 
 
 def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """For each reason; and again after it had gone well."""
     world = World(1)
     world.failing = [FULL, FULL, OSError(errno.EIO, "Input/output error")]
     for count in (1, 1, 2):
@@ -263,7 +242,6 @@ def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptu
 
 
 def test_from_the_start_each_queue_is_told_with_its_end() -> None:
-    """Before anything is served."""
     world = World(3)
     world.append("U", "V")
     world.shown = 4
@@ -319,7 +297,6 @@ def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it meets; answers leave before it sleeps."""
     world = World(1, polls=True)
     service = world.service
     service.stop()

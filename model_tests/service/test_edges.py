@@ -41,7 +41,6 @@ class Raised(logging.Handler):
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         if record.exc_info:
             self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
@@ -117,7 +116,6 @@ def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
 
 
 def test_planted_tries_that_do_not_go_round_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever answers them, the log has the traceback."""
     monkeypatch.setattr(
         "longpoll_broker.service.send.send_back_processor.as_int32", lambda value: 1 // (value < 2**31) and value
     )

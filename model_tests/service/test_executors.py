@@ -24,7 +24,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 
 def pull() -> Pull:
-    """Any pull."""
     return Pull("c", 1, "G", "T", 0, 0, 32, 2)
 
 
@@ -69,7 +68,6 @@ def test_the_plain_executor_takes_each_of_a_herd_once() -> None:
 
 
 def test_a_pool_without_room_gives_back_the_rest_of_a_herd() -> None:
-    """As one by one."""
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
     pulls = [pull() for _ in range(5)]
     assert pool.submit_herd(pulls, Outbox()) == pulls[2:]
@@ -106,7 +104,6 @@ def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:
 def test_a_pull_that_waits_too_long_is_told_that_the_system_is_busy(
     wait_ms_max: int, code: int, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """With no patience at all every pull is."""
     broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(pull_wait_ms_max=wait_ms_max))
     client = connect(broker.address)
     send_message(client, "T")
@@ -151,7 +148,6 @@ def codes_behind_a_pull_that_stands_still(
 def test_a_late_pull_is_refused_while_every_worker_stands_still(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2, as from `BrokerFastFailure`."""
     assert codes_behind_a_pull_that_stands_still(
         start_broker, connect, monkeypatch, fast_failure=True, early_s=PATIENCE_S
     ) == (2, 2)
@@ -160,7 +156,6 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
 def test_without_fast_failure_a_late_pull_waits_and_is_served(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`brokerFastFailureEnable=false`."""
     assert codes_behind_a_pull_that_stands_still(
         start_broker, connect, monkeypatch, fast_failure=False, early_s=0.2
     ) == (None, 0)
@@ -169,7 +164,6 @@ def test_without_fast_failure_a_late_pull_waits_and_is_served(
 def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The worker goes on; after the stop nothing is taken any more."""
     begun, may_end = threading.Event(), threading.Event()
     ran: list[str] = []
 

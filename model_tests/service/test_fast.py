@@ -68,7 +68,6 @@ class Twin:
         return heard, self.counts() - before, len(self.broker.hold_service)
 
     def counts(self) -> Counter[object]:
-        """What the statistics have counted, but for times."""
         items = self.broker.shared.statistics._items
         return Counter({key: item.value for key, item in items.items() if "LATENCY" not in key[0]})
 
@@ -299,7 +298,6 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    """A template whose last number is one too high."""
     encode_head = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *values: encode_head(*values[:-1], values[-1] + 1))
     quick, plain = (
@@ -311,7 +309,6 @@ def test_planted_another_head_is_seen(
 
 
 def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> None:
-    """What serves is of the one kind or of the other."""
     quick = start_broker(directory=str(tmp_path / "quick"))
     plain = start_broker(directory=str(tmp_path / "plain"), is_fast=False)
     kinds = [

@@ -29,7 +29,6 @@ class _OverError(BaseException):
 
 
 def transfer(offset: int, content: bytes) -> bytes:
-    """What a master sends."""
     return encode_head(offset, len(content)) + content
 
 
@@ -48,11 +47,9 @@ class Sender:
     is_closed: bool = False
 
     def say(self, *content: bytes) -> Callable[[], None]:
-        """A round in which this comes."""
         return lambda: self.said.extend(content)
 
     def recv_into(self, buffer: bytearray) -> int:
-        """The next bytes, as much as the buffer takes."""
         if not self.said:
             raise BlockingIOError
         content = self.said.pop(0)
@@ -63,7 +60,6 @@ class Sender:
         return size
 
     def send(self, content: bytes) -> int:
-        """Take some."""
         content = content[: self.room]
         if not content:
             raise BlockingIOError
@@ -72,13 +68,11 @@ class Sender:
         return len(content)
 
     def reports(self) -> list[int]:
-        """What it was told since this was asked."""
         content, self.taken = bytes(self.taken), bytearray()
         assert len(content) % 8 == 0
         return [int.from_bytes(content[at : at + 8]) for at in range(0, len(content), 8)]
 
     def close(self) -> None:
-        """Note it."""
         self.is_closed = True
 
 
@@ -104,37 +98,29 @@ class Bench:
     # -- the runtime and its event -----------------------------------------------------------------------------------
 
     def monotonic_ns(self) -> int:
-        """The bench's time."""
         return self.now_ns
 
     def unix_ms(self) -> int:
-        """The same, by the wall's clock."""
         return self.now_ns // MS + 1_000_000
 
     def event(self) -> Any:
-        """The one that says when to stop."""
         return self
 
     def poller(self) -> Any:
-        """The only one."""
         return self
 
     def set(self) -> None:
-        """Have it stop."""
         self.is_stopping = True
         self.notes.append("stop")
 
     def is_set(self) -> bool:
-        """Whether it is to stop."""
         return self.is_stopping
 
     def wait(self, timeout: float) -> bool:
-        """Until the next try; whether it is to stop."""
         self.notes.append(("wait", timeout))
         return self.is_stopping
 
     def connect(self, host: str, port: int, timeout_s: float) -> Sender:
-        """To who is there."""
         if not self.masters:
             raise _OverError
         self.notes.append(("connect", (host, port), timeout_s))
@@ -144,54 +130,45 @@ class Bench:
         return master
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """No thread is started; a test runs its rounds."""
         assert target == self.follower._run
         self.notes.append(("spawn", name))
         return self
 
     def join(self) -> None:
-        """Of the thread."""
         self.notes.append("join")
 
     # -- the poller --------------------------------------------------------------------------------------------------
 
     def register(self, key: Any, *, read: bool, write: bool, data: object) -> None:
-        """Watch it."""
         assert not self.watched, "there is one connection at a time"
         assert (read, write, data) == (True, False, None)
         self.watched[key] = (read, write)
 
     def modify(self, key: Any, *, read: bool, write: bool, data: object) -> None:
-        """Watch it otherwise."""
         assert key in self.watched
         assert data is None
         self.watched[key] = (read, write)
 
     def unregister(self, key: Any) -> None:
-        """Watch it no more; it is closed later."""
         assert not key.is_closed
         del self.watched[key]
 
     def wake(self) -> None:
-        """Note it."""
         self.notes.append("wake")
 
     def poll(self, timeout: float) -> None:
-        """Let what the test says come to pass."""
         assert timeout == LOOK_S
         if not self._rounds:
             raise _OverError
         self._rounds.pop(0)()
 
     def close(self) -> None:
-        """Of the poller."""
         self.notes.append("close")
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
     @property
     def log_end(self) -> int:
-        """What was appended."""
         return len(self.log)
 
     def put_copied(self, start: int, content: memoryview) -> int:
@@ -212,15 +189,12 @@ class Bench:
         return taken
 
     def flush(self) -> None:
-        """Note it."""
         self.notes.append(("flush", len(self.log)))
 
     def show(self) -> None:
-        """Note it."""
         self.notes.append(("show", len(self.log)))
 
     def forget_beginning(self) -> None:
-        """Note it."""
         self.notes.append("forget")
 
     # -- the test ----------------------------------------------------------------------------------------------------
@@ -233,18 +207,15 @@ class Bench:
             self.follower._run()
 
     def left(self) -> int:
-        """Rounds that it did not come to."""
         return len(self._rounds)
 
     def pass_ms(self, ms: int, ns: int = 0) -> Callable[[], None]:
-        """A round in which nothing comes for so long."""
         return lambda: self._pass(ms * MS + ns)
 
     def _pass(self, ns: int) -> None:
         self.now_ns += ns
 
     def later_notes(self) -> list[Any]:
-        """What was done since this was asked."""
         notes, self.notes = self.notes, []
         return notes
 
@@ -253,7 +224,6 @@ TRIED: Final = [("wait", 0.0), ("connect", AT, CONNECT_S)]
 
 
 def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Why the master was lost."""
     told = [getattr(each, "longpoll_fields", {}) for each in caplog.records]
     return [each["reason"] for each in told if each.get("event") == "master_lost"]
 
@@ -316,7 +286,6 @@ def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, 
 
 
 def test_half_a_record_is_forgotten_with_its_connection() -> None:
-    """The next master is asked for it from its beginning on."""
     bench, master, other = Bench(), Sender(), Sender()
     bench.masters += [master]
     bench.follow(
@@ -368,7 +337,6 @@ def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
 
 
 def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    """What it says begins the time anew."""
     bench, master = Bench(), Sender()
     bench.follow(
         master, bench.pass_ms(IDLE_MS - 1), master.say(transfer(0, b"")), bench.pass_ms(IDLE_MS), bench.pass_ms(0, 1)
@@ -378,7 +346,6 @@ def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCap
 
 
 def test_what_comes_late_is_heard_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    """The machine may have stood still, and not the master."""
     bench, master = Bench(), Sender()
     master.said.append(transfer(0, b""))
     bench.follow(master, bench.pass_ms(IDLE_MS + 1))
@@ -409,7 +376,6 @@ def test_a_master_that_is_not_there_is_tried_again(
 def test_a_fault_of_ours_is_told_and_it_is_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not end the thread."""
     bench, master, other = Bench(), Sender(), Sender()
     monkeypatch.setattr(bench, "put_copied", lambda *_: 1 // 0)
     bench.masters += [master]
@@ -419,7 +385,6 @@ def test_a_fault_of_ours_is_told_and_it_is_tried_again(
 
 
 def test_a_master_that_nobody_knows_is_waited_for() -> None:
-    """It is looked again and again where it is."""
     bench = Bench(ha_address=None)
     waits: list[float] = []
 
@@ -437,7 +402,6 @@ def test_a_master_that_nobody_knows_is_waited_for() -> None:
 
 
 def test_a_master_that_is_elsewhere_now_is_followed_there() -> None:
-    """Soon, without a line of what went wrong."""
     bench, master, other = Bench(ha_address=None), Sender(), Sender()
     bench.master.heard(None, AT)
     bench.masters += [master]
@@ -451,7 +415,6 @@ def test_a_master_that_is_elsewhere_now_is_followed_there() -> None:
 
 
 def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some reads, or when more came than a transfer may have."""
     monkeypatch.setattr(follower, "READS_MAX", 3)
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(*(transfer(20 * n, record(20)) for n in range(5))), lambda: None)
@@ -491,7 +454,6 @@ def test_what_is_told_of_it() -> None:
 
 
 def test_it_ends_when_it_is_told_to() -> None:
-    """Also while a master sends: it is woken, and everything is closed."""
     bench, master = Bench(), Sender()
     bench.follower.start()
     bench.follow(master, bench.follower.stop)

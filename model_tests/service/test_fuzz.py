@@ -70,7 +70,6 @@ class Served:
     address: Address
 
     def status(self, name: str) -> int:
-        """A number of /proc/PID/status."""
         found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
         assert found is not None
         return int(found[1])
@@ -289,7 +288,6 @@ class Slow:
     is_enough: threading.Event = field(factory=threading.Event)
 
     def before_request(self, _peer: str, request: Command) -> None:
-        """Block in every fourth send."""
         if request.code == RequestCode.SEND_MESSAGE_V2:
             self.sends += 1
             if self.sends % 4 == 0:
@@ -298,7 +296,7 @@ class Slow:
                 self.is_enough.set()
 
     def after_response(self, _peer: str, _request: Command, _response: Command | None) -> None:
-        """Nothing."""
+        pass
 
 
 def test_a_planted_slow_request_is_no_part_of_the_machine(tmp_path: Path, start_broker: StartBroker) -> None:

@@ -116,13 +116,11 @@ class Slow(RealRuntime):
         self._seconds = seconds
 
     def step(self, action: str) -> None:
-        """Be slow there."""
         if action == self._action:
             self.sleep(self._seconds)
 
 
 def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
-    """The planted fault: 30 ms before a woken pull is run again."""
     broker = start_broker(runtime=Slow("run", 0.03))
     taken = wakes(broker.address, "W", 5)
 
@@ -142,7 +140,6 @@ def test_a_late_answer_is_seen_and_none_is_early(start_broker: StartBroker) -> N
 
 
 def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
-    """In each round all of them, the first before the last."""
     found = fan_outs(start_broker().address, "F", 40, 4, 3)
 
     assert len(found) == 3
@@ -195,7 +192,6 @@ def test_held_pulls_are_counted_to_the_last(
 
 
 def test_a_timeout_too_short_to_hold_all_is_an_error(start_broker: StartBroker) -> None:
-    """Rather than a wrong figure."""
     broker = start_broker()
     make_topic(broker.address, "H", 10)
     plan = HeldPlan("H", 1, pull_count=2_000, line_count=1, queue_count=10, idle_s=0.0)
@@ -279,7 +275,6 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
 
 
 def test_a_machine_that_stands_still_is_seen() -> None:
-    """The watch's own thread is kept from running, as a stall would."""
     with StallWatch() as watch:
         begin_ns = time.monotonic_ns()
         deadline_ns = begin_ns + 10**10

@@ -58,27 +58,21 @@ class NotedEvents(PullEvents):
         self.notes.append(f"told {name} {count}" + ("" if visible_end is None else f" to {visible_end}"))
 
     def held(self, pull: Pull, after_ns: int) -> None:
-        """Note it."""
         self._note("held", pull, after_ns)
 
     def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """Note it."""
         self._note("rechecked", pull, after_ns, visible_end)
 
     def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Note it."""
         self._note("taken", pulls, after_ns, visible_end)
 
     def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Note it."""
         self._note("kept", pulls, after_ns, visible_end)
 
     def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Note it."""
         self._note("expired", pulls, after_ns)
 
     def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Note it."""
         self._note("stopped", pulls, after_ns)
 
 
@@ -197,7 +191,6 @@ def test_a_scan() -> None:
 
 
 def test_a_bucket_that_holds_somebody_is_not_removed() -> None:
-    """The sweep has looked at it under the lock."""
     bench = NotedBench(ROCKETMQ_LMQ)
     bench.hold()
     noted = bench.since(lambda: bench.service.scan(bench.outbox))
@@ -215,7 +208,6 @@ def test_deadlines() -> None:
 
 
 def test_a_scanning_policy_has_no_clock() -> None:
-    """A deadline that has come is left to the scan."""
     bench = NotedBench(ROCKETMQ_5)
     bench.hold(deadline_ms=5)
     bench.now_ns = 5_000_000
@@ -247,7 +239,6 @@ def test_a_master_that_returns() -> None:
 
 
 def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
-    """Only one that was emptied after the look ends the round."""
     bench = NotedBench(ROCKETMQ_5)
     bench.hold()
     bench.arrive()

@@ -70,21 +70,17 @@ class Bench:
         )
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """The executor."""
         if not self.rejects:
             self.ran.append((pull, cause))
         return not self.rejects
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """The executor, of pulls that one message woke."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """The answer without a run."""
         self.refused.append((pull, cause))
 
     def hold(self, offset: int = 0, deadline_ms: int = 1000, *, tags: str = "*", queue_id: int = 0) -> Pull:
-        """Hold a pull that has missed."""
         pull = Pull("c", 1, "G", "T", queue_id, offset, 32, 2, deadline_ms=deadline_ms)
         pull.filter = tag_filter(tags, None)
         self.service.hold(pull, self.outbox)
@@ -97,7 +93,6 @@ class Bench:
         self.queues.make_visible(KEY)
 
     def arrive(self, tag: str = "") -> None:
-        """A message becomes visible and its notifier walks."""
         self.make_visible(tag)
         end = self.queues.visible_end(*KEY)
         self.service.notify(KEY, end, self.queues.messages[KEY][-1].tags_code, self.outbox)
@@ -145,7 +140,6 @@ def test_every_recheck_sees_what_is_visible_already(variant: RecheckAfterHold) -
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=BY_NAME)
 def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
-    """RocketMQ drops it: hazard (d)."""
     bench = Bench(policy, rejects=True)
     pull = bench.hold()
     bench.arrive()
@@ -180,7 +174,6 @@ def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytes
 
 
 def test_at_a_deadline_exactly_the_late_ones_leave() -> None:
-    """Not one millisecond before."""
     bench = Bench(STRICT)
     first, second = bench.hold(deadline_ms=300), bench.hold(deadline_ms=301)
     bench.service.wait_s()
@@ -197,7 +190,6 @@ def test_at_a_deadline_exactly_the_late_ones_leave() -> None:
 
 
 def test_the_limit_is_kept_and_room_comes_back() -> None:
-    """Refused at the limit; held again once another has left."""
     bench = Bench(STRICT, held_count_max=2)
     bench.hold()
     bench.hold()
@@ -296,7 +288,6 @@ def test_a_recheck_by_walk_wakes_the_whole_bucket() -> None:
 
 @pytest.mark.parametrize(("matters", "woken"), [(True, 0), (False, 1)])
 def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None:
-    """`notify_only_if_tag_matches`."""
     bench = Bench(attrs.evolve(STRICT, notify_only_if_tag_matches=matters))
     bench.hold(tags="mine")
     bench.arrive("other")
@@ -350,7 +341,6 @@ def test_what_an_empty_bucket_becomes(policy: Policy, left: int) -> None:
 
 @pytest.mark.parametrize(("limit", "held"), [("none", 4), ("at_read", 2), ("in_lock", 2)])
 def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
-    """Without one everybody is held."""
     bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=2)
     for _ in range(4):
         bench.hold()
@@ -378,7 +368,6 @@ def test_a_limit_looked_at_before_the_insert_is_passed() -> None:
 
 @pytest.mark.parametrize(("policy", "cause"), [(STRICT, "stopped"), (ROCKETMQ_5, "woken")], ids=BY_NAME)
 def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str) -> None:
-    """Answered with what they asked for, or run again."""
     bench = Bench(policy)
     pulls = {bench.hold(queue_id=number) for number in range(20)}
     bench.service.master_returned(bench.outbox)
@@ -388,7 +377,6 @@ def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str) -> None:
 
 
 def test_a_change_of_role_means_nothing_to_4_9() -> None:
-    """Those who are held wait on."""
     bench = Bench(ROCKETMQ_4_9)
     bench.hold()
     bench.service.master_returned(bench.outbox)
@@ -416,7 +404,6 @@ def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
 
 
 def test_after_the_stop_nothing_is_held() -> None:
-    """What is held is answered, and what comes later as well."""
     bench = Bench(STRICT)
     held = bench.hold()
     bench.service.stop(bench.outbox)
@@ -470,7 +457,6 @@ def test_a_deadline_before_all_others_wakes_the_clock() -> None:
 
 
 def test_an_expression_is_asked_of_the_message_that_came() -> None:
-    """And of no other one's properties."""
     bench = Bench(STRICT)
     pull = Pull("c", 1, "G", "T", 0, 0, 32, 2, deadline_ms=1000)
     pull.filter = filter_of("colour = 'red'", "SQL92")
@@ -484,7 +470,6 @@ def test_an_expression_is_asked_of_the_message_that_came() -> None:
 
 
 def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left of those that had left the table."""
     bench = Bench(STRICT)
     for _ in range(LARGE_HERD):
         bench.hold()
@@ -540,7 +525,6 @@ def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
 
 
 def test_the_clock_looks_at_every_shard() -> None:
-    """The earliest deadline may be that of any queue."""
     bench = Bench(STRICT)
     for queue_id, deadline_ms in enumerate((700, 300, 500, 900)):
         bench.hold(deadline_ms=deadline_ms, queue_id=queue_id)
@@ -560,7 +544,6 @@ def test_who_need_not_wait_wakes_no_clock() -> None:
 
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert"])
 def test_a_recheck_that_finds_nothing_new_leaves_the_pull_held(variant: RecheckAfterHold) -> None:
-    """The visible end is the offset that it waits for."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
     bench.make_visible()
     pull = bench.hold(offset=1)
@@ -586,13 +569,11 @@ def test_a_pull_that_is_not_held_is_on_its_way_out(policy: Policy, news: bool) -
 
 
 def test_without_a_limit_a_queue_has_none_either() -> None:
-    """What is configured for a queue counts where the policy has limits."""
     bench = Bench(attrs.evolve(STRICT, hold_limit="none"), queue_held_count_max=1)
     assert [bench.hold().phase for _ in range(3)] == [HELD] * 3
 
 
 def test_a_large_herd_that_is_rejected_is_answered_busy() -> None:
-    """Each of it."""
     bench = Bench(STRICT, rejects=True)
     pulls = [bench.hold() for _ in range(LARGE_HERD)]
     bench.arrive()
@@ -600,7 +581,6 @@ def test_a_large_herd_that_is_rejected_is_answered_busy() -> None:
 
 
 def test_a_late_pull_in_a_large_herd_leaves_with_it() -> None:
-    """From there on the herd is looked at one by one."""
     bench = Bench(STRICT)
     pulls = [bench.hold(deadline_ms=10 if number == 20 else 1000) for number in range(40)]
     bench.now_ns = 10_000_000
@@ -642,7 +622,6 @@ def test_the_parts_of_a_herd_grow() -> None:
 
 
 def test_a_pull_whose_channel_closes_while_a_notifier_has_it_is_not_run() -> None:
-    """The notifier finds it answered, and goes on with the next."""
     bench = Bench(STRICT_CLONE)
     bench.hold()
 
@@ -673,7 +652,6 @@ def test_shards_after_the_last_turn_are_not_locked(monkeypatch: pytest.MonkeyPat
 
 
 def side_by_side(count: int = 6) -> list[Pull]:
-    """Pulls of four queues, in some shards."""
     pulls = [Pull("c", number, "G", "T", number % 4, 0, 32, 2, deadline_ms=1000 - number) for number in range(count)]
     for pull in pulls:
         pull.filter = tag_filter("*", None)

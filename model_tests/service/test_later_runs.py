@@ -40,7 +40,6 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving]:
-    """Pulls of one connection."""
     return [(Pull(channel, opaque, "G", "T", 0, 0, 32, 2, phase=QUEUED), cause) for opaque in opaques]
 
 
@@ -68,7 +67,6 @@ def test_one_connection_waits_for_none_of_anothers_herd() -> None:
 
 
 def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None:
-    """In the next passes."""
     later = LaterRuns(RealRuntime().lock())
     for number in range(12):
         later.add(leaving(f"c{number}", 1, 2))
@@ -130,13 +128,11 @@ class Channels:
         self.lock = lock
 
     def __hash__(self) -> int:
-        """One number for all."""
         assert self.lock.is_held, "the table is used without its lock"
         return 1
 
 
 def test_several_threads_share_the_table_by_its_lock() -> None:
-    """Whoever puts in and whoever takes out holds it."""
     lock = Noted()
     later = LaterRuns(cast("Lock", lock))
     channel = Channels(lock)
@@ -145,7 +141,6 @@ def test_several_threads_share_the_table_by_its_lock() -> None:
 
 
 def test_a_loop_that_may_sleep_is_woken_once() -> None:
-    """By the first that waits; the loop looks again before it sleeps."""
     woken: list[bool] = []
     later = LaterRuns(RealRuntime().lock(), lambda: woken.append(later.has_more))
     later.add(leaving("c", 1))
@@ -154,7 +149,6 @@ def test_a_loop_that_may_sleep_is_woken_once() -> None:
 
 
 def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
-    """Those that were over the budget, in a later pass."""
     ran: list[tuple[int, Cause]] = []
 
     def run(pull: Pull, cause: Cause, _outbox: Outbox) -> None:
@@ -207,7 +201,6 @@ class Counted:
     passes: list[int] = attrs.field(factory=lambda: [0])
 
     def of(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Begin to count."""
         loop, runner = broker.loops[0], broker.pulling.runner
         ended, kind = loop._pass_ended, type(runner)
         run = kind.run
@@ -240,7 +233,6 @@ def held(broker: Broker, connect: Connect) -> list[tuple[RawClient, list[int]]]:
 
 
 def fields_of(client: int, number: int) -> dict[str, str]:
-    """One of these pulls."""
     return pull_fields("T", 1, timeout_ms=60_000) | {"maxMsgNums": str(1 + client * EACH + number)}
 
 
@@ -267,14 +259,12 @@ def most_in_a_pass(
 def test_a_herd_is_run_in_several_passes(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, is_fast: bool
 ) -> None:
-    """And each of it is answered once."""
     assert most_in_a_pass(start_broker, connect, monkeypatch, policy, is_fast=is_fast) <= MOST
 
 
 def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody, that it is gone."""
     broker = start_broker()
     asked, counted = held(broker, connect), Counted()
     counted.of(broker, monkeypatch)
@@ -288,7 +278,6 @@ def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
 def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where no pass comes any more."""
     broker = start_broker()
     asked = held(broker, connect)
     monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)

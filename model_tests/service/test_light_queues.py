@@ -108,7 +108,6 @@ def test_light_queues_are_there_again(
     ids=["path", "twice", "its own", "many", "more than the broker takes", "good"],
 )
 def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker, connect: Connect) -> None:
-    """A refused message is not stored at all."""
     broker = start_broker(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))
     fields = send_fields("T", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")
     assert connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == code
@@ -116,7 +115,6 @@ def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker,
 
 
 def test_without_the_settings_nothing_of_it_is_there(start_broker: StartBroker, connect: Connect) -> None:
-    """The property is one like any other, and the topic is unknown."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T", properties=NAMES)
@@ -125,7 +123,6 @@ def test_without_the_settings_nothing_of_it_is_there(start_broker: StartBroker, 
 
 
 def test_a_delayed_message_names_no_further_queue(start_broker: StartBroker, connect: Connect) -> None:
-    """It would be listed there before it is due."""
     broker = start_broker(store_config=LIGHT)
     send_message(connect(broker.address), "T", properties=f"{NAMES}DELAY\x0118\x02")
     assert broker.store.visible_end("%LMQ%a", 0) == 0
@@ -164,7 +161,6 @@ def committed(client: RawClient, group: str, queue_id: int) -> int | None:
 
 
 def commit(client: RawClient, group: str, queue_id: int, offset: int) -> None:
-    """Store an offset of T."""
     fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "commitOffset": str(offset)}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 

@@ -28,7 +28,6 @@ log = logging.getLogger("longpoll.tried")
 
 @contextmanager
 def read(kind: Format = "json", level: str = "info") -> Iterator[io.StringIO]:
-    """Everything that is logged within the block."""
     stream = io.StringIO()
     with logging_to(stream, kind, level):
         yield stream
@@ -46,12 +45,10 @@ def unheard() -> Iterator[None]:
 
 
 def objects(stream: io.StringIO) -> list[dict[str, Any]]:
-    """Every line as an object."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def events(stream: io.StringIO, name: str) -> list[dict[str, Any]]:
-    """The lines of one event."""
     return [told for told in objects(stream) if told.get("event") == name]
 
 
@@ -152,7 +149,6 @@ def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -
 
 
 def test_a_traceback_is_part_of_its_record() -> None:
-    """A field in JSON, and indented lines in text."""
     told = []
     kinds: tuple[Format, ...] = ("json", "text")
     for kind in kinds:
@@ -199,7 +195,6 @@ def test_every_event_is_documented() -> None:
 
 
 def test_nothing_is_left_installed() -> None:
-    """The handler and the level are as before the block."""
     root = logging.getLogger()
     before = (list(root.handlers), root.level)
     with read("text", "debug"):

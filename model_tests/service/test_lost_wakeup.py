@@ -54,7 +54,6 @@ def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect)
 
 
 def is_found(reply: Command | None) -> bool:
-    """Whether the reply brings a message."""
     return reply is not None and reply.code == 0
 
 
@@ -112,7 +111,6 @@ def lose_by_keep(policy: Policy, start_broker: StartBroker, connect: Connect) ->
 
 
 def scan(broker: Broker) -> None:
-    """One round of a scanner."""
     outbox = Outbox()
     broker.hold_service.scan(outbox)
     outbox.flush()
@@ -142,5 +140,4 @@ def test_a_recheck_answers_at_once(
 
 
 def topic_fields(topic: str) -> dict[str, str]:
-    """The fields of a 17 request."""
     return {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

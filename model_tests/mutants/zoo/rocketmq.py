@@ -296,7 +296,7 @@ ROCKETMQ: Final = (
             "        self._timer.after(retry_s, self.pull)\n",
             "",
         ),
-        units=("client/test_puller.py", "service/test_client_faults.py"),
+        units=("client/test_puller.py", "service/test_client_consumer.py"),
     ),
     _bug(
         "moved-offset-waits",
@@ -309,7 +309,7 @@ ROCKETMQ: Final = (
             "        if answer.code == ResponseCode.PULL_OFFSET_MOVED:\n"
             "            self._timer.after(RETRY_S, self.pull)\n        elif is_no_further:\n",
         ),
-        units=("client/test_puller.py", "service/test_client_faults.py"),
+        units=("client/test_puller.py", "service/test_client_consumer.py"),
     ),
     _bug(
         "announced-once",
