@@ -41,17 +41,16 @@ def test_stopping_answers_everything_that_is_held(policy: Policy, start_broker: 
     wait_until(lambda: len(broker.hold_service) == 3)
     broker.stop()
     for client, opaque in zip(clients, opaques, strict=True):
-        reply = client.reply(opaque)
-        assert reply is not None
+        reply = client.answer(opaque)
         assert reply.ext_fields is not None
         assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (19, "1")
         assert client.wait_closed()
     assert len(broker.hold_service) == 0
 
 
-def test_messages_offsets_and_topics_survive_a_restart(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_messages_offsets_and_topics_survive_a_restart(
+    broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect
+) -> None:
     for number in range(10):
         send_message(client, "T", b"%d" % number, queue_id=1)
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "1", "commitOffset": "4"}
@@ -122,9 +121,8 @@ def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
     assert len(records_of(reply)) == 1
 
 
-def test_what_cannot_be_used_is_said_in_one_line(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path) -> None:
     """A port in use, a store in use, a damaged table, a file where a directory must be: a user's error each."""
-    broker = start_broker()
     other = str(tmp_path / "other")
     with pytest.raises(ListenError, match="give another address"):
         Broker.start(RealRuntime(), other, listen=broker.address)

@@ -11,7 +11,7 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.admin import client_calls
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_client import ConsumerConfig, PullConsumer, PushConsumer, StartAt
 from longpoll_client.consume.asked import read_reset
@@ -70,11 +70,8 @@ def reply_to(client: RawClient, request: Command, body: bytes) -> None:
     client.send_bytes(b"".join(encode(command)))
 
 
-def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(
-    start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: Broker, connect: Connect) -> None:
     """A consumer waits for none: who replies is told that nobody is there, until a producer has that client id too."""
-    broker = start_broker()
     replier, asker = connect(broker.address), connect(broker.address)
     joined(connect(broker.address))
     one_queue(broker, replier, 1)
@@ -88,29 +85,25 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(
     request = pushed(asker, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
     assert bytes(request.body) == b"reply"
     reply_to(asker, request, b"")
-    answered = replier.reply(opaque)
-    assert answered is not None
+    answered = replier.answer(opaque)
     assert answered.code == 0
 
 
-def test_a_member_is_asked_and_its_answer_passed_on(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_member_is_asked_and_its_answer_passed_on(broker: Broker, connect: Connect) -> None:
     """With body, fields and code, once; keys of the asker's account do not go to the member."""
-    broker = start_broker()
     member, client = joined(connect(broker.address)), connect(broker.address)
     opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
     request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
     assert request.ext_fields == ASKED | {"jstackEnable": "false"}
     reply_to(member, request, b"{}")
     reply_to(member, request, b"again")
-    answer = client.reply(opaque)
-    assert answer is not None
+    answer = client.answer(opaque)
     assert (answer.code, bytes(answer.body), answer.ext_fields) == (0, b"{}", {"a": "b"})
     assert client.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
 
 
-def test_a_message_is_taken_to_a_member(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> None:
     """309: its record is the body; an id that no message has is refused."""
-    broker = start_broker()
     member, client = joined(connect(broker.address)), connect(broker.address)
     one_queue(broker, client, 1)
     opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
@@ -121,27 +114,23 @@ def test_a_message_is_taken_to_a_member(start_broker: StartBroker, connect: Conn
     assert request.ext_fields is not None
     assert request.ext_fields["brokerName"] == "broker-a"
     reply_to(member, request, b"done")
-    answer = client.reply(opaque)
-    assert answer is not None
+    answer = client.answer(opaque)
     assert bytes(answer.body) == b"done"
     for msg_id in (message_id("127.0.0.1", 1, 7), "xyz"):
         assert client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": msg_id}).code == 1
 
 
 def test_who_cannot_be_asked_is_told_of(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that is not there, is gone, or is silent; and too many that wait. Nothing is left behind."""
-    broker = start_broker()
-    client = connect(broker.address)
     absent = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
     assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
     member = joined(connect(broker.address))
     opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
     pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
     member.close()
-    gone = client.reply(opaque)
-    assert gone is not None
+    gone = client.answer(opaque)
     assert (gone.code, "closed the connection" in str(gone.remark)) == (1, True)
     joined(connect(broker.address))
     monkeypatch.setattr(client_calls, "CALL_MS_MAX", 0)
@@ -151,8 +140,7 @@ def test_who_cannot_be_asked_is_told_of(
     assert client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED).code == 2
 
 
-def test_an_asker_that_goes_is_forgotten(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_an_asker_that_goes_is_forgotten(broker: Broker, connect: Connect) -> None:
     member, asker = joined(connect(broker.address)), connect(broker.address)
     asker.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
     request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -186,10 +174,8 @@ def by_client(answer: Command | None) -> dict[str, object]:
     return {name: table.get(QUEUE) for name, table in tables.items()}
 
 
-def test_members_say_where_they_are(start_broker: StartBroker, connect: Connect) -> None:
+def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: Connect) -> None:
     """223: each is asked, or the one that is named, and what they say is put together; nobody there is told so."""
-    broker = start_broker()
-    client = connect(broker.address)
     absent = client.call(STATUS, OF_GROUP)
     assert (absent.code, absent.remark) == (1, "No Any Consumer online in the consumer group: [G]")
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
@@ -213,11 +199,9 @@ def test_members_say_where_they_are(start_broker: StartBroker, connect: Connect)
 
 @pytest.mark.parametrize("how", ["gone", "silent", "not read", "no offset", "refused"])
 def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
+    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """It is left out, or what it says that is no offset; the others are told."""
-    broker = start_broker()
-    client = connect(broker.address)
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     if how == "silent":
         monkeypatch.setattr(client_calls, "STATUS_MS_MAX", 0)
@@ -242,27 +226,22 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
 
 
 def test_members_that_say_too_much_of_where_they_are(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together: who asks is told to ask one; and too many that wait are too many here, too. Nothing is left behind."""
-    broker = start_broker()
-    client = connect(broker.address)
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     monkeypatch.setattr(client_calls, "STATUS_SIZE_MAX", 2 * len(at(5)) - 1)
     opaque = client.send(STATUS, OF_GROUP)
     for each in (one, other):
         reply_to(each, pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(5))
-    answer = client.reply(opaque)
-    assert answer is not None
+    answer = client.answer(opaque)
     assert (answer.code, "ask one by its clientAddr" in str(answer.remark)) == (1, True)
     monkeypatch.setattr(client_calls, "CALL_COUNT_MAX", 1)
     assert client.call(STATUS, OF_GROUP).code == 2
     assert not broker.handler.administering.calls.waiting_count
 
 
-def test_a_running_member_says_where_it_is(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_running_member_says_where_it_is(broker: Broker, client: RawClient) -> None:
     one_queue(broker, client, 3)
     name_server = "{}:{}".format(*broker.name_server_address)
     config = ConsumerConfig(group="G", start_at=StartAt.FIRST)
@@ -280,10 +259,8 @@ def test_a_running_member_says_where_it_is(start_broker: StartBroker, connect: C
         wait_until(lambda: list(by_client(client.call(STATUS, OF_GROUP)).values()) == [3])
 
 
-def test_a_group_is_told_to_go_on_elsewhere(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:
     """222: every member is told by 220; without force no queue goes forward; C++ members get a list."""
-    broker = start_broker()
-    client = connect(broker.address)
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 1
@@ -308,12 +285,8 @@ def test_a_group_is_told_to_go_on_elsewhere(start_broker: StartBroker, connect: 
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_a_running_group_goes_on_from_where_it_is_told(
-    start_broker: StartBroker, connect: Connect, is_orderly: bool
-) -> None:
+def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: RawClient, is_orderly: bool) -> None:
     """What was consumed comes again, once, and the offset that is stored in the end is the queue's end."""
-    broker = start_broker()
-    client = connect(broker.address)
     one_queue(broker, client, 5)
     got: list[int] = []
 
@@ -335,10 +308,8 @@ def test_a_running_group_goes_on_from_where_it_is_told(
         wait_until(lambda: len(got) == 11)
 
 
-def test_a_running_member_answers_for_itself(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) -> None:
     """221, 307 and 309, by way of the broker where there is one; a group that is not its own is refused."""
-    broker = start_broker()
-    client = connect(broker.address)
     one_queue(broker, client, 2)
     got: list[int] = []
 
@@ -366,9 +337,7 @@ def test_a_running_member_answers_for_itself(start_broker: StartBroker, connect:
         assert got[2:] == [0, 0]
 
 
-def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, client: RawClient) -> None:
     one_queue(broker, client, 2)
     name_server = "{}:{}".format(*broker.name_server_address)
     consumer = PullConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from model_tests.service import test_client_remoting as as_before
-from model_tests.service.test_client_remoting import PATIENCE_S, Answers, connect, echo
+from model_tests.service.test_client_remoting import PATIENCE_S, Answers, echo, served
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
@@ -116,15 +116,13 @@ def test_one_that_waits_awake_sleeps_after_a_while(monkeypatch: pytest.MonkeyPat
             assert asleep.wait(PATIENCE_S)
         peer.answer(command)
 
-    with ScriptedServer(slow) as server:
-        client = connect(server)
+    with served(slow) as (_server, client):
         wait_until(lambda: not client._is_awake)
         monkeypatch.setattr(RealPoller, "poll", poll)
         codes: list[int] = []
         thread = threading.Thread(target=lambda: codes.append(client.call(11, timeout_s=3600.0).code), name="caller")
         thread.start()
         thread.join(PATIENCE_S)
-        client.close()
     assert codes == [0]
     assert looks[0] == 0.0
     assert looks[-1]
@@ -133,11 +131,9 @@ def test_one_that_waits_awake_sleeps_after_a_while(monkeypatch: pytest.MonkeyPat
 def test_one_that_is_always_alone_reads_its_own_answers(readers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """But not before it has been so for a while: who calls now and then has no poller of its own."""
     monkeypatch.setattr(remoting, "ALONE_CALLS_MIN", ALONE_CALLS_MIN)
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         for number in range(2 * ALONE_CALLS_MIN):
             assert bytes(client.call(10, body=b"%d" % number, timeout_s=PATIENCE_S).body) == b"%d" % number
-        client.close()
     mine = [name == threading.current_thread().name for name in readers]
     assert mine[:ALONE_CALLS_MIN] == [False] * ALONE_CALLS_MIN
     assert any(mine[ALONE_CALLS_MIN:])
@@ -164,8 +160,7 @@ def test_callbacks_and_requests_stay_on_the_reader_thread(readers: list[str]) ->
             asked.set()
         return True
 
-    with ScriptedServer(behind) as server:
-        client = connect(server, on_request=known)
+    with served(behind, on_request=known) as (_server, client):
         thread, outcomes = call_beside(client, 11)
         answers = Answers(1)
 
@@ -177,7 +172,6 @@ def test_callbacks_and_requests_stay_on_the_reader_thread(readers: list[str]) ->
         answers.wait()
         thread.join(PATIENCE_S)
         assert asked.wait(PATIENCE_S)
-        client.close()
     assert [bytes(answer.body) for answer in outcomes if isinstance(answer, Command)] == [b"led"]
     assert {name for _what, name in threads} == {f"client-{client.address}"}
     assert [what for what, _name in threads] == [40, "callback", 41]
@@ -195,8 +189,7 @@ def test_a_connection_that_ends_tells_its_leader(how: str) -> None:
                     peer.send_bytes(b"\x00\x00\x00\x40\x00")
                 peer.close()
 
-    with ScriptedServer(end) as server:
-        client = connect(server)
+    with served(end) as (_server, client):
         thread, outcomes = call_beside(client, 11)
         answers = Answers(1)
         client.call_async(11 if how == "client closes" else 12, callback=answers.take, timeout_s=PATIENCE_S)
@@ -212,26 +205,22 @@ def test_a_connection_that_ends_tells_its_leader(how: str) -> None:
 def test_a_leader_that_gets_no_answer_gives_a_silent_connection_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader thread ends it, and the next call of anybody is refused."""
     monkeypatch.setattr(Exchange, "_ended_unanswered", gives_up(Exchange._ended_unanswered))
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        client = connect(server)
+    with served(lambda _peer, _command: None) as (_server, client):
         with pytest.raises(AnswerTimeoutError):
             client.call(10, timeout_s=0.05)
         wait_until(lambda: not client.is_open)
         with pytest.raises(ConnectionLostError, match="is silent"):
             client.call(10, timeout_s=PATIENCE_S)
-        client.close()
 
 
 def test_a_leader_s_own_time_is_kept_where_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is woken for it, and not left to find out by itself."""
     monkeypatch.setattr(remoting, "GRACE_S", 3600.0)
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        client = connect(server)
+    with served(lambda _peer, _command: None) as (_server, client):
         thread, outcomes = call_beside(client, 10, timeout_s=0.5)
         thread.join(PATIENCE_S)
         assert [type(outcome) for outcome in outcomes] == [AnswerTimeoutError]
         assert client.is_open
-        client.close()
 
 
 def gives_up(honest: Callable[..., None]) -> Callable[..., None]:
@@ -252,8 +241,7 @@ class Interrupting(RealPoller):
 
 def test_one_that_is_interrupted_while_it_waits_costs_nothing() -> None:
     """Ctrl-C, most likely: the connection goes on, and the answer that was waited for is dropped when it comes."""
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         client.call(10, timeout_s=PATIENCE_S)
         wait_until(lambda: not client._is_awake)
         poller = client._leading._poller
@@ -265,7 +253,6 @@ def test_one_that_is_interrupted_while_it_waits_costs_nothing() -> None:
         client._leading._poller = poller
         assert bytes(client.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
         assert client.is_open
-        client.close()
 
 
 def test_one_that_is_interrupted_while_it_reads_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,14 +266,12 @@ def test_one_that_is_interrupted_while_it_reads_ends_the_connection(monkeypatch:
         return got
 
     monkeypatch.setattr(RemotingClient, "_receive", receive)
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         with pytest.raises(KeyboardInterrupt):
             client.call(10, body=b"1", timeout_s=PATIENCE_S)
         wait_until(lambda: not client.is_open)
         with pytest.raises(ConnectionLostError, match="interrupted"):
             client.call(10, timeout_s=PATIENCE_S)
-        client.close()
 
 
 def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
@@ -299,8 +284,7 @@ def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
             assert released.wait(PATIENCE_S)
         peer.answer(command, body=bytes(command.body[:10]))
 
-    with ScriptedServer(slow) as server:
-        client = connect(server)
+    with served(slow) as (_server, client):
         thread, outcomes = call_beside(client, 11)
         answers = Answers(1)
         client.call_async(10, body=body, callback=answers.take, timeout_s=PATIENCE_S)
@@ -311,7 +295,6 @@ def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
         assert bytes(answer.body) == body[:10]
         thread.join(PATIENCE_S)
         assert [bytes(answer.body) for answer in outcomes if isinstance(answer, Command)] == [b"led"]
-        client.close()
 
 
 def test_a_fault_in_what_the_peer_asks_ends_the_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,20 +333,17 @@ def test_who_comes_while_a_leader_leaves_does_not_lead_beside_it(monkeypatch: py
             wait_until(lambda: bool(len(client._exchange.calls.pending) > 1 or outcomes))
         return honest(leading, left, opaque)
 
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         wait_until(lambda: not client._is_awake)
         monkeypatch.setattr(Leading, "_leave", leave)
         assert bytes(client.call(10, body=b"first", timeout_s=PATIENCE_S).body) == b"first"
         late[0].join(PATIENCE_S)
         assert outcomes == [b"late"]
         assert bytes(client.call(10, body=b"last", timeout_s=PATIENCE_S).body) == b"last"
-        client.close()
 
 
 def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         wait_until(lambda: not client._is_awake)
         with monkeypatch.context() as nothing_left:
             nothing_left.setattr(RealRuntime, "poller", lambda _runtime: open_nothing())
@@ -371,7 +351,6 @@ def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: 
         wait_until(lambda: not client._is_awake)
         assert bytes(client.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
         assert client._leading._poller is not None
-        client.close()
 
 
 def open_nothing() -> Any:
@@ -408,12 +387,10 @@ def test_a_process_that_was_forked_connects_anew() -> None:
 
 def test_a_leader_may_wait_without_end() -> None:
     """A poller cannot: it takes no more than 24 days at a time."""
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         wait_until(lambda: not client._is_awake)
         assert bytes(client.call(10, body=b"1", timeout_s=math.inf).body) == b"1"
         assert client._leading._poller is not None
-        client.close()
 
 
 def test_the_socket_is_lent_from_one_leader_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,8 +415,7 @@ def test_the_socket_is_lent_from_one_leader_to_the_next(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(leading, "LENT_S", PATIENCE_S)
     monkeypatch.setattr(RealPoller, "register", register)
-    with ScriptedServer(answer) as server:
-        client = connect(server, on_request=known)
+    with served(answer, on_request=known) as (_server, client):
         wait_until(lambda: not client._is_awake)
         watched.clear()
         for _number in range(100):
@@ -454,13 +430,11 @@ def test_the_socket_is_lent_from_one_leader_to_the_next(monkeypatch: pytest.Monk
         assert watched == [f"client-{client.address}"]
         client.call(11, timeout_s=PATIENCE_S)
         assert asked.wait(PATIENCE_S)
-        client.close()
 
 
 def test_a_lent_socket_is_taken_back_for_who_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leading, "LENT_S", 3600.0)
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         wait_until(lambda: not client._is_awake)
         client.call(10, timeout_s=PATIENCE_S)
         wait_until(lambda: not client._is_awake)
@@ -470,7 +444,6 @@ def test_a_lent_socket_is_taken_back_for_who_does_not_lead(monkeypatch: pytest.M
         answer = answers.wait()[0]
         assert isinstance(answer, Command)
         assert bytes(answer.body) == b"1"
-        client.close()
 
 
 def test_one_that_leads_for_long_costs_no_looks_and_gives_the_socket_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,8 +463,7 @@ def test_one_that_leads_for_long_costs_no_looks_and_gives_the_socket_back(monkey
         peer.answer(command)
 
     monkeypatch.setattr(Leading, "look", look)
-    with ScriptedServer(slow) as server:
-        client = connect(server)
+    with served(slow) as (_server, client):
         thread, outcomes = call_beside(client, 11)
         wait_until(lambda: client._leading._is_slow and not client._is_awake)
         count = len(looks)
@@ -500,7 +472,6 @@ def test_one_that_leads_for_long_costs_no_looks_and_gives_the_socket_back(monkey
         assert len(looks) == count
         assert not client._leading.is_lent
         assert [type(outcome) for outcome in outcomes] == [Command]
-        client.close()
 
 
 def test_who_is_asked_by_its_peer_leads_no_more() -> None:
@@ -510,9 +481,7 @@ def test_who_is_asked_by_its_peer_leads_no_more() -> None:
         peer.answer(command)
         peer.send(Command(code=40, flag=2))
 
-    with ScriptedServer(ask) as server:
-        client = connect(server, on_request=lambda _command: True)
+    with served(ask, on_request=lambda _command: True) as (_server, client):
         client._alone_count = 7
         assert client.call(10, timeout_s=PATIENCE_S).code == 0
         wait_until(lambda: client._alone_count == 0)
-        client.close()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.service.admin import member_notices
@@ -43,9 +44,8 @@ def heartbeat(client: RawClient, client_id: str, *, expression: str = "*", ordin
     return client.call(RequestCode.HEART_BEAT, {}, msgspec.json.encode(body)).code
 
 
-def test_a_route_names_the_broker_and_its_queues(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connect) -> None:
     """TBW102 is there from the start, another topic once it is made; integer keys are quoted."""
-    broker = start_broker()
     names, client = connect(broker.name_server_address), connect(broker.address)
     unknown = names.call(ROUTE, {"topic": "T"})
     assert unknown.code == 17
@@ -71,9 +71,8 @@ def test_the_name_server_refuses_what_it_does_not_know(start_broker: StartBroker
 
 
 @pytest.mark.parametrize("ordinals", [False, True], ids=["java", "cpp"])
-def test_members_of_a_group_are_listed_and_told(ordinals: bool, start_broker: StartBroker, connect: Connect) -> None:
+def test_members_of_a_group_are_listed_and_told(ordinals: bool, broker: Broker, connect: Connect) -> None:
     """The first heartbeat pushes 40 to the sender, the second client's to both; a leaver's to the rest."""
-    broker = start_broker()
     first, second = connect(broker.address), connect(broker.address)
     members = {"consumerGroup": "G"}
     assert first.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, members).code == 1
@@ -90,12 +89,8 @@ def test_members_of_a_group_are_listed_and_told(ordinals: bool, start_broker: St
     assert broker.shared.clients.group("G") is None
 
 
-def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(
-    start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: RawClient) -> None:
     """A pull without a subscription of its own uses the heartbeat's, tag and all."""
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T", properties="TAGS\x01a\x02")
     own = pull_fields("T", 0) | {"sysFlag": "0"}
     assert client.call(RequestCode.PULL_MESSAGE, own).code == 24
@@ -106,9 +101,7 @@ def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(
     assert retry.code == 19
 
 
-def test_a_client_that_vanishes_leaves_its_group(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_client_that_vanishes_leaves_its_group(broker: Broker, client: RawClient) -> None:
     heartbeat(client, "c1")
     assert broker.shared.clients.group("G") is not None
     client.close()

@@ -42,9 +42,7 @@ def test_who_waits_for_a_deleted_topic_is_told_at_once(
     puller.send(PULL, pull_fields("other", 1, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 2)
     assert admin.call(DELETE, {"topic": "T"}).code == 0
-    reply = puller.reply(opaque)
-
-    assert reply is not None
+    reply = puller.answer(opaque)
     assert reply.code == 17
     assert len(broker.hold_service) == 1
 
@@ -107,10 +105,9 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
 
 
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion is answered with an error; the topic is gone from then on, so nothing would ever come to them."""
-    broker = start_broker()
     puller, admin = connect(broker.address), connect(broker.address)
     send_message(admin, "T")
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -121,9 +118,7 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
 
     monkeypatch.setattr(broker.store, "finish_deletion", fail)
     assert admin.call(DELETE, {"topic": "T"}).code == 1
-    reply = puller.reply(opaque)
-
-    assert reply is not None
+    reply = puller.answer(opaque)
     assert reply.code == 17
 
 
@@ -133,8 +128,7 @@ def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
     opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     send_message(sender, "T", body)
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = puller.answer(opaque)
     return [bytes(record.body) for record in records_of(reply)]
 
 
@@ -145,10 +139,9 @@ def make_topic(broker: Broker, connect: Connect) -> None:
 
 
 def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
-    start_broker: StartBroker, connect: Connect
+    broker: Broker, connect: Connect
 ) -> None:
     """Settings and ends of the two are equal; the answer that the first one woke must not be told again."""
-    broker = start_broker()
     make_topic(broker, connect)
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
@@ -227,10 +220,9 @@ def test_system_topics_stay_as_they_are(
 
 
 def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are served meanwhile; a send to a topic of that name is refused, and taken once it is answered."""
-    broker = start_broker()
     admin, bystander = connect(broker.address), connect(broker.address)
     send_message(admin, "T", b"old")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
@@ -251,8 +243,7 @@ def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
         assert bystander.call(PULL, pull_fields("T", 0)).code == 19
     finally:
         goes_on.set()
-    answer = admin.reply(deletion)
-    assert answer is not None
+    answer = admin.answer(deletion)
     assert answer.code == 0
     assert send_message(bystander, "T", b"new") == 0
     assert [bytes(record.body) for record in records_of(bystander.call(PULL, pull_fields("T", 0)))] == [b"new"]
@@ -301,8 +292,7 @@ def scan_late(broker: Broker) -> None:
 
 def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
     """The code of an answer that must come, and where it says to go on."""
-    reply = client.reply(opaque)
-    assert reply is not None
+    reply = client.answer(opaque)
     return reply.code, (reply.ext_fields or {}).get("nextBeginOffset")
 
 

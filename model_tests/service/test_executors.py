@@ -213,8 +213,7 @@ def test_a_pull_that_finds_the_pool_full_is_told_at_once(
     assert (refused.code, (refused.remark or "")[:10]) == (2, "[OVERLOAD]")
     may_end.set()
     for opaque in (first, second):
-        reply = client.reply(opaque)
-        assert reply is not None
+        reply = client.answer(opaque)
         assert reply.code in {0, 19}
     assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert client.reply(silent, 0) is None

@@ -331,9 +331,8 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
     assert [broker.handler.reads_fields for broker in (quick, plain)] == [True, False]
 
 
-def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(start_broker: StartBroker) -> None:
+def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
     """Its filter, its topic and its group, whether it commits, and whether there is anything from its offset on."""
-    broker = start_broker()
     with RawClient(broker.address) as client:
         for tag in ("a", "b", "a"):
             send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")

@@ -247,8 +247,7 @@ def most_in_a_pass(
     assert send_message(connect(broker.address), "T") == 1
     for client, opaques in asked:
         for opaque in opaques:
-            reply = client.reply(opaque)
-            assert reply is not None
+            reply = client.answer(opaque)
             assert [record.queue_offset for record in records_of(reply)] == [1]
     assert sum(counted.passes) == CLIENTS * EACH
     return max(counted.passes)
@@ -263,9 +262,8 @@ def test_a_herd_is_run_in_several_passes(
 
 
 def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = start_broker()
     asked, counted = held(broker, connect), Counted()
     counted.of(broker, monkeypatch)
     assert connect(broker.address).call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
@@ -276,9 +274,8 @@ def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
 
 
 def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = start_broker()
     asked = held(broker, connect)
     monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)
     send_message(connect(broker.address), "T")

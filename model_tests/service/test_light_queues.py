@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from model_tests.service.observed import events_of, observing
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
@@ -42,8 +43,7 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: Start
     opaque = puller.send(RequestCode.PULL_MESSAGE, fields)
     wait_until(lambda: len(broker.hold_service) == 1)
     send_message(sender, "T", b"m", properties=NAMES)
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = puller.answer(opaque)
     assert reply.code == 0
     (record,) = records_of(reply)
     assert (record.topic, bytes(record.body)) == ("T", b"m")
@@ -114,9 +114,7 @@ def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker,
     assert broker.store.visible_end("T", 0) == (code == 0)
 
 
-def test_without_the_settings_nothing_of_it_is_there(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_without_the_settings_nothing_of_it_is_there(broker: Broker, client: RawClient) -> None:
     send_message(client, "T", properties=NAMES)
     assert broker.store.visible_end("%LMQ%a", 0) == 0
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0)).code == 17
@@ -145,8 +143,7 @@ def test_what_became_visible_before_a_failure_is_announced(
 
     monkeypatch.setattr(ConsumeQueue, "put", fails_for_b)
     sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=NAMES), b"m")
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = puller.answer(opaque)
     assert [bytes(record.body) for record in records_of(reply)] == [b"m"]
     monkeypatch.undo()
     wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 1)
@@ -185,11 +182,9 @@ def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect
 
 
 def test_without_light_queues_the_name_means_nothing(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
+    broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect, tmp_path: Path
 ) -> None:
     """Each queue has its offset, in the one file; a broker that comes to have light queues takes them over."""
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     commit(client, "%LMQ%g", 0, 8)
     commit(client, "%LMQ%g", 3, 5)

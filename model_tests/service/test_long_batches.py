@@ -69,13 +69,12 @@ def asked(client: RawClient, times: int = 1) -> int:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_others_are_served_during_long_batches(
-    count: int, unending: list[bool], start_broker: StartBroker, connect: Connect
+    count: int, unending: list[bool], broker: Broker, connect: Connect
 ) -> None:
     """A bystander's sends and pulls, and its short batch, which waits for no long one's end.
 
     What the same connections asked after their batches is answered after those.
     """
-    broker = start_broker()
     bystander = connect(broker.address)
     sending = [connect(broker.address) for _ in range(count)]
     batches = [
@@ -100,10 +99,8 @@ def test_others_are_served_during_long_batches(
 
 
 def test_what_a_batch_that_waits_still_needs_is_counted(
-    unending: list[bool], start_broker: StartBroker, connect: Connect
+    unending: list[bool], broker: Broker, client: RawClient
 ) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     batch = asked(client)
     wait_until(lambda: broker.totals.unfinished.total == len(BODY))
@@ -132,15 +129,13 @@ def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
     batch = asked(stays, 2)
     assert gone.wait_closed()
     unending.append(True)
-    stored = stays.reply(batch)
-    assert stored is not None
+    stored = stays.answer(batch)
     count = len((stored.ext_fields or {})["msgId"].split(","))
     assert broker.store.visible_end("T", 0) == 1 + count
 
 
-def test_a_batch_whose_peer_closes_is_stored(short_turns: None, start_broker: StartBroker, connect: Connect) -> None:
+def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, connect: Connect) -> None:
     """It came whole, and is as good as one that takes one turn."""
-    broker = start_broker()
     gone = connect(broker.address)
     asked(gone, 20)
     gone.close()
