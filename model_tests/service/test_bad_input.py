@@ -225,11 +225,6 @@ def shared_broker(start_broker: StartBroker) -> Broker:
 SCAN_COUNT, SLOW_COUNT = 300, 300
 
 
-@pytest.fixture
-def broker(start_broker: StartBroker) -> Broker:
-    return start_broker()
-
-
 @define
 class Bystander:
     """A client with a topic of its own; the test decides when its next message goes round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
@@ -241,24 +241,6 @@ def test_members_that_say_too_much_of_where_they_are(
     assert not broker.handler.administering.calls.waiting_count
 
 
-def test_a_running_member_says_where_it_is(broker: Broker, client: RawClient) -> None:
-    one_queue(broker, client, 3)
-    name_server = "{}:{}".format(*broker.name_server_address)
-    config = ConsumerConfig(group="G", start_at=StartAt.FIRST)
-    got: list[int] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        got.extend(message.queue_offset for message in messages)
-        return ConsumeStatus.SUCCESS
-
-    consumer = PushConsumer(RealRuntime(), name_server, config, listen)
-    consumer.subscribe("T")
-    consumer.start()
-    with consumer:
-        wait_until(lambda: len(got) == 3)
-        wait_until(lambda: list(by_client(client.call(STATUS, OF_GROUP)).values()) == [3])
-
-
 def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:
     """222: every member is told by 220; without force no queue goes forward; C++ members get a list."""
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"topic": "none"}).code == 1
@@ -284,6 +266,15 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
     assert broker.offsets.query("T", "G", 0) == 2
 
 
+def running(broker: Broker, listen: Callable[[Sequence[ReceivedMessage]], ConsumeStatus], **more: bool) -> PushConsumer:
+    """A started consumer of topic T in group G; the caller closes it."""
+    config = ConsumerConfig(group="G", start_at=StartAt.FIRST, persist_s=0.05)
+    consumer = PushConsumer(RealRuntime(), "{}:{}".format(*broker.name_server_address), config, listen, **more)
+    consumer.subscribe("T")
+    consumer.start()
+    return consumer
+
+
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: RawClient, is_orderly: bool) -> None:
     """What was consumed comes again, once, and the offset that is stored in the end is the queue's end."""
@@ -294,22 +285,18 @@ def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: R
         got.extend(message.queue_offset for message in messages)
         return ConsumeStatus.SUCCESS
 
-    config = ConsumerConfig(group="G", start_at=StartAt.FIRST, persist_s=0.05)
-    name_server = "{}:{}".format(*broker.name_server_address)
-    consumer = PushConsumer(RealRuntime(), name_server, config, listen, is_orderly=is_orderly)
-    consumer.subscribe("T")
-    consumer.start()
-    with consumer:
+    with running(broker, listen, is_orderly=is_orderly):
         wait_until(lambda: len(got) == 5 and broker.offsets.query("T", "G", 0) == 5)
         assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 0
         wait_until(lambda: len(got) == 10 and broker.offsets.query("T", "G", 0) == 5)
         assert sorted(got) == sorted([*range(5), *range(5)])
         send_message(client, "T")
         wait_until(lambda: len(got) == 11)
+        wait_until(lambda: list(by_client(client.call(STATUS, OF_GROUP)).values()) == [6])
 
 
 def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) -> None:
-    """221, 307 and 309, by way of the broker where there is one; a group that is not its own is refused."""
+    """307 and 309, by way of the broker."""
     one_queue(broker, client, 2)
     got: list[int] = []
 
@@ -317,49 +304,39 @@ def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) 
         got.extend(message.queue_offset for message in messages)
         return ConsumeStatus.LATER if len(got) > 3 else ConsumeStatus.SUCCESS
 
-    name_server = "{}:{}".format(*broker.name_server_address)
-    consumer = PushConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST), listen)
-    consumer.subscribe("T")
-    consumer.start()
-    with consumer:
+    with running(broker, listen):
         wait_until(lambda: len(got) == 2)
         asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
         info = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
         assert info.code == 0
-        queues = decode_by_queue(info.body, "mqTable")
-        assert queues[QUEUE]["droped"] is False
-        assert QUEUE.topic in bytes(info.body).decode()
-        results = []
-        for _ in range(2):
-            fields = asked | {"msgId": message_id("127.0.0.1", 1, 0)}
-            results.append(json.loads(bytes(client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields).body)))
-        assert [result["consumeResult"] for result in results] == ["CR_SUCCESS", "CR_LATER"]
-        assert got[2:] == [0, 0]
+        assert decode_by_queue(info.body, "mqTable")[QUEUE]["droped"] is False
+        fields = asked | {"msgId": message_id("127.0.0.1", 1, 0)}
+        results = [client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields) for _ in range(2)]
+        told = [json.loads(bytes(result.body))["consumeResult"] for result in results]
+        assert (told, got[2:]) == (["CR_SUCCESS", "CR_LATER"], [0, 0])
 
 
 def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, client: RawClient) -> None:
+    """A message that it is to consume at once is refused."""
     one_queue(broker, client, 2)
     name_server = "{}:{}".format(*broker.name_server_address)
-    consumer = PullConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST))
-    consumer.subscribe("T")
-    consumer.start()
-    with consumer:
+    with PullConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST)) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
         got: list[int] = []
-        while len(got) < 2:
-            got += [message.queue_offset for message in consumer.poll(5.0)] or [-1]
+
+        def has(count: int) -> bool:
+            got.extend(message.queue_offset for message in consumer.poll(0.1))
+            return len(got) >= count
+
+        wait_until(lambda: has(2))
         consumer.commit()
         asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
         refused = client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, asked | {"msgId": message_id("127.0.0.1", 1, 0)})
         assert (refused.code, "no listener" in str(refused.remark)) == (1, True)
         assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 0
-        again: list[int] = []
-
-        def has_all_again() -> bool:
-            again.extend(each.queue_offset for each in consumer.poll(0.1))
-            return len(again) >= 2
-
-        wait_until(has_all_again)
-        assert (got, again) == ([0, 1], [0, 1])
+        wait_until(lambda: has(4))
+        assert got == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     ConsumerConfig,
@@ -134,18 +133,6 @@ def test_the_client_filters_exactly_what_the_broker_filters_by_hash(name_server:
             assert consumer.poll(0.1) == []
 
 
-def test_a_group_goes_on_where_it_stopped(name_server: str) -> None:
-    with Producer(RUNTIME, name_server) as producer:
-        for number in range(10):
-            producer.send("T", b"%d" % number, queue_id=0)
-    with consuming(name_server, "G") as consumer:
-        assert bodies(take(consumer, 4)) == [b"0", b"1", b"2", b"3"]
-        consumer.commit()
-        assert bodies(consumer.poll(PATIENCE_S, 2)) == [b"4", b"5"]
-    with consuming(name_server, "G", start_at=StartAt.STORED) as consumer:
-        assert bodies(take(consumer, 6)) == [b"4", b"5", b"6", b"7", b"8", b"9"]
-
-
 @pytest.mark.parametrize(("start_at", "wanted"), [(StartAt.FIRST, b"old"), (StartAt.LAST, b"new")])
 def test_where_to_begin(name_server: str, start_at: StartAt, wanted: bytes) -> None:
     with Producer(RUNTIME, name_server) as producer:
@@ -153,44 +140,6 @@ def test_where_to_begin(name_server: str, start_at: StartAt, wanted: bytes) -> N
         with consuming(name_server, "G", start_at=start_at) as consumer:
             producer.send("T", b"new", queue_id=0)
             assert bodies(take(consumer, 1)) == [wanted]
-
-
-def test_two_members_share_the_queues_and_one_that_leaves_gives_them_back(name_server: str) -> None:
-    """After the second joins each queue has one owner; after it leaves the first has all of them again."""
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"make the topic")
-        with consuming(name_server, "G") as first:
-            every = set(first.queues)
-            assert len(every) == 4
-            with consuming(name_server, "G") as second:
-                wait_until(lambda: len(first.queues) == 2)
-                assert set(first.queues) | set(second.queues) == every
-                assert not set(first.queues) & set(second.queues)
-            wait_until(lambda: set(first.queues) == every)
-
-
-def test_flow_control_stops_and_resumes_pulling(name_server: str) -> None:
-    """With 10 messages waiting to be consumed a queue is pulled no more, and goes on when they are."""
-    with Producer(RUNTIME, name_server) as producer:
-        for number in range(100):
-            producer.send("T", b"%d" % number, queue_id=0)
-        with consuming(name_server, "G", cached_count_max=10, batch_count_max=5) as consumer:
-            puller = next(iter(consumer._member._queues.pullers().values()))
-            wait_until(lambda: puller.cached_count == 10 and not puller._is_pulling)
-            assert puller.stopped_by == "count"
-            assert bodies(take(consumer, 100)) == [b"%d" % number for number in range(100)]
-            assert puller.cached_count <= 10
-            assert puller.stopped_by is None
-            assert consumer.statistics["T"].stopped_by_count > 0
-
-
-def test_nothing_is_left_running(name_server: str) -> None:
-    before = threading.active_count()
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"x")
-        with consuming(name_server, "G") as consumer:
-            assert bodies(take(consumer, 1)) == [b"x"]
-    assert threading.active_count() == before
 
 
 def test_one_way_sends_arrive(name_server: str) -> None:

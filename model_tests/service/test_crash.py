@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import attrs
@@ -98,19 +99,17 @@ def padded(name: str, chance: random.Random) -> bytes:
 def check(directory: Path, acknowledged: dict[tuple[int, int], str]) -> int:
     """Recover and compare: every acknowledged message is in its place; how many messages there are."""
     assert {problem.kind for problem in verify(RealFiles(), str(directory)).problems} <= {"tail"}
-    store = open_store(directory, CONFIG)
     found: dict[tuple[int, int], str] = {}
-    for queue_id in range(QUEUES):
-        for offset, content in enumerate(read_all(store, "T", queue_id)):
-            record = read_record(content)
-            assert record["queueOffset"] == offset
-            name = str(record["properties"]["KEYS"])[1:]
-            found[queue_id, offset] = name
-    assert {place: found.get(place) for place in acknowledged} == acknowledged
-    assert len(set(found.values())) == len(found), "a message is there twice"
-    for name in random.Random(len(found)).sample(sorted(found.values()), min(20, len(found))):
-        assert len(store.query("T", f"k{name}", 64, 0, 2**60).records) == 1, name
-    store.close()
+    with closing(open_store(directory, CONFIG)) as store:
+        for queue_id in range(QUEUES):
+            for offset, content in enumerate(read_all(store, "T", queue_id)):
+                record = read_record(content)
+                assert record["queueOffset"] == offset
+                found[queue_id, offset] = str(record["properties"]["KEYS"])[1:]
+        assert {place: found.get(place) for place in acknowledged} == acknowledged
+        assert len(set(found.values())) == len(found), "a message is there twice"
+        for name in random.Random(len(found)).sample(sorted(found.values()), min(20, len(found))):
+            assert len(store.query("T", f"k{name}", 64, 0, 2**60).records) == 1, name
     verdict = verify(RealFiles(), str(directory))
     assert (verdict.problems, verdict.messages) == ([], len(found))
     return len(found)
@@ -134,12 +133,14 @@ def kill_often(directory: Path, times: int, seed: int, *, in_bursts: bool = Fals
         # Otherwise the broker itself recovers what it left, at its next start.
         if number % 4 == 0 or number == times - 1:
             count = check(directory, acknowledged)
+    with pytest.raises(AssertionError):
+        check(directory, acknowledged | {(0, 1_000_000): "never"})
     return count
 
 
 def test_a_kill_under_load_loses_nothing(tmp_path: Path) -> None:
-    """Killed -9 three times under load with sync flush: every acknowledged message is there after recovery."""
-    assert kill_often(tmp_path / "store", 3, seed=1) > 3
+    """Killed -9 twice under load with sync flush: every acknowledged message is there; one that is gone is seen."""
+    assert kill_often(tmp_path / "store", 2, seed=1) > 2
 
 
 @pytest.mark.long
@@ -154,20 +155,6 @@ def test_two_hundred_kills_under_load_lose_nothing(tmp_path: Path) -> None:
 def test_kills_under_bursts_of_sends_lose_nothing(tmp_path: Path) -> None:
     """Thirty times without waiting for the disk, while sends that come side by side are stored in one go."""
     assert kill_often(tmp_path / "store", 30, seed=4, in_bursts=True) > 30
-
-
-def test_an_acknowledged_message_that_is_gone_is_seen(tmp_path: Path) -> None:
-    """The check fails for a message that was acknowledged and is not there."""
-    conf = tmp_path / "broker.conf"
-    conf.write_text(BROKER_CONF)
-    acknowledged = {
-        (queue_id, offset): name
-        for queue_id, offset, name in run_and_kill(tmp_path / "store", conf, [], random.Random(3))
-    }
-    check(tmp_path / "store", acknowledged)
-    acknowledged[0, 1_000_000] = "never"
-    with pytest.raises(AssertionError):
-        check(tmp_path / "store", acknowledged)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])

@@ -48,7 +48,7 @@ def test_a_topic_of_more_queues_than_open_files(tmp_path: Path) -> None:
     """Every message of it is visible, so is another topic's, and the broker starts again on that store."""
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "store")],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.stdout.splitlines() == [f"{QUEUE_COUNT} 1", f"{QUEUE_COUNT} 1"], ended.stderr[-2000:]
 
