@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.access import access_control
 from longpoll_broker.service.access.access_control import read_rules
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_client import (
     Admin,
@@ -160,34 +158,6 @@ def test_a_white_address_needs_no_signature(tmp_path: Path, white: str, own: str
             fields = pull_fields("open", 0) | {"AccessKey": "RocketMQ"}
             answer = client.call(RequestCode.PULL_MESSAGE, fields)
         assert (answer.code == 17) is inside, answer.remark
-
-
-def test_a_changed_file_counts_at_once_and_a_damaged_one_does_not(
-    broker: Broker, accounts: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The accounts before a damaged one stay, and one line tells of it."""
-    monkeypatch.setattr(access_control, "LOOK_S", 0.0)
-
-    def is_let_in() -> bool:
-        try:
-            send(broker, USER)
-        except RefusedError:
-            return False
-        return True
-
-    assert is_let_in()
-    good = accounts.read_text()
-    accounts.write_text(good.replace("open=PUB|SUB", "open=DENY"))
-    wait_until(lambda: not is_let_in())
-    accounts.write_text(good)
-    wait_until(is_let_in)
-    with caplog.at_level(logging.WARNING):
-        for damage in ("accounts: [", "accounts: 7"):
-            accounts.write_text(damage)
-            assert is_let_in()
-        accounts.unlink()
-        assert is_let_in()
-    assert "the accounts before it stay" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.access.access_control import read_rules
 from longpoll_broker.service.access.account_file import AccountFile
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_fields
@@ -234,14 +233,6 @@ def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
         AccountFile.parse(text.encode()).put_account("newcomer", {})
 
 
-def test_an_empty_file_gets_its_first_account() -> None:
-    """And an account that stands there twice by an anchor is changed once."""
-    file = AccountFile.parse(b"")
-    file.put_account("newcomer", {"secretKey": "12345678", "topicPerms": []})
-    assert file.text() == b"accounts:\n- accessKey: newcomer\n  secretKey: '12345678'\n  topicPerms: []\n"
-    assert file.version is None
-
-
 TEXTS = st.text(max_size=12) | st.sampled_from(
     ["null", "~", "true", "0123", "1e3", "2026-01-01", "- a", "a: b", "#", "\ud800", "a\x85", "ä"]
 )
@@ -263,18 +254,3 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
             table[key] = table.pop(key, {"accessKey": key}) | values
         content = file.text()
         assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())
-
-
-def test_what_java_wrote_is_read() -> None:
-    """It writes out the nulls of what has no value; a scalar is its text, whatever else it could be."""
-    text = b"accounts:\n- accessKey: 0123456\n  secretKey: '12345678'\n  whiteRemoteAddress: null\n  topicPerms: ~\n"
-    (account,) = AccountFile.parse(text).values()["accounts"]
-    assert account == {"accessKey": "0123456", "secretKey": "12345678"}
-    rules = read_rules(text, "plain_acl.yml")
-    assert list(rules.accounts) == ["0123456"]
-
-
-@pytest.mark.parametrize("text", ["a: &a [*a]", "? [a]\n: b"])
-def test_a_file_that_is_in_itself_or_has_strange_keys_is_told_of(text: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be used"):
-        read_rules(text.encode(), "plain_acl.yml")

@@ -209,13 +209,6 @@ def test_what_cannot_be_used_is_told_once_each_time_that_it_comes(
     assert tried == [OTHER, BAD, OTHER]
 
 
-def test_a_broker_does_not_start_on_accounts_that_cannot_be_used(tmp_path: Path) -> None:
-    path = tmp_path / "plain_acl.yml"
-    path.write_bytes(BAD)
-    with pytest.raises(ConfigError, match="cannot be used"):
-        AccessControl(RealRuntime(), str(path))
-
-
 def test_a_file_that_is_too_long_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_control, "FILE_SIZE_MAX", len(OTHER))
     assert world.look(OTHER) == "known"

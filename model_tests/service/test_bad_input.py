@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
-import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 from attrs import define
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from model_tests.service.fuzzing import SEEDS
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.totals import Reached
-from longpoll_broker.service.io.transport import IoLoop
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import (
-    PATIENCE_S,
     RawClient,
     pull_fields,
     records_of,
@@ -31,7 +29,9 @@ from longpoll_broker.testing.raw_client import (
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation, frame_head
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, preset
+from longpoll_spec.testing.cases import quick_if
 
 PULL = RequestCode.PULL_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -146,13 +146,6 @@ def test_a_wrong_request_gets_rocketmqs_code(
     assert still_serves(broker, connect)
 
 
-def test_a_body_over_the_limit_is_refused(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
-    assert client.call(SEND, send_fields("T"), b"x" * (4 * 1024 * 1024 + 1)).code == 13
-    assert broker.store.visible_end("T", 0) == 0
-
-
 def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     broker = start_broker(directory=f"{tmp_path}/inner/store")
     client = connect(broker.address)
@@ -205,21 +198,6 @@ def test_over_the_limit_of_connections_the_next_is_closed(start_broker: StartBro
         assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert connect(broker.address).wait_closed()
     assert first.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.binary(max_size=200), max_size=5))
-def test_any_bytes_leave_the_broker_standing(shared_broker: Broker, chunks: list[bytes]) -> None:
-    for content in (b"".join(chunks), b"".join(frame(chunk) for chunk in chunks)):
-        with RawClient(shared_broker.address) as client:
-            client.send_bytes(content)
-    with RawClient(shared_broker.address) as client:
-        assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
-
-
-@pytest.fixture
-def shared_broker(start_broker: StartBroker) -> Broker:
-    return start_broker()
 
 
 SCAN_COUNT, SLOW_COUNT = 300, 300
@@ -323,30 +301,100 @@ def test_a_connection_that_says_nothing_is_closed_in_time(
     assert not speaking.closed
 
 
-def test_planted_a_loop_that_waits_for_whole_frames_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = IoLoop._receive
-    was_asked = threading.Event()
-
-    def wait_for_the_rest(self: IoLoop, channel: Channel, now_ns: int) -> int:
-        has_more = original(self, channel, now_ns)
-        was_asked.wait(PATIENCE_S)
-        return has_more
-
-    monkeypatch.setattr(IoLoop, "_receive", wait_for_the_rest)
-    with ExitStack() as stack:
-        for _number in range(4):
-            slow = stack.enter_context(socket.create_connection(broker.address, PATIENCE_S))
-            slow.sendall(b"\x00")
-        with RawClient(broker.address) as client:
-            opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
-            try:
-                assert client.reply(opaque, 0.5) is None
-            finally:
-                was_asked.set()
-            assert client.reply(opaque) is not None
-
-
 def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, bystander: Bystander) -> None:
     broker.topics.put(TopicConfig("Own", 0, 0))
     with pytest.raises(AssertionError, match="illegal"):
         bystander.is_served()
+
+
+EDGES: Final = (
+    None, "", "0", "-1", "1", "32767", "32768", "2147483647", "2147483648", "-2147483648", "-2147483649",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40, "x", "1.5",
+)  # fmt: skip
+"""The values of a field; None leaves it out."""
+TIMES: Final = "j"
+"""A send's count of tries, which a send-back adds to."""
+LEVELS: Final = ("0", "-1", "2147483647", "-2147483648")
+LIVES: Final = 2
+
+
+class Raised(logging.Handler):
+    """What was logged with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@contextmanager
+def watching() -> Iterator[list[str]]:
+    """What is raised within the block, on any thread."""
+    handler = Raised()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler.seen
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def requests() -> Iterator[tuple[int, dict[str, str], bytes]]:
+    """Each request with each field at each edge; pulls are not held."""
+    for code, fields, body in SEEDS:
+        for name in fields:
+            for edge in EDGES:
+                changed = {key: value for key, value in fields.items() if key != name}
+                if "suspendTimeoutMillis" in fields and name != "sysFlag":
+                    changed["sysFlag"] = "4"
+                if edge is not None:
+                    changed[name] = edge
+                yield code, changed, body
+
+
+def send_back(client: RawClient, offset: int) -> None:
+    """Send a stored message back with each edge of a level and of the tries allowed."""
+    for allowed in (None, "0", "2147483647", "-2147483648"):
+        for level in LEVELS:
+            fields = {"offset": str(offset), "group": "FG0", "delayLevel": level}
+            client.call(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                fields if allowed is None else fields | {"maxReconsumeTimes": allowed},
+            )
+
+
+def sweep(broker: Broker) -> int:
+    """Send everything, and send every stored message's edges back; how many were answered."""
+    answered = 0
+    with RawClient(broker.address) as client:
+        for topic in ("F0", "F1", "F2"):
+            fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        for code, fields, body in requests():
+            if code == RequestCode.END_TRANSACTION or fields.get("sysFlag") not in {None, "4"}:
+                # Such a request need not be answered; the next one's answer shows that it was served.
+                client.send(code, fields, body)
+                continue
+            reply = client.call(code, fields, body)
+            answered += 1
+            stored = reply.ext_fields or {}
+            if code == RequestCode.SEND_MESSAGE_V2 and fields.get(TIMES, "0") != "0" and "msgId" in stored:
+                send_back(client, int(stored["msgId"][16:], 16))
+    return answered
+
+
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
+def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
+    """Under each policy; the second life begins with what the first has stored."""
+    with watching() as raised:
+        for _life in range(LIVES):
+            with Broker.start(
+                RealRuntime(), str(tmp_path / "store"), policy=preset(policy), store_config=SMALL_STORE
+            ) as broker:
+                assert sweep(broker) > 1000
+                with RawClient(broker.address) as stranger, RawClient(broker.name_server_address) as names:
+                    assert send_message(stranger, "F0") >= 0
+                    assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "F0"}).code == 0
+    assert raised == []

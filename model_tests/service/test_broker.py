@@ -25,27 +25,10 @@ from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_o
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, UserError
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy, preset
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, preset
 
 PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
-
-
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_stopping_answers_everything_that_is_held(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """With 19 and the offset each came with; then the connections are closed and the table is empty."""
-    broker = start_broker(policy=policy)
-    clients = [connect(broker.address) for _ in range(3)]
-    send_message(clients[0], "T")
-    opaques = [client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)) for client in clients]
-    wait_until(lambda: len(broker.hold_service) == 3)
-    broker.stop()
-    for client, opaque in zip(clients, opaques, strict=True):
-        reply = client.answer(opaque)
-        assert reply.ext_fields is not None
-        assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (19, "1")
-        assert client.wait_closed()
-    assert len(broker.hold_service) == 0
 
 
 def test_messages_offsets_and_topics_survive_a_restart(
@@ -152,14 +135,6 @@ def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_pat
         Broker.start(runtime, str(tmp_path / "store"), store_config=SMALL_STORE, listen=address)
     (config / "topics.json").unlink()
     assert start_broker(listen=address).address == address
-
-
-def test_sends_wait_for_the_disk_under_sync_flush(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(store_config=attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000))
-    client = connect(broker.address)
-    for _ in range(3):
-        send_message(client, "T")
-        assert broker.store.flushed_end == broker.store.log_end
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])

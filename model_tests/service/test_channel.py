@@ -116,12 +116,6 @@ def test_each_pass_begins_with_a_short_part() -> None:
     assert sink.flushed == [FLUSH_COUNT, 2 * FLUSH_COUNT] * 2
 
 
-def test_parts_that_do_not_grow_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", FLUSH_COUNT)
-
-    assert max(_herd(20_000, 8)) == FLUSH_COUNT // 8
-
-
 class DeafSocket:
     """A socket whose peer takes so many bytes and no more."""
 
@@ -252,15 +246,6 @@ def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
     assert (len(closed._out), len(closed._pending), closed.unsent()) == (0, 0, False)
 
 
-def test_a_channel_that_is_both_broken_and_not_yet_closed_waits_for_nothing() -> None:
-    """What is written to it meanwhile is no reason for a stopping broker to wait."""
-    channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
-    channel.write((b"answer",))
-    channel.flush()
-    channel.write((b"late",))
-    assert (channel.broken, channel.closed, channel.unsent()) == (True, False, False)
-
-
 def test_a_loop_that_stops_only_sends() -> None:
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
@@ -279,14 +264,6 @@ def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_chang
 
     assert (sock.calls, bytes(sock.sent)) == (["send 1", "send_parts 3"], b"onetwothreefour")
     assert loop.watches == []
-
-
-def test_a_new_connection_has_asked_and_received_nothing() -> None:
-    channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
-
-    assert (channel.request_count, channel.received_ns, channel.closed, channel.broken) == (0, 0, False, False)
-    assert (channel.begun_ns, channel.unfinished_size, channel.queued_size) == (0, 0, 0)
-    assert (channel.gives_way, channel.is_heavy, channel.reached) == (False, False, None)
 
 
 def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
@@ -309,14 +286,6 @@ def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
     assert (unsent.by_peer, bytes(sock.sent)) == ({other: 4}, b"headand a bodymore!")
     other.close()
     assert (unsent.by_peer, unsent.total) == ({}, 0)
-
-
-def test_what_left_at_once_never_counts_as_unsent() -> None:
-    channel, sock, loop = deaf_channel(100, 0)
-    for _ in range(3):
-        channel.write((b"head", b"and a body"))
-        channel.flush()
-    assert (channel.broken, loop.given_up, len(sock.sent)) == (False, [], 42)
 
 
 def test_what_is_over_a_connection_s_own_limit_is_counted_no_more() -> None:

@@ -266,10 +266,14 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
     assert broker.offsets.query("T", "G", 0) == 2
 
 
-def running(broker: Broker, listen: Callable[[Sequence[ReceivedMessage]], ConsumeStatus], **more: bool) -> PushConsumer:
+def running(
+    broker: Broker, listen: Callable[[Sequence[ReceivedMessage]], ConsumeStatus], *, is_orderly: bool = False
+) -> PushConsumer:
     """A started consumer of topic T in group G; the caller closes it."""
     config = ConsumerConfig(group="G", start_at=StartAt.FIRST, persist_s=0.05)
-    consumer = PushConsumer(RealRuntime(), "{}:{}".format(*broker.name_server_address), config, listen, **more)
+    consumer = PushConsumer(
+        RealRuntime(), "{}:{}".format(*broker.name_server_address), config, listen, is_orderly=is_orderly
+    )
     consumer.subscribe("T")
     consumer.start()
     return consumer

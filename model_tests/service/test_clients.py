@@ -101,13 +101,6 @@ def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: Ra
     assert retry.code == 19
 
 
-def test_a_client_that_vanishes_leaves_its_group(broker: Broker, client: RawClient) -> None:
-    heartbeat(client, "c1")
-    assert broker.shared.clients.group("G") is not None
-    client.close()
-    wait_until(lambda: broker.shared.clients.group("G") is None)
-
-
 @pytest.mark.parametrize(
     ("property_filter", "kind", "expression", "code"),
     [

@@ -30,23 +30,6 @@ LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 
 
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_who_waits_for_a_deleted_topic_is_told_at_once(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    broker = start_broker(policy=policy)
-    puller, admin = connect(broker.address), connect(broker.address)
-    for topic in ("T", "other"):
-        send_message(admin, topic)
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    puller.send(PULL, pull_fields("other", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 2)
-    assert admin.call(DELETE, {"topic": "T"}).code == 0
-    reply = puller.answer(opaque)
-    assert reply.code == 17
-    assert len(broker.hold_service) == 1
-
-
 def test_a_pull_held_behind_the_deletion_is_told_too(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,17 +175,6 @@ def test_stopping_answers_what_waits(tmp_path: pathlib.Path, disk: Disk) -> None
     assert disk.syncs == 0
 
 
-def test_an_answer_before_the_sync_is_seen(
-    start_broker: StartBroker, connect: Connect, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A committer that answers without syncing leaves bytes that are not durable behind the answer."""
-    monkeypatch.setattr(MessageStore, "flush", lambda store: store.log_end)
-    broker = start_broker(store_config=SYNC)
-    send_message(connect(broker.address), "T")
-    assert broker.store.flushed_end < broker.store.log_end
-    assert disk.syncs == 0
-
-
 class Rounds:
     """A store that grows by so much before each round, and says in which rounds its queues were flushed."""
 

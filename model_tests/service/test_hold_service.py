@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -213,28 +212,6 @@ def test_the_limit_of_one_queue_leaves_room_in_others() -> None:
     bench.arrive()
     bench.hold(offset=1)
     assert len(bench.service) == 2
-
-
-def test_the_limit_is_exact_between_threads() -> None:
-    """Eight threads that hold at once fill it to the last place and not beyond."""
-    bench = Bench(STRICT, held_count_max=1000)
-    start = threading.Barrier(8)
-
-    def crowd(queue_id: int) -> None:
-        start.wait()
-        for _ in range(200):
-            pull = Pull(queue_id, 1, "G", "T", queue_id, 0, 32, 2, deadline_ms=1000)
-            pull.filter = tag_filter("*", None)
-            bench.service.hold(pull, Outbox())
-
-    threads = [threading.Thread(target=crowd, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    bench.service.assert_tidy()
-    assert len(bench.service) == 1000
-    assert [cause for _pull, cause in bench.refused] == ["busy"] * 600
 
 
 def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None:

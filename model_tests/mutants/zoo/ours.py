@@ -434,7 +434,7 @@ OURS: Final = (
             'try again later"), cause, outbox)\n',
             "            pull.phase = ANSWERED\n",
         ),
-        units=("service/test_pull_service.py", "service/test_edges.py", "service/test_bad_input.py"),
+        units=("service/test_pull_service.py", "service/test_bad_input.py"),
     ),
     _slip(
         "older-commit-wins",

@@ -214,7 +214,7 @@ ROCKETMQ: Final = (
             "        return min(max(asked_ms, 0), self.config.hold_timeout_ms_max)",
             "        return asked_ms",
         ),
-        units=("service/test_edges.py", "service/test_pull_service.py"),
+        units=("service/test_bad_input.py", "service/test_pull_service.py"),
     ),
     _bug(
         "slave-does-not-notify",
