@@ -12,15 +12,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.access.access_control import read_rules
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_client import (
-    Admin,
-    ConsumerConfig,
-    Credentials,
-    OutgoingMessage,
-    Producer,
-    PullConsumer,
-    StartAt,
-)
+from longpoll_client import Admin, ConsumerConfig, Credentials, OutgoingMessage, Producer, PullConsumer, StartAt
 from longpoll_client.errors import RefusedError
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

@@ -42,11 +42,7 @@ ADMIN = Credentials("administrator", "quoted: secret")
 REFUSED: Final[list[tuple[int, dict[str, str], tuple[int, str]]]] = [
     (50, {"accessKey": "short", "secretKey": "12345678"}, (209, "must be longer than 6")),
     (50, {"accessKey": "newcomer"}, (209, "must be longer than 6")),
-    (
-        50,
-        {"accessKey": "newcomer", "secretKey": "12345678", "topicPerms": "T"},
-        (209, "Resource format error for T"),
-    ),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "topicPerms": "T"}, (209, "Resource format error for T")),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": ""}, (209, "Resource format error for ")),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": "G=ALL"}, (209, "error for G=ALL")),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "no IP address")),

@@ -19,13 +19,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.totals import Reached
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import (
-    RawClient,
-    pull_fields,
-    records_of,
-    send_fields,
-    send_message,
-)
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation, frame_head

@@ -14,13 +14,7 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import (
-    ConsumerConfig,
-    Producer,
-    PullConsumer,
-    ReceivedMessage,
-    StartAt,
-)
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, StartAt
 from longpoll_client.consume import puller, sharing
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
@@ -95,11 +89,7 @@ def test_each_message_comes_once_with_everything_in_its_queues_order(name_server
     assert Counter(sent[message.msg_id] for message in found) == Counter(range(300))
     for message in found:
         number = sent[message.msg_id]
-        assert (message.body, message.tags, message.keys) == (
-            b"body-%d" % number,
-            parity(number),
-            f"k{number}",
-        )
+        assert (message.body, message.tags, message.keys) == (b"body-%d" % number, parity(number), f"k{number}")
         assert message.properties["n"] == str(number)
     for queue_id in {message.queue_id for message in found}:
         offsets = [message.queue_offset for message in found if message.queue_id == queue_id]

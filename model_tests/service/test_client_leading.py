@@ -16,7 +16,6 @@ from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
-from longpoll_client.instance import ClientInstance
 from longpoll_client.link import leading
 from longpoll_client.link.awake import AWAKE_NS_MAX, Awake
 from longpoll_client.link.calls import Answer
@@ -355,34 +354,6 @@ def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: 
 
 def open_nothing() -> Any:
     raise OSError(errno.EMFILE, "Too many open files")
-
-
-def test_a_process_that_was_forked_connects_anew() -> None:
-    """It has the socket and the pollers of the one before it, and would read that one's answers."""
-
-    class Forked(RealRuntime):
-        """Of another process from some moment on."""
-
-        number = 1
-
-        def process_id(self) -> int:
-            return self.number
-
-    with ScriptedServer(echo) as server:
-        runtime = Forked()
-        with ClientInstance(runtime, server.address) as instance:
-            old = instance.client(server.address)
-            assert bytes(old.call(10, body=b"1", timeout_s=PATIENCE_S).body) == b"1"
-            runtime.number = 2
-            with pytest.raises(ConnectionLostError, match="before a fork"):
-                old.call(10, timeout_s=PATIENCE_S)
-            new = instance.client(server.address)
-            assert new is not old
-            assert bytes(new.call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
-        assert [bytes(command.body) for command in server.received] == [b"1", b"2"]
-        # The thread is that of the process before, which closes it.
-        runtime.number = 1
-        old.close()
 
 
 def test_a_leader_may_wait_without_end() -> None:

@@ -382,33 +382,3 @@ def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pyt
         assert isinstance(other.wait()[0], ConnectionLostError)
         with pytest.raises(ConnectionLostError, match="is silent, and the connection is given up"):
             client.call(10)
-
-
-def test_many_short_calls_add_up_to_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for less than a silence; one after the other they have waited for it."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.2)
-    with served(lambda _peer, _command: None) as (_server, client):
-        ended = 0
-        while client.is_open:
-            with pytest.raises(AnswerTimeoutError):
-                client.call(10, timeout_s=0.02)
-            ended += 1
-        assert ended > 1
-        with pytest.raises(ConnectionLostError, match="is silent"):
-            client.call(10)
-
-
-def test_a_connection_on_which_others_are_answered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.8)
-
-    def answer_some(peer: Peer, command: Command) -> None:
-        if command.code != 11:
-            echo(peer, command)
-
-    with served(answer_some) as (_server, client):
-        for _number in range(1):
-            ended = Answers(1)
-            client.call_async(11, callback=ended.take, timeout_s=0.9)
-            while not ended.found:
-                assert bytes(client.call(10, body=b"x", timeout_s=PATIENCE_S).body) == b"x"
-        assert client.is_open

@@ -35,9 +35,7 @@ def heartbeat(client: RawClient, client_id: str, *, expression: str = "*", ordin
                 "messageModel": 1 if ordinals else "CLUSTERING",
                 "consumeFromWhere": 0 if ordinals else "CONSUME_FROM_LAST_OFFSET",
                 "unitMode": False,
-                "subscriptionDataSet": [
-                    {"topic": "T", "subString": expression, "subVersion": "1" if ordinals else 1},
-                ],
+                "subscriptionDataSet": [{"topic": "T", "subString": expression, "subVersion": "1" if ordinals else 1}],
             }
         ],
     }
@@ -54,11 +52,7 @@ def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connec
     send_message(client, "T")
     route = msgspec.json.decode(names.call(ROUTE, {"topic": "T"}).body)
     assert route["brokerDatas"] == [
-        {
-            "cluster": "DefaultCluster",
-            "brokerName": "broker-a",
-            "brokerAddrs": {"0": "{}:{}".format(*broker.address)},
-        }
+        {"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerAddrs": {"0": "{}:{}".format(*broker.address)}}
     ]
     assert [(data["readQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(4, 6)]
 

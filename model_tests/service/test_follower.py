@@ -353,8 +353,7 @@ def test_what_comes_late_is_heard_all_the_same(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(ConnectionRefusedError("refused"), "refused"), (None, "it has closed the connection")],
+    ("error", "reason"), [(ConnectionRefusedError("refused"), "refused"), (None, "it has closed the connection")]
 )
 def test_a_master_that_is_not_there_is_tried_again(
     caplog: pytest.LogCaptureFixture, error: OSError | None, reason: str

@@ -199,10 +199,7 @@ def standing_by(
     """A bystander of its own process as long as the block runs; what its rounds took, once it has ended."""
     path = directory / "times"
     command = bystander.command(address, broker, is_held=is_held)
-    with (
-        path.open("w") as times,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as standing,
-    ):
+    with path.open("w") as times, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as standing:
         wait_until(lambda: path.stat().st_size > 0)
         assert standing.stdin is not None
         try:

@@ -9,16 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from model_tests.bench import broker_bench, leaving
 from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, Value, value_of
 from model_tests.bench.broker_measures import Scale, measure
@@ -31,48 +28,13 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import StartBroker, wait_until
 from longpoll_broker.testing.harness import held
-from longpoll_broker.testing.harness.frames import (
-    Answer,
-    AnswerStream,
-    PullTemplate,
-    framed,
-)
 from longpoll_broker.testing.harness.held import HeldPlan, _Holding, hold
 from longpoll_broker.testing.harness.latency import fan_outs, wakes
 from longpoll_broker.testing.harness.throughput import fill, pulls, sends
 from longpoll_broker.testing.harness.topics import make_topic
-from longpoll_broker.testing.harness.workers import private_bytes, together
-from longpoll_client.errors import ClientError
-from longpoll_protocol.codes import CommandFlag
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2**31 - 1), st.integers(0, 300)), max_size=8), st.data())
-def test_answers_are_cut_the_same_however_they_arrive(values: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """Code, opaque and body size of each, whatever the chunks; counting gives their number and sum."""
-    commands = [Command(code, opaque, CommandFlag.RESPONSE, body=bytes(size)) for code, opaque, size in values]
-    stream = b"".join(b"".join(encode(command)) for command in commands)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    chunks = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    reading, counting = AnswerStream(), AnswerStream()
-    counts = [counting.count(chunk) for chunk in chunks]
-
-    assert [Answer(*each) for each in values] == [answer for chunk in chunks for answer in reading.answers(chunk)]
-    assert (len(values), sum(size for *_, size in values)) == tuple(map(sum, zip(*counts, strict=True)))
-
-
-@given(st.integers(0, 2**62), st.integers(0, 2**31 - 1))
-def test_a_patched_pull_is_the_pull(offset: int, opaque: int) -> None:
-    """The template with numbers put in is, byte for byte, the frame that the encoder makes."""
-    template = PullTemplate("T")
-    before, between, after = template.patched()
-    texts = [b"%d" % offset, b"%d" % opaque]
-    if b"queueOffset" not in before:
-        texts.reverse()
-
-    assert template.frame(0, offset, opaque) == framed(before + texts[0] + between + texts[1] + after)
 
 
 @pytest.mark.long
@@ -160,25 +122,6 @@ def test_held_pulls_are_counted_to_the_last(
     assert counts == [0, 500]
     assert 0 <= report.late_p50_ms <= report.late_p99_ms <= report.late_max_ms
     assert len(broker.hold_service) == 0
-
-
-def _work(begin: Callable[[], None], what: str) -> str:
-    begin()
-    if what == "fails":
-        raise ClientError("planted")
-    if what == "ends":
-        os._exit(3)
-    return what
-
-
-@pytest.mark.long
-def test_a_load_process_that_fails_or_ends_is_an_error() -> None:
-    """Results come in order; a failure is passed on, an end is noticed."""
-    assert together([partial(_work, what="a"), partial(_work, what="b")]) == ["a", "b"]
-    with pytest.raises(ClientError, match="planted"):
-        together([partial(_work, what="fails")])
-    with pytest.raises(ClientError, match="ended early"):
-        together([partial(_work, what="ends")])
 
 
 def test_a_mapped_file_is_not_a_process_s_own_memory(tmp_path: Path) -> None:

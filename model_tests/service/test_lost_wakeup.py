@@ -7,15 +7,12 @@ recheck taken out of `strict` (the planted fault) nothing answers it before its 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_broker.testing.schedules.gates import GatedRuntime
 from longpoll_protocol.codes import RequestCode
@@ -25,8 +22,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 LONG_MS = 30_000
 SHORT_S = 0.3
 """How long an answer that must not come is waited for."""
-
-LoseTheWakeup = Callable[[Policy, StartBroker, Connect], tuple[Broker, RawClient, int]]
 
 
 def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
@@ -87,53 +82,16 @@ def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartB
     assert len(broker.hold_service) == 0
 
 
-def lose_by_keep(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
-    """Stop a walk between its take and its put-back, let a message be stored and notified, let the walk go on."""
-    runtime = GatedRuntime()
-    broker = start_broker(runtime=runtime, policy=policy, config=BrokerConfig(scan_period_ms=1_000_000))
-    puller, sender = connect(broker.address), connect(broker.address)
-    for topic in ("T", "MARK"):
-        puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    gate = runtime.gate("scan_end")
-    scanner = threading.Thread(target=scan, args=(broker,))
-    scanner.start()
-    gate.wait_reached()
-    marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
-    send_message(sender, "T")
-    send_message(sender, "MARK")
-    assert is_found(sender.reply(marker))
-    gate.open()
-    scanner.join()
-    return broker, puller, opaque
-
-
 def scan(broker: Broker) -> None:
     outbox = Outbox()
     broker.hold_service.scan(outbox)
     outbox.flush()
 
 
-def test_rocketmq_loses_what_comes_while_a_scan_has_the_list(start_broker: StartBroker, connect: Connect) -> None:
-    """Hazard (b): the put-back is after the notification, and nobody looks again until the next scan."""
-    broker, puller, opaque = lose_by_keep(ROCKETMQ_4_9, start_broker, connect)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 1
-    scan(broker)
-    assert is_found(puller.reply(opaque))
-
-
-@pytest.mark.parametrize(
-    ("lose", "policy"),
-    [(lose_the_wakeup, STRICT), (lose_the_wakeup, STRICT_CLONE), (lose_by_keep, STRICT_CLONE)],
-    ids=["hold-strict", "hold-strict-clone", "keep-strict-clone"],
-)
-def test_a_recheck_answers_at_once(
-    lose: LoseTheWakeup, policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    """After the insert, and after the put-back of a clone; no scan exists, and the deadline is far."""
-    broker, puller, opaque = lose(policy, start_broker, connect)
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
+def test_a_recheck_answers_at_once(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    """After the insert; no scan exists, and the deadline is far."""
+    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
     assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
     assert len(broker.hold_service) == 0
 
