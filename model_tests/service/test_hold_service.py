@@ -12,7 +12,7 @@ import pytest
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter.filters import filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, QUEUED, HoldTable, Pull
-from longpoll_broker.core.notifier import LARGE_HERD, Walk
+from longpoll_broker.core.notifier import LARGE_HERD
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.service.pull.hold_service import HoldService
@@ -86,6 +86,29 @@ class Bench:
         self.service.assert_tidy()
         return pull
 
+    def on(self, action: str, act: Callable[[], object]) -> None:
+        """Do something once, when an action is reached first."""
+        left = [act]
+
+        def step(reached: str) -> None:
+            if reached == action and left:
+                left.pop()()
+
+        self.service._runtime.step = step  # type: ignore[method-assign,assignment]
+
+    def run_at(self, now_ms: float) -> list[tuple[Pull, str]]:
+        """What the clock lets go of then."""
+        self.service.wait_s()
+        self.now_ns, before = int(now_ms * 1e6), len(self.ran)
+        self.service.run(self.outbox)
+        return self.ran[before:]
+
+    def wakes_of_clock(self) -> list[float]:
+        """Gets an entry, the deadline that the clock knew, whenever the clock is woken from now on."""
+        woken: list[float] = []
+        self.service.run_clock_on(Outbox(), lambda: woken.append(self.service._clock_sleeps_until_ms))
+        return woken
+
     def make_visible(self, tag: str = "") -> None:
         """A message becomes visible, and its notifier has not walked yet."""
         self.queues.append(KEY, Message(word_hash(tag) if tag else 0))
@@ -148,13 +171,10 @@ def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
 def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is later than the one for which the clock slept last, and in a shard that has just been looked at."""
     bench = Bench(STRICT)
-    woken: list[int] = []
-    bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
+    woken = bench.wakes_of_clock()
     bench.hold(deadline_ms=300)
     bench.hold(deadline_ms=900, queue_id=7)
-    assert bench.service.wait_s() == 0.3
-    bench.now_ns = 300_000_000
-    bench.service.run(bench.outbox)
+    bench.run_at(300)
     woken.clear()
     looked_at = HoldTable.deadline_next_ms
     between = Pull("c", 1, "G", "T", 0, 0, 32, 2, deadline_ms=500)
@@ -168,50 +188,31 @@ def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytes
 
     monkeypatch.setattr(HoldTable, "deadline_next_ms", look)
     assert bench.service.wait_s() == pytest.approx(0.6)
-    assert (between.phase, woken) == (HELD, [1])
+    assert (between.phase, len(woken)) == (HELD, 1)
     assert bench.service.wait_s() == pytest.approx(0.2)
 
 
 def test_at_a_deadline_exactly_the_late_ones_leave() -> None:
     bench = Bench(STRICT)
     first, second = bench.hold(deadline_ms=300), bench.hold(deadline_ms=301)
-    bench.service.wait_s()
-    bench.now_ns = 299_999_999
-    bench.service.run(bench.outbox)
-    assert bench.ran == []
-    bench.now_ns = 300_000_000
-    bench.service.run(bench.outbox)
-    assert bench.ran == [(first, "expired")]
-    bench.service.wait_s()
-    bench.now_ns = 301_000_000
-    bench.service.run(bench.outbox)
-    assert bench.ran[1:] == [(second, "expired")]
+    assert bench.run_at(299.999999) == []
+    assert bench.run_at(300) == [(first, "expired")]
+    assert bench.run_at(301) == [(second, "expired")]
 
 
-def test_the_limit_is_kept_and_room_comes_back() -> None:
-    bench = Bench(STRICT, held_count_max=2)
-    bench.hold()
-    bench.hold()
-    third = bench.hold()
-    assert bench.refused == [(third, "busy")]
-    bench.arrive()
-    assert len(bench.service) == 0
-    bench.hold(offset=1)
-    assert len(bench.service) == 1
-
-
-def test_the_limit_of_one_queue_leaves_room_in_others() -> None:
-    """A crowd at one queue is refused there, exactly at the limit, and nowhere else."""
-    bench = Bench(STRICT, queue_held_count_max=2)
-    bench.hold()
-    bench.hold()
-    third = bench.hold()
+@pytest.mark.parametrize("limit", ["held_count_max", "queue_held_count_max"])
+def test_the_limit_is_kept_and_room_comes_back(limit: str) -> None:
+    """A crowd is refused exactly at the limit of all, or of its queue, and then nowhere else."""
+    limits: dict[str, Any] = {limit: 2}
+    bench = Bench(STRICT, **limits)
+    third = [bench.hold() for _ in range(3)][2]
     assert bench.refused == [(third, "busy")]
     bench.hold(queue_id=1)
-    assert len(bench.refused) == 1
+    is_refused = limit == "held_count_max"
+    assert len(bench.refused) == 1 + is_refused
     bench.arrive()
     bench.hold(offset=1)
-    assert len(bench.service) == 2
+    assert len(bench.service) == 2 - is_refused
 
 
 def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None:
@@ -222,29 +223,20 @@ def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None
     assert bench.ran == [(pull, "woken")]
 
 
-def arriving_during_the_put_back(tag: str, policy: Policy = STRICT_CLONE) -> tuple[Bench, Pull]:
-    """A scan has the list when a message becomes visible whose notifier finds nobody; then the scan puts back."""
-    bench = Bench(policy)
-    pull = bench.hold(tags="mine")
-    waiting = [tag]
-
-    def step(action: str) -> None:
-        if action == "scan_end" and waiting:
-            bench.arrive(waiting.pop())
-
-    bench.service._runtime.step = step  # type: ignore[method-assign]
-    bench.service.scan(bench.outbox)
-    bench.service.assert_tidy()
-    return bench, pull
-
-
 @pytest.mark.parametrize(
     ("tag", "rechecks", "is_woken", "unmatched_end"),
     [("mine", True, True, 0), ("other", True, False, 1), ("mine", False, False, 0)],
 )
 def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, unmatched_end: int) -> None:
-    """strict-clone walks the bucket again, for what the filter wants; without that the wakeup is lost, hazard (b)."""
-    bench, pull = arriving_during_the_put_back(tag, attrs.evolve(STRICT_CLONE, recheck_after_keep=rechecks))
+    """A scan has the list when a message becomes visible whose notifier finds nobody; then the scan puts back.
+
+    strict-clone walks the bucket again, for what the filter wants; without that the wakeup is lost, hazard (b).
+    """
+    bench = Bench(attrs.evolve(STRICT_CLONE, recheck_after_keep=rechecks))
+    pull = bench.hold(tags="mine")
+    bench.on("scan_end", lambda: bench.arrive(tag))
+    bench.service.scan(bench.outbox)
+    bench.service.assert_tidy()
     assert (bench.ran, len(bench.service)) == ([(pull, "woken")] if is_woken else [], not is_woken)
     if not is_woken:
         assert pull.unmatched_end == unmatched_end
@@ -289,14 +281,8 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
 def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
     """Hazard (j): a bucket is removed between a pull's look-up and its insert; neither arrival nor scan finds it."""
     bench = Bench(ROCKETMQ_LMQ)
-    sweeping = ["hold"] * is_orphaned
-
-    def step(action: str) -> None:
-        if action in sweeping:
-            sweeping.remove(action)
-            bench.service.scan(bench.outbox)
-
-    bench.service._runtime.step = step  # type: ignore[method-assign]
+    if is_orphaned:
+        bench.on("hold", lambda: bench.service.scan(bench.outbox))
     pull = bench.hold()
     bench.arrive()
     bench.now_ns = 10**12
@@ -325,39 +311,23 @@ def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
     assert len(bench.refused) == 4 - held
 
 
-def test_a_limit_looked_at_before_the_insert_is_passed() -> None:
-    """Two pulls look before either is inserted: `at_read` lets both in, `in_lock` one."""
-    held = {}
-    for limit in ("at_read", "in_lock"):
-        bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=1)
-        others = ["hold"]
-
-        def step(action: str, bench: Bench = bench, others: list[str] = others) -> None:
-            if action in others:
-                others.remove(action)
-                bench.hold()
-
-        bench.service._runtime.step = step  # type: ignore[method-assign]
-        bench.hold()
-        held[limit] = len(bench.service)
-    assert held == {"at_read": 2, "in_lock": 1}
+@pytest.mark.parametrize(("limit", "held"), [("at_read", 2), ("in_lock", 1)])
+def test_a_limit_looked_at_before_the_insert_is_passed(limit: HoldLimit, held: int) -> None:
+    """Two pulls look before either is inserted."""
+    bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=1)
+    bench.on("hold", bench.hold)
+    bench.hold()
+    assert len(bench.service) == held
 
 
-@pytest.mark.parametrize(("policy", "cause"), [(STRICT, "stopped"), (ROCKETMQ_5, "woken")], ids=BY_NAME)
-def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str) -> None:
+@pytest.mark.parametrize(("policy", "cause"), [(STRICT, "stopped"), (ROCKETMQ_5, "woken"), (ROCKETMQ_4_9, None)])
+def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str | None) -> None:
+    """It means nothing to 4.9."""
     bench = Bench(policy)
     pulls = {bench.hold(queue_id=number) for number in range(20)}
     bench.service.master_returned(bench.outbox)
-    assert {pull for pull, _cause in (*bench.ran, *bench.refused)} == pulls
-    assert {cause for _pull, cause in (*bench.ran, *bench.refused)} == {cause}
-    assert len(bench.service) == 0
-
-
-def test_a_change_of_role_means_nothing_to_4_9() -> None:
-    bench = Bench(ROCKETMQ_4_9)
-    bench.hold()
-    bench.service.master_returned(bench.outbox)
-    assert len(bench.service) == 1
+    assert {*bench.ran, *bench.refused} == ({(pull, cause) for pull in pulls} if cause else set())
+    assert len(bench.service) == (0 if cause else 20)
 
 
 def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
@@ -365,16 +335,8 @@ def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
     # One shard visits its buckets in the order in which they were made.
     bench = Bench(ROCKETMQ_5, shard_count=1)
     first, second = bench.hold(queue_id=0), bench.hold(queue_id=1)
-    faster = [first]
-
-    def step(action: str) -> None:
-        if action == "return_take" and faster:
-            pull = faster.pop()
-            bench.service.notify(("T", pull.queue_id), 1, None, bench.outbox)
-
-    bench.queues.append(("T", 0))
-    bench.queues.make_visible(("T", 0))
-    bench.service._runtime.step = step  # type: ignore[method-assign]
+    bench.make_visible()
+    bench.on("return_take", lambda: bench.service.notify(KEY, 1, None, bench.outbox))
     bench.service.master_returned(bench.outbox)
     assert bench.ran == [(first, "woken")]
     assert second.phase is HELD
@@ -395,16 +357,11 @@ def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.
     bench = Bench(STRICT)
     for queue_id in range(40):
         bench.hold(deadline_ms=500, queue_id=queue_id // 10)
-    bench.now_ns = 500_000_000
-    turns = []
+    turns = [bench.run_at(500)]
     while bench.service.wait_s() is not None:
         assert bench.service.wait_s() == 0
-        before = len(bench.ran)
-        bench.service.run(bench.outbox)
-        turns.append(len(bench.ran) - before)
-
-    assert sum(turns) == 40
-    assert turns == [3] * 13 + [1]
+        turns.append(bench.run_at(500))
+    assert [len(turn) for turn in turns] == [3] * 13 + [1]
     assert [cause for _pull, cause in bench.ran] == ["expired"] * 40
 
 
@@ -460,45 +417,29 @@ def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.M
     bench.service.assert_tidy()
 
 
-def taken_past_its_deadline(bench: Bench) -> tuple[hold_service.Shard, Walk]:
-    """The walk of a notifier that has taken out what is held, at 20 ms, and its shard."""
+def put_back_past_its_deadline(bench: Bench, woken: list[float]) -> None:
+    """A notifier takes out what is held, its deadline fires at 20 ms, and the notifier puts it back."""
     (shard,) = [each for each in bench.service._shards if len(each.table)]
     walk = bench.service._new_walk(shard, KEY, 0, None)
     walk.start()
-    bench.now_ns = 20_000_000
-    bench.service.wait_s()
-    bench.service.run(bench.outbox)
-    return shard, walk
-
-
-def test_what_is_put_back_late_wakes_the_clock() -> None:
-    """Its deadline has fired while a notifier had it, and the clock sleeps on for what comes later."""
-    bench = Bench(STRICT_CLONE)
-    woken: list[int] = []
-    bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
-    pull = bench.hold(deadline_ms=10)
-    shard, walk = taken_past_its_deadline(bench)
+    bench.run_at(20)
     assert bench.service.wait_s() is None
     woken.clear()
     bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
     bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
-
-    assert (pull.phase, woken) == (HELD, [1])
 
 
 @pytest.mark.parametrize(("entry", "causes"), [("until_answered", ["expired"]), ("one_shot", [])])
 def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
     entry: HeapEntry, causes: list[str]
 ) -> None:
-    """It is due as soon as the pull is put back; a table of one-shot entries has lost it."""
+    """The pull is due, and wakes the clock, as soon as it is put back; a table of one-shot entries has lost it."""
     bench = Bench(attrs.evolve(STRICT_CLONE, heap_entry=entry))
-    bench.hold(deadline_ms=10)
-    shard, walk = taken_past_its_deadline(bench)
-    bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
-    bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
-    bench.service.wait_s()
-    bench.service.run(bench.outbox)
-    assert [cause for _pull, cause in bench.ran] == causes
+    woken = bench.wakes_of_clock()
+    pull = bench.hold(deadline_ms=10)
+    put_back_past_its_deadline(bench, woken)
+    assert (pull.phase, len(woken)) == (HELD, 1)
+    assert [cause for _pull, cause in bench.run_at(20)] == causes
 
 
 def test_the_clock_looks_at_every_shard() -> None:
@@ -508,14 +449,13 @@ def test_the_clock_looks_at_every_shard() -> None:
     assert bench.service.wait_s() == 0.3
 
 
-def test_who_need_not_wait_wakes_no_clock() -> None:
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=BY_NAME)
+def test_who_need_not_wait_wakes_no_clock(policy: Policy) -> None:
     """A pull that its own recheck has taken out again, and any pull of a policy that scans."""
-    woken: list[int] = []
-    for policy in (STRICT, ROCKETMQ_5):
-        bench = Bench(policy)
-        bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
-        bench.make_visible()
-        bench.hold()
+    bench = Bench(policy)
+    woken = bench.wakes_of_clock()
+    bench.make_visible()
+    bench.hold()
     assert woken == []
 
 
@@ -601,12 +541,7 @@ def test_the_parts_of_a_herd_grow() -> None:
 def test_a_pull_whose_channel_closes_while_a_notifier_has_it_is_not_run() -> None:
     bench = Bench(STRICT_CLONE)
     bench.hold()
-
-    def step(action: str) -> None:
-        if action == "notify_each":
-            bench.service.drop_channel("c")  # type: ignore[arg-type] # as the pull's
-
-    bench.service._runtime.step = step  # type: ignore[method-assign]
+    bench.on("notify_each", lambda: bench.service.drop_channel("c"))  # type: ignore[arg-type] # as the pull's
     bench.arrive()
     assert (bench.ran, len(bench.service)) == ([], 0)
 
@@ -617,11 +552,9 @@ def test_shards_after_the_last_turn_are_not_locked(monkeypatch: pytest.MonkeyPat
     for queue_id in range(hold_service.SHARD_COUNT):
         bench = Bench(STRICT)
         bench.hold(deadline_ms=5, queue_id=queue_id)
-        bench.now_ns = 5_000_000
-        bench.service.wait_s()
         steps: list[str] = []
         bench.service._runtime.step = steps.append  # type: ignore[method-assign,assignment]
-        bench.service.run(bench.outbox)
+        bench.run_at(5)
         assert steps == ["expire"] * (hold_service.shard_of("T", queue_id) + 1)
 
 
@@ -663,28 +596,23 @@ def test_pulls_held_together_fare_as_if_held_one_by_one(limit: int | None, held_
     assert held_and_told(benches[0], together=True) == held_and_told(benches[1], together=False)
 
 
-def test_pulls_held_together_after_the_stop_are_answered_so() -> None:
+@pytest.mark.parametrize("is_between", [False, True])
+def test_pulls_held_together_after_the_stop_are_answered_so(is_between: bool) -> None:
     """The stop came before, or between the look for it and the insert."""
-    before, between = Bench(STRICT), Bench(STRICT)
-    before.service.stop(before.outbox)
-    between.service._runtime.step = (  # type: ignore[method-assign]
-        lambda action: (
-            between.service.stop(between.outbox) if action == "hold" and not between.service._stopping else None
-        )
-    )
-
-    for bench in (before, between):
-        phases, told, count, _wait_s = held_and_told(bench, together=True)
-        assert phases == [QUEUED] * 6
-        assert told == [[], [(number, "stopped") for number in range(6)]]
-        assert count == 0
+    bench = Bench(STRICT)
+    if is_between:
+        bench.on("hold", lambda: bench.service.stop(bench.outbox))
+    else:
+        bench.service.stop(bench.outbox)
+    phases, told, count, _wait_s = held_and_told(bench, together=True)
+    assert (phases, count) == ([QUEUED] * 6, 0)
+    assert told == [[], [(number, "stopped") for number in range(6)]]
 
 
 def test_a_message_between_the_look_and_the_insert_wakes_those_held_together() -> None:
     """Each of them, and in order: only a look after the insert can see it."""
     bench = Bench(STRICT)
-    bench.service._runtime.step = lambda action: bench.make_visible() if action == "hold" else None  # type: ignore[method-assign]
-
+    bench.on("hold", bench.make_visible)
     phases, told, count, _wait_s = held_and_told(bench, together=True)
     assert phases == [QUEUED, HELD, HELD, HELD, QUEUED, HELD]
     assert (told, count) == ([[(0, "woken"), (4, "woken")], []], 4)
@@ -693,12 +621,10 @@ def test_a_message_between_the_look_and_the_insert_wakes_those_held_together() -
 def test_the_clock_is_woken_for_the_earliest_of_those_held_together() -> None:
     """It sleeps without end, and then until the deadline that it knows; a later one wakes nobody."""
     bench = Bench(STRICT)
-    woken: list[float] = []
-    bench.service.run_clock_on(Outbox(), lambda: woken.append(bench.service._clock_sleeps_until_ms))
+    woken = bench.wakes_of_clock()
     assert bench.service.wait_s() is None
     bench.service.hold_together(side_by_side(), bench.outbox)
     assert woken
-
     assert bench.service.wait_s() == pytest.approx(0.995)
     woken.clear()
     bench.service.hold_together(side_by_side(2), bench.outbox)
@@ -730,10 +656,7 @@ def test_where_more_is_due_than_one_call_lets_go_every_shard_has_its_turn(monkey
     for queue_id in range(hold_service.SHARD_COUNT):
         for _number in range(4):
             bench.hold(queue_id=queue_id, deadline_ms=10)
-    bench.now_ns = 20_000_000
     for _call in range(hold_service.SHARD_COUNT):
-        bench.service.wait_s()
-        bench.service.run(bench.outbox)
-
+        bench.run_at(20)
     assert [pull.queue_id for pull, _cause in bench.ran].count(0) == 2
     assert {pull.queue_id for pull, _cause in bench.ran} == set(range(hold_service.SHARD_COUNT))
