@@ -62,7 +62,6 @@ def _herd(count: int, channel_count: int = 1) -> list[int]:
 def test_a_large_herd_leaves_in_parts_that_grow() -> None:
     """The first answers leave at once; later parts are long, so that system calls do not cost more than answers."""
     parts = _herd(20_000, 64)
-
     assert [64 * part for part in parts[-4:-1]] == [FLUSH_COUNT_MAX] * 3
     assert sum(parts) == -(-20_000 // 64)
     assert _herd(20_000)[:3] == [FLUSH_COUNT, 2 * FLUSH_COUNT, 4 * FLUSH_COUNT]
@@ -100,7 +99,6 @@ def test_who_is_woken_is_told_before_who_woke_it() -> None:
     for sink in sinks:
         outbox.write(sink, (b"",))
     outbox.flush()
-
     assert order == ["second", "first", "sender"]
 
 
@@ -112,7 +110,6 @@ def test_each_pass_begins_with_a_short_part() -> None:
         for _ in range(3 * FLUSH_COUNT):
             outbox.write_in_herd(cast("Channel", sink), (b"",))
         outbox.flush()
-
     assert sink.flushed == [FLUSH_COUNT, 2 * FLUSH_COUNT] * 2
 
 
@@ -181,6 +178,11 @@ def deaf_channel(
     return made, sock, loop
 
 
+def tell(channel: Channel, parts: Parts) -> None:
+    channel.write(parts)
+    channel.flush()
+
+
 def test_what_has_not_left_is_told_until_it_has() -> None:
     """A stopping broker waits for what is unsent: before the flush, while the peer does not read, and no longer."""
     channel, sock, loop = deaf_channel(room=3, output_bytes_max=100)
@@ -202,17 +204,14 @@ def test_what_has_not_left_is_told_until_it_has() -> None:
 def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> None:
     """Over the limit the channel is broken: nothing is kept for it, nothing is sent on it, nothing is waited for."""
     channel, sock, loop = deaf_channel(room=0, output_bytes_max=10)
-    channel.write((b"0123456789",))
-    channel.flush()
+    tell(channel, (b"0123456789",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])
-    channel.write((b"x",))
-    channel.flush()
+    tell(channel, (b"x",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
 
     # The rest of a frame that was cut would be read as the beginning of another.
     sock.room = 1000
-    channel.write((b"more",))
-    channel.flush()
+    tell(channel, (b"more",))
     assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
     assert loop.given_up == [channel]
 
@@ -224,7 +223,6 @@ def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) 
     channel.write((b"answer",))
     sock.fails = fault
     channel.flush()
-
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
     assert (len(channel._out), len(channel._pending)) == (0, 0)
 
@@ -232,13 +230,11 @@ def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) 
 def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
     """Its commands, half sent or not yet, cost no memory while somebody still knows the channel."""
     broken, sock, _ = deaf_channel(room=2, output_bytes_max=3)
-    broken.write((b"answer",))
-    broken.flush()
+    tell(broken, (b"answer",))
     assert (broken.broken, len(broken._out), len(broken._pending)) == (True, 0, 0)
 
     closed, sock, loop = deaf_channel(room=2, output_bytes_max=100)
-    closed.write((b"answer",))
-    closed.flush()
+    tell(closed, (b"answer",))
     closed.write((b"late",))
     closed.close()
     closed.close()
@@ -249,19 +245,16 @@ def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
 def test_a_loop_that_stops_only_sends() -> None:
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
-
     assert (loop.reads, loop.watches) == ([False], [True])
 
 
 def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_change() -> None:
     """One buffer is sent as it is; a socket that takes everything is not watched for room."""
     channel, sock, loop = deaf_channel(room=1000, output_bytes_max=100)
-    channel.write((b"one",))
-    channel.flush()
+    tell(channel, (b"one",))
     for answer in (b"two", b"three", b"four"):
         channel.write((answer,))
     channel.flush()
-
     assert (sock.calls, bytes(sock.sent)) == (["send 1", "send_parts 3"], b"onetwothreefour")
     assert loop.watches == []
 
@@ -271,15 +264,13 @@ def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
     unsent: Amount[Channel] = Amount(1000, threading.Lock())
     channel, sock, _ = deaf_channel(5, 1000, unsent)
     other, _, _ = deaf_channel(0, 1000, unsent)
-    channel.write((b"head", b"and a body"))
-    channel.flush()
+    tell(channel, (b"head", b"and a body"))
     assert unsent.by_peer == {channel: 9}
     channel.write((b"more", b"!"))
     sock.room = 3
     channel.flush()
     assert unsent.by_peer == {channel: 11}
-    other.write((b"also",))
-    other.flush()
+    tell(other, (b"also",))
     assert (unsent.by_peer, unsent.total) == ({channel: 11, other: 4}, 15)
     sock.room = 100
     channel.flush()
@@ -292,11 +283,9 @@ def test_what_is_over_a_connection_s_own_limit_is_counted_no_more() -> None:
     """It is let go of with the peer, before the loop has closed the channel, and the reason is the limit."""
     unsent: Amount[Channel] = Amount(1000, threading.Lock())
     channel, _, loop = deaf_channel(0, 10, unsent)
-    channel.write((b"0123456789",))
-    channel.flush()
+    tell(channel, (b"0123456789",))
     assert unsent.total == 10
-    channel.write((b"x",))
-    channel.flush()
+    tell(channel, (b"x",))
     assert (unsent.by_peer, unsent.total, loop.given_up) == ({}, 0, [channel])
     assert channel.reached is Reached.OUTPUT_BYTES
     assert channel.close_reason == "it left over 10 bytes unread"
@@ -307,10 +296,8 @@ def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
     unsent: Amount[Channel] = Amount(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
-    greedy.write((b"12345678",))
-    greedy.flush()
-    modest.write((b"abc",))
-    modest.flush()
+    tell(greedy, (b"12345678",))
+    tell(modest, (b"abc",))
     assert (greedy.broken, loop.given_up, greedy.reached) == (True, [greedy], Reached.UNSENT_BYTES)
     assert greedy.close_reason == "it had most of the bytes over unsentBytesMax"
     assert (modest.broken, quiet.given_up, unsent.by_peer) == (False, [], {modest: 3})
@@ -373,22 +360,17 @@ def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
     outbox.after_answer(gone, lambda: order.append("to nobody"))
     outbox.after_answer(channel, lambda: order.append("noted"))
     outbox.flush()
-
     assert order == ["noted"]
     assert "could not be noted" in caplog.text
 
 
 def test_what_left_early_counts_no_more() -> None:
     """A connection that had much to be told was sent to: what waits is what others were told."""
-    busy: Any = Sink()
-    other: Any = Sink()
-    outbox = Outbox()
-    for _ in range(CHANNEL_COUNT):
-        outbox.write(busy, (b"",))
+    busy, other, outbox = cast("Any", Sink()), cast("Any", Sink()), Outbox()
+    outbox.write(busy, (b"",), CHANNEL_COUNT)
     outbox.flush_busy()
     outbox.write_in_herd(other, (b"",))
-
-    assert (busy.flushed, other.flushed) == ([CHANNEL_COUNT], [])
+    assert (busy.flushed, other.flushed) == ([1], [])
 
 
 def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
@@ -398,7 +380,6 @@ def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
     outbox.write(sink, (b"",))
     outbox.after_flush(lambda: order.append("noted"))
     outbox.flush()
-
     assert order == ["sent", "noted"]
 
 
@@ -427,7 +408,6 @@ def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
     bell = Bell()
     loop.poller = cast("Any", bell)
     ASKED[asked](loop)
-
     assert bell.rung == 1
 
 
@@ -460,7 +440,6 @@ def test_who_waits_for_a_queue_without_an_end_is_woken() -> None:
     taker, taken = waiting(queue, None)
     queue.offer(7)
     taker.join(PATIENCE_S)
-
     assert taken == [7]
 
 
@@ -478,5 +457,4 @@ def test_who_finds_its_item_taken_when_its_time_is_over_waits_no_longer() -> Non
         taker.join(PATIENCE_S)
     finally:
         sys.setswitchinterval(interval_s)
-
     assert taken == [None]

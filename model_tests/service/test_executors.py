@@ -82,101 +82,100 @@ def test_a_pool_without_room_gives_back_the_rest_of_a_herd() -> None:
 
 def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:
     """One worker is busy: the second waits, the third finds no room; then time passes, and the second is too late."""
-    runtime = RealRuntime()
-    now_ns = [0]
+    runtime, stuck, now_ns = RealRuntime(), Stuck(), [0]
     runtime.monotonic_ns = lambda: now_ns[0]
-    begun, may_end = threading.Event(), threading.Event()
     ran: list[Pull] = []
     refused: list[tuple[Pull, str]] = []
 
     def run(each: Pull, _cause: str, _outbox: Outbox) -> None:
         ran.append(each)
-        begun.set()
-        assert may_end.wait(10)
+        stuck.stand()
 
     pool = PoolExecutor(runtime, run, lambda each, cause, _outbox: refused.append((each, cause)), 1, 1, 5000)
     pool.start()
     first, second, third = any_pull(), any_pull(), any_pull()
     assert pool.submit(first, "woken", Outbox())
-    assert begun.wait(10)
+    assert stuck.begun.wait(PATIENCE_S)
     assert pool.submit(second, "woken", Outbox())
     assert not pool.submit(third, "woken", Outbox())
     now_ns[0] = 5_000_000_000
-    may_end.set()
+    stuck.may_end.set()
     pool.stop()
     assert (ran, refused) == ([first], [(second, "busy")])
 
 
-def codes_behind_a_pull_that_stands_still(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, *, fast_failure: bool, early_s: float
-) -> tuple[int | None, int]:
-    """The only worker stands still for as long as a pull may wait: what the next pull is told meanwhile, and at all."""
-    runtime = RealRuntime()
-    passed_ns = [0]
-    runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
-    begun, may_end = threading.Event(), threading.Event()
-    receive = PullProcessor.receive
+class Stuck:
+    """A worker that stands still in its first task, from `begun` until `may_end`."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def stand(self) -> None:
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
+    """Where every pull of a broker stands still."""
+    stuck, receive = Stuck(), PullProcessor.receive
 
     def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        begun.set()
-        assert may_end.wait(PATIENCE_S)
+        stuck.stand()
         return receive(service, channel, command, outbox)
 
     monkeypatch.setattr(PullProcessor, "receive", slowly)
+    return stuck
+
+
+@pytest.mark.parametrize(("fast_failure", "early_s", "codes"), [(True, PATIENCE_S, (2, 2)), (False, 0.2, (None, 0))])
+def test_a_late_pull_is_refused_while_every_worker_stands_still(
+    start_broker: StartBroker,
+    connect: Connect,
+    stuck: Stuck,
+    *,
+    fast_failure: bool,
+    early_s: float,
+    codes: tuple[int | None, int],
+) -> None:
+    """Without `brokerFastFailureEnable` it waits, and is served."""
+    runtime = RealRuntime()
+    passed_ns = [0]
+    runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
     config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
     broker = start_broker(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
     client = connect(broker.address)
     send_message(client, "T")
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    assert begun.wait(PATIENCE_S)
+    assert stuck.begun.wait(PATIENCE_S)
     behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     pool = broker.pulling.pool
     assert pool is not None
     wait_until(lambda: len(pool._tasks) == 1)
     passed_ns[0] = config.pull_wait_ms_max * 1_000_000
     early = client.reply(behind, early_s)
-    may_end.set()
-    late = early or client.reply(behind)
-    assert late is not None
-    return early.code if early is not None else None, late.code
-
-
-def test_a_late_pull_is_refused_while_every_worker_stands_still(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert codes_behind_a_pull_that_stands_still(
-        start_broker, connect, monkeypatch, fast_failure=True, early_s=PATIENCE_S
-    ) == (2, 2)
-
-
-def test_without_fast_failure_a_late_pull_waits_and_is_served(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert codes_behind_a_pull_that_stands_still(
-        start_broker, connect, monkeypatch, fast_failure=False, early_s=0.2
-    ) == (None, 0)
+    stuck.may_end.set()
+    late = early or client.answer(behind)
+    assert (early and early.code, late.code) == codes
 
 
 def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-    ran: list[str] = []
+    stuck, ran = Stuck(), list[str]()
 
-    def run(each: Pull, cause: str, _outbox: Outbox) -> None:
-        begun.set()
-        assert may_end.wait(10)
+    def run(_each: Pull, cause: str, _outbox: Outbox) -> None:
+        stuck.stand()
         ran.append(cause)
         if cause == "thrown":
             raise LookupError("planted")
-        assert each is not None
 
     pool = PoolExecutor(RealRuntime(), run, lambda *_refused: None, 1, 10, 60_000)
     pool.start()
     assert pool.submit(any_pull(), "thrown", Outbox())
-    assert begun.wait(10)
+    assert stuck.begun.wait(PATIENCE_S)
     assert pool.submit(any_pull(), "woken", Outbox())
-    may_end.set()
+    stuck.may_end.set()
     pool.stop()
     assert ran == ["thrown", "woken"]
     assert "planted" in caplog.text
@@ -184,33 +183,21 @@ def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_st
 
 
 def test_a_pull_that_finds_the_pool_full_is_told_at_once(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    start_broker: StartBroker, connect: Connect, stuck: Stuck
 ) -> None:
     """2 [OVERLOAD], without waiting for the two before it, which are served; a one-way pull is told nothing."""
-    begun, may_end = threading.Event(), threading.Event()
-    receive = PullProcessor.receive
-
-    def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        begun.set()
-        assert may_end.wait(10)
-        return receive(service, channel, command, outbox)
-
-    monkeypatch.setattr(PullProcessor, "receive", slowly)
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
-    broker = start_broker(policy=ROCKETMQ_4_9, config=config)
-    client = connect(broker.address)
+    client = connect(start_broker(policy=ROCKETMQ_4_9, config=config).address)
     send_message(client, "T")
     fields = pull_fields("T", 0)
     first = client.send(RequestCode.PULL_MESSAGE, fields)
-    assert begun.wait(10)
+    assert stuck.begun.wait(PATIENCE_S)
     second = client.send(RequestCode.PULL_MESSAGE, fields)
     silent = client.send(RequestCode.PULL_MESSAGE, fields, flag=CommandFlag.ONE_WAY.value)
     refused = client.call(RequestCode.PULL_MESSAGE, fields)
     assert (refused.code, (refused.remark or "")[:10]) == (2, "[OVERLOAD]")
-    may_end.set()
-    for opaque in (first, second):
-        reply = client.answer(opaque)
-        assert reply.code in {0, 19}
+    stuck.may_end.set()
+    assert {client.answer(opaque).code for opaque in (first, second)} <= {0, 19}
     assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert client.reply(silent, 0) is None
 
@@ -250,6 +237,10 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- who has its turn --------------------------------------------------------------------------------------------------
 
 
+def later_of() -> LaterRuns:
+    return LaterRuns(RealRuntime().lock())
+
+
 def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving]:
     return [(Pull(channel, opaque, "G", "T", 0, 0, 32, 2, phase=QUEUED), cause) for opaque in opaques]
 
@@ -268,7 +259,7 @@ def turned(later: LaterRuns) -> list[tuple[object, int]]:
 
 def test_one_connection_waits_for_none_of_anothers_herd() -> None:
     """Each has its part, in its turn and in its order; a pass has its end."""
-    later = LaterRuns(RealRuntime().lock())
+    later = later_of()
     later.add(leaving("herd", *range(20)))
     later.add(leaving("one", 100))
     assert turned(later) == [("herd", 0), ("herd", 1), ("one", 100), *(("herd", number) for number in range(2, 7))]
@@ -278,7 +269,7 @@ def test_one_connection_waits_for_none_of_anothers_herd() -> None:
 
 
 def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None:
-    later = LaterRuns(RealRuntime().lock())
+    later = later_of()
     for number in range(12):
         later.add(leaving(f"c{number}", 1, 2))
     ran = [each for _ in range(3) for each in turned(later)]
@@ -287,7 +278,7 @@ def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None
 
 def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
     """What is over it is not done at once; after the end of all, everything is."""
-    later = LaterRuns(RealRuntime().lock())
+    later = later_of()
     assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
     assert turned(later) == []
     assert later.spend(1)
@@ -305,7 +296,7 @@ def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
 
 def test_the_last_of_a_budget_is_spent() -> None:
     """At once and in turns: as long as anything of it is left, one more may be run, whatever that costs."""
-    later = LaterRuns(RealRuntime().lock())
+    later = later_of()
     assert later.spend(AT_ONCE * RUN_COST - 1)
     assert [later.spend(RUN_COST), later.spend(RUN_COST)] == [True, False]
     later.add([*leaving("a", 1), *leaving("b", 1), *leaving("c", 1)])
@@ -367,7 +358,7 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
         if pull.opaque == 6:
             raise ValueError("planted")
 
-    executor = InlineExecutor(run, LaterRuns(RealRuntime().lock()))
+    executor = InlineExecutor(run, later_of())
     for (pull, _cause), number in zip(leaving("c", *range(9)), range(9), strict=True):
         executor.submit(pull, "expired" if number % 2 else "error", Outbox())
     assert len(ran) == AT_ONCE
@@ -389,7 +380,7 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
         for pull in pulls if singly else ():
             pull.phase = ANSWERED
 
-    later = LaterRuns(RealRuntime().lock())
+    later = later_of()
     executor = HerdExecutor(run, later, run_alike=run_alike)
     first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
     executor.submit_herd(first, Outbox())
