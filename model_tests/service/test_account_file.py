@@ -95,7 +95,7 @@ def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, in
         ("a: @b", ": look at line 1, column 4, and before"),
         ("a: 'secret", ": look at line 1, column 11, and before"),
         ("a: b\0", ": look at character 5"),
-        ("[" * 20_000, ""),
+        ("[" * 500, ""),
     ],
 )
 def test_it_is_told_where_a_file_stops_being_yaml(text: str, place: str) -> None:

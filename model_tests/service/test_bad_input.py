@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 from attrs import define
 from model_tests.service.fuzzing import SEEDS
+from model_tests.support.service import Clock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -285,14 +286,18 @@ def test_everything_oversized_leaves_others_served(broker: Broker, bystander: By
 def test_a_connection_that_says_nothing_is_closed_in_time(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker closes a connection after its idle time; one that speaks stays."""
+    """The broker closes a connection after an hour without a word; one that speaks stays."""
     monkeypatch.setattr("longpoll_broker.service.io.transport.IDLE_CHECK_S", 0.02)
-    broker = start_broker(config=BrokerConfig(channel_idle_ms_max=200))
+    clock, minute_ns = Clock(), 60 * 10**9
+    broker = start_broker(runtime=clock, config=BrokerConfig(channel_idle_ms_max=3_600_000))
     silent, speaking = connect(broker.address), connect(broker.address)
-    while not silent.closed:
-        assert speaking.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
-        silent.reply(1, 0.01)
-    assert not speaking.closed
+    for minute in (0, 40):
+        clock.ahead_ns = minute * minute_ns
+        for client in (silent, speaking)[minute > 0 :]:
+            assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    clock.ahead_ns = 61 * minute_ns
+    assert silent.wait_closed()
+    assert speaking.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
 
 
 def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, bystander: Bystander) -> None:

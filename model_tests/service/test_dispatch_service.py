@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
+from model_tests.support.service import Noting
 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, BATCH, DispatchService
@@ -34,11 +35,11 @@ class Events(PullEvents):
         self._world.notes.append(("from start", list(ends)))
 
 
-class World:
+class World(Noting):
     """Runtime, store and holders at once; each message is ten bytes of the log, and notes are in their order."""
 
     def __init__(self, count: int = 0, **changes: Any) -> None:
-        self.notes: list[Any] = []
+        super().__init__()
         self.appended: list[Arrival] = []
         self.shown = 0
         """Messages that are visible."""
@@ -115,9 +116,6 @@ class World:
         self.target = target
         return self
 
-    def join(self) -> None:
-        self.notes.append("join")
-
     def sleep(self, seconds: float) -> None:
         self.notes.append(("sleep", seconds))
         self.on_sleep()
@@ -134,10 +132,6 @@ class World:
 
     # -- the test ----------------------------------------------------------------------------------------------------
 
-    def told(self) -> list[Any]:
-        notes, self.notes = self.notes, []
-        return notes
-
     def run(self) -> list[Any]:
         outbox = Outbox()
         self.service.run(outbox)
@@ -149,9 +143,6 @@ class World:
 
 
 SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
-
-
-# -- one run ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_appended_is_shown_and_then_told() -> None:
@@ -236,9 +227,6 @@ def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptu
     told = world.notified()
     assert told == [("T", 3, 1, 100)] * min(throwing + 1, ANNOUNCED_MAX) + [("U", 3, 1, 110)]
     assert caplog.text.count("notifying of T@3 failed") == throwing
-
-
-# -- who calls it ----------------------------------------------------------------------------------------------------
 
 
 def test_from_the_start_each_queue_is_told_with_its_end() -> None:

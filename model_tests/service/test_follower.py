@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import define, field
+from model_tests.support.service import Noting
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.following import follower
@@ -76,13 +77,12 @@ class Sender:
         self.is_closed = True
 
 
-class Bench:
+class Bench(Noting):
     """Runtime, store and poller of one follower, whose rounds a test gives it."""
 
     def __init__(self, *, flushes: bool = False, log: bytes = b"", ha_address: Any = AT) -> None:
+        super().__init__()
         self.log = bytearray(log)
-        self.notes: list[Any] = []
-        """What was done, in its order."""
         self.looked_at: list[int] = []
         """How many bytes the store was given each time."""
         self.now_ns = BEGUN_NS
@@ -106,8 +106,7 @@ class Bench:
     def event(self) -> Any:
         return self
 
-    def poller(self) -> Any:
-        return self
+    poller = event
 
     def set(self) -> None:
         self.is_stopping = True
@@ -134,9 +133,6 @@ class Bench:
         self.notes.append(("spawn", name))
         return self
 
-    def join(self) -> None:
-        self.notes.append("join")
-
     # -- the poller --------------------------------------------------------------------------------------------------
 
     def register(self, key: Any, *, read: bool, write: bool, data: object) -> None:
@@ -145,25 +141,18 @@ class Bench:
         self.watched[key] = (read, write)
 
     def modify(self, key: Any, *, read: bool, write: bool, data: object) -> None:
-        assert key in self.watched
-        assert data is None
+        assert (key in self.watched, data) == (True, None)
         self.watched[key] = (read, write)
 
     def unregister(self, key: Any) -> None:
         assert not key.is_closed
         del self.watched[key]
 
-    def wake(self) -> None:
-        self.notes.append("wake")
-
     def poll(self, timeout: float) -> None:
         assert timeout == LOOK_S
         if not self._rounds:
             raise _OverError
         self._rounds.pop(0)()
-
-    def close(self) -> None:
-        self.notes.append("close")
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -194,9 +183,6 @@ class Bench:
     def show(self) -> None:
         self.notes.append(("show", len(self.log)))
 
-    def forget_beginning(self) -> None:
-        self.notes.append("forget")
-
     # -- the test ----------------------------------------------------------------------------------------------------
 
     def follow(self, master: Sender, *rounds: Callable[[], None]) -> None:
@@ -210,14 +196,7 @@ class Bench:
         return len(self._rounds)
 
     def pass_ms(self, ms: int, ns: int = 0) -> Callable[[], None]:
-        return lambda: self._pass(ms * MS + ns)
-
-    def _pass(self, ns: int) -> None:
-        self.now_ns += ns
-
-    def later_notes(self) -> list[Any]:
-        notes, self.notes = self.notes, []
-        return notes
+        return lambda: setattr(self, "now_ns", self.now_ns + ms * MS + ns)
 
 
 TRIED: Final = [("wait", 0.0), ("connect", AT, CONNECT_S)]
@@ -226,9 +205,6 @@ TRIED: Final = [("wait", 0.0), ("connect", AT, CONNECT_S)]
 def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
     told = [getattr(each, "longpoll_fields", {}) for each in caplog.records]
     return [each["reason"] for each in told if each.get("event") == "master_lost"]
-
-
-# -- what it takes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flushes", [False, True])
@@ -241,7 +217,7 @@ def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
     assert bench.log == record(20) + first + second + record(20)
     assert master.reports() == [20, 90, 110]
     shown = [[("flush", end), ("show", end)] if flushes else [("show", end)] for end in (90, 110)]
-    assert bench.later_notes() == [*TRIED, *shown[0], *shown[1], "forget"]
+    assert bench.told() == [*TRIED, *shown[0], *shown[1], "forget_beginning"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 19, 20, 21, 39, 60, 61])
@@ -253,7 +229,7 @@ def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
     bench.follow(master, *(master.say(transfer(n * size, piece)) for n, piece in enumerate(pieces)))
 
     assert bench.log == content
-    ends = [note[1] for note in bench.later_notes() if note[0] == "show"]
+    ends = [note[1] for note in bench.told() if note[0] == "show"]
     assert [0, *ends] == master.reports()
     assert ends == sorted(set(ends)) == ends
     assert set(ends) <= {20, 60, 80}
@@ -281,8 +257,8 @@ def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, 
     bench.follow(other, master.say(transfer(20, b"")), master.say(transfer(offset, content)), bench.pass_ms(0))
     assert reasons(caplog) == [f"it sends its log from {offset}, and 20 is what comes next here"]
     assert (master.is_closed, len(bench.log)) == (True, 20)
-    again = [*TRIED, "forget", ("wait", RETRY_MS / 1_000), TRIED[1], "forget"]
-    assert bench.later_notes() == again
+    again = [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
+    assert bench.told() == again
 
 
 def test_half_a_record_is_forgotten_with_its_connection() -> None:
@@ -298,20 +274,14 @@ def test_half_a_record_is_forgotten_with_its_connection() -> None:
     assert (master.is_closed, bench.watched) == (True, {})
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
-
-
 def test_it_says_now_and_then_where_it_is() -> None:
     """After as long as it may say nothing, also when something comes that is no log; not sooner."""
-    bench, master = Bench(), Sender()
-    heard = transfer(0, b"")
-    pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
-    bench.follow(master, pass_99)
-    assert master.reports() == [0]
-    bench, master = Bench(), Sender()
-    pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
-    bench.follow(master, pass_99, pass_1, master.say(heard), pass_99, pass_1)
-    assert master.reports() == [0, 0, 0]
+    for count, told in ((1, [0]), (5, [0, 0, 0])):
+        bench, master = Bench(), Sender()
+        pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
+        rounds = [pass_99, pass_1, master.say(transfer(0, b"")), pass_99, pass_1]
+        bench.follow(master, *rounds[:count])
+        assert master.reports() == told
 
 
 def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
@@ -331,9 +301,6 @@ def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
     bench.follow(master, look(0), look(3), look(0), look(0), look(1 << 30), look(1 << 30))
     assert watched == [(True, True)] * 5 + [(True, False)]
     assert master.reports() == [20, 80, 100, 120]
-
-
-# -- who is gone -----------------------------------------------------------------------------------------------------
 
 
 def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -369,7 +336,7 @@ def test_a_master_that_is_not_there_is_tried_again(
     assert seen == [True]
     assert not bench.follower.is_connected
     assert gone.is_closed == (error is None)
-    assert bench.later_notes() == [*TRIED, "forget", ("wait", RETRY_MS / 1_000), TRIED[1], "forget"]
+    assert bench.told() == [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
 
 
 def test_a_fault_of_ours_is_told_and_it_is_tried_again(
@@ -396,7 +363,7 @@ def test_a_master_that_nobody_knows_is_waited_for() -> None:
     bench.wait = wait  # type: ignore[method-assign] # of this bench
     bench.follow(Sender(), lambda: None)
     assert waits == [0.0, RETRY_MS / 1_000, RETRY_MS / 1_000]
-    assert bench.later_notes() == [TRIED[1], "forget"], "nothing was tried before"
+    assert bench.told() == [TRIED[1], "forget_beginning"], "nothing was tried before"
     assert bench.follower.status.master_addr == "10.0.0.9:10912"
 
 
@@ -406,11 +373,8 @@ def test_a_master_that_is_elsewhere_now_is_followed_there() -> None:
     bench.masters += [master]
     bench.follow(other, lambda: bench.master.heard(None, ("10.0.0.8", 1)), lambda: None)
     assert master.is_closed
-    connected = [note for note in bench.later_notes() if note[0] == "connect"]
+    connected = [note for note in bench.told() if note[0] == "connect"]
     assert connected == [TRIED[1], ("connect", ("10.0.0.8", 1), CONNECT_S)]
-
-
-# -- how much at once ------------------------------------------------------------------------------------------------
 
 
 def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,9 +391,6 @@ def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPa
     starts = [sum(map(len, records[:number])) for number in range(len(records) + 1)]
     bench.follow(master, master.say(*map(transfer, starts, records)), lambda: None)
     assert master.reports() == [0, starts[-2], starts[-1]]
-
-
-# -- what is told, and the end ---------------------------------------------------------------------------------------
 
 
 def test_what_is_told_of_it() -> None:
@@ -457,10 +418,10 @@ def test_it_ends_when_it_is_told_to() -> None:
     bench.follower.start()
     bench.follow(master, bench.follower.stop)
     assert master.is_closed
-    assert bench.later_notes() == [
+    assert bench.told() == [
         ("spawn", "follower"),
         *TRIED,
         *("stop", "wake", "stop", "join", "close"),
-        "forget",
+        "forget_beginning",
         ("wait", RETRY_MS / 1_000),
     ]

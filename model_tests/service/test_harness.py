@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, V
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import missed
 from model_tests.bench.broker_sides import Side, ours
+from model_tests.support.service import Clock
 from rich.progress import Progress
 
 from longpoll.racing.plan import Delivery, RaceReport
@@ -80,15 +81,6 @@ def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
 
 
 HOUR_MS = 3_600_000
-
-
-class Clock(RealRuntime):
-    """A runtime whose monotonic clock, which the harness shares, a test may set forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead_ns = 0
-        self.monotonic_ns = lambda: time.monotonic_ns() + self.ahead_ns
 
 
 @pytest.mark.parametrize("same_moment", [False, True])
@@ -225,6 +217,7 @@ def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         return [value]
 
     monkeypatch.setattr(broker_bench, "measure", measured)
+    monkeypatch.setattr(broker_bench, "ours", lambda *_side: nullcontext())
     monkeypatch.setattr(sys, "argv", ["broker_bench", "--json", "--without-java", "--only", "overshoot"])
     code = broker_bench.main()
     assert asked == [["overshoot"]]
