@@ -19,46 +19,15 @@ from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 
 TOPICS: Final = (
-    "F0",
-    "F1",
-    "F2",
-    "%RETRY%FG0",
-    "%DLQ%FG1",
-    "SCHEDULE_TOPIC_XXXX",
-    "TBW102",
-    "no such topic",
-    "",
-    "../x",
-)
+    "F0", "F1", "F2", "%RETRY%FG0", "%DLQ%FG1", "SCHEDULE_TOPIC_XXXX", "TBW102", "no such topic", "", "../x",
+)  # fmt: skip
 GROUPS: Final = ("FG0", "FG1", "", "x" * 300, "%LMQ%a")
 NUMBERS: Final = (
-    "0",
-    "1",
-    "-1",
-    "3",
-    "31",
-    "32",
-    "1023",
-    "2147483647",
-    "2147483648",
-    "-9223372036854775808",
-    "1e3",
-    "NaN",
-    "",
-)
+    "0", "1", "-1", "3", "31", "32", "1023", "2147483647", "2147483648", "-9223372036854775808", "1e3", "NaN", "",
+)  # fmt: skip
 TEXTS: Final = (
-    "",
-    "*",
-    "||",
-    "a || b",
-    "TRUE",
-    "idx > 3 AND (",
-    "\x00",
-    "\u4e3b\U0001f680",
-    "x" * 70_000,
-    "true",
-    "null",
-)
+    "", "*", "||", "a || b", "TRUE", "idx > 3 AND (", "\x00", "\u4e3b\U0001f680", "x" * 70_000, "true", "null",
+)  # fmt: skip
 BODIES: Final = (b"", b"x", b"{}", b"[]", b"{", b"\xff" * 100, b'{"consumerDataSet":[null]}', b"[" * 5000, bytes(64))
 CODES: Final = (*(int(code) for code in RequestCode), 0, -1, 9999, 70_000)
 

@@ -39,7 +39,6 @@ def test_messages_offsets_and_topics_survive_a_restart(
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "1", "commitOffset": "4"}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
     broker.stop()
-
     again = connect(start_broker().address)
     asked = again.call(RequestCode.QUERY_CONSUMER_OFFSET, commit)
     assert asked.ext_fields == {"offset": "4"}
@@ -312,7 +311,6 @@ def other(*_arguments: Any) -> None:
 
 def test_two_services_that_serve_one_code_are_refused() -> None:
     first: dict[int, Processor] = {RequestCode.PULL_MESSAGE: nothing, RequestCode.HEART_BEAT: nothing}
-
     assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
         together([first, {RequestCode.PULL_MESSAGE: other}])
@@ -356,7 +354,6 @@ def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: 
     """Nothing is left out between a service and the handler: 26 codes, and what a policy adds."""
     broker = start_broker(policy=preset(policy))
     pulls, sends = broker.pulling.processors, broker.sending.processors
-
     assert set(sends) == {10, 310, 320, 36, 37} | ({370} if policy == "rocketmq-5" else set())
     assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
     assert more <= set(pulls)

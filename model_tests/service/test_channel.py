@@ -232,7 +232,6 @@ def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
     broken, sock, _ = deaf_channel(room=2, output_bytes_max=3)
     tell(broken, (b"answer",))
     assert (broken.broken, len(broken._out), len(broken._pending)) == (True, 0, 0)
-
     closed, sock, loop = deaf_channel(room=2, output_bytes_max=100)
     tell(closed, (b"answer",))
     closed.write((b"late",))

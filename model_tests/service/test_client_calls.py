@@ -78,7 +78,6 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: 
     fields = send_fields("T", properties=encode_properties({"REPLY_TO_CLIENT": "here@1"}))
     refused = replier.call(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
     assert (refused.code, refused.remark) == (1, "push reply message fail, channel of <here@1> not found.")
-
     body = json.dumps({"clientID": "here@1", "producerDataSet": [{"groupName": "P"}]}).encode()
     assert asker.call(RequestCode.HEART_BEAT, body=body).code == 0
     opaque = replier.send(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")

@@ -113,13 +113,11 @@ def test_who_asks_by_code_is_told_a_sends_fields() -> None:
     with served(sent) as (server, client):
         client.call_async(310, callback=answers.take)
         found = [client.call(310), *answers.wait(), *asyncio.run(on_a_loop(server))]
-
     assert [each.ext_fields for each in found if isinstance(each, Command)] == 4 * [SENT]
 
 
 def test_many_threads_share_a_connection() -> None:
     wrong: list[tuple[bytes, bytes]] = []
-
     with served(echo) as (server, client):
 
         def call_all(name: int) -> None:
@@ -376,7 +374,6 @@ def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pyt
 
         client.call_async(11, callback=other.take, timeout_s=PATIENCE_S)
         client.call_async(10, callback=first, timeout_s=0.2)
-
         assert isinstance(answers.wait()[0], AnswerTimeoutError)
         assert was_open == [False]
         assert isinstance(other.wait()[0], ConnectionLostError)

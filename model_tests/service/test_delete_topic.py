@@ -63,7 +63,6 @@ def test_pulls_held_together_behind_the_deletion_are_told_too(
     monkeypatch.setattr(HoldService, "hold_together", delete_then_hold)
     asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * 4)
     replies = [client.reply(opaque) for opaque in asked]
-
     assert [reply and reply.code for reply in replies] == [17] * 4
     assert len(broker.hold_service) == 0
 
@@ -129,7 +128,6 @@ def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
     make_topic(broker, connect)
-
     assert woken_by(b"new", broker, connect) == [b"new"]
 
 
@@ -155,7 +153,6 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert deletions == ["T"]
     make_topic(broker, connect)
-
     assert woken_by(b"new", broker, connect) == [b"new"]
 
 
@@ -171,7 +168,6 @@ def test_it_stays_gone_after_a_restart(
     broker.stop()
     with caplog.at_level(logging.WARNING):
         broker = start_broker(directory=directory)
-
     assert caplog.messages == []
     assert broker.topics.get("T") is None
     assert send_message(connect(broker.address), "T") == 0
@@ -287,14 +283,12 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
     broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
     puller, other = connect(broker.address), connect(broker.address)
     make_topics(broker)
-
     opaque = hold(broker, puller, "T")
     assert other.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
     if policy.name not in OURS:
         assert len(broker.hold_service) == 1
         scan_late(broker)
     assert said(puller, opaque) == (17, None)
-
     opaque = hold(broker, puller, "U")
     broker.stop()
     if policy.name in OURS:
@@ -312,7 +306,6 @@ def test_a_change_of_role_is_told_as_the_policy_says(
     broker = start_broker(policy=policy, config=SLAVE)
     puller, other = connect(broker.address), connect(broker.address)
     make_topics(broker)
-
     opaque = hold(broker, puller, "U")
     told = other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"})
     if policy.name in WITHOUT_905:

@@ -172,7 +172,6 @@ def test_what_was_checked_before_is_checked_again(
     )
     expected = after(plain, change)
     assert after(quick, change) == expected
-
     check = QuickPullProcessor.check
     monkeypatch.setattr(
         QuickPullProcessor,
@@ -189,7 +188,6 @@ def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, mon
     broker.topics.put(TopicConfig("T", 4, 4))
     twin = Twin(broker)
     monkeypatch.setattr(PullRunner, "look", lambda *_: 1 / 0)
-
     assert twin.told([(0, pulls({}, {}, {}))])[2] == 3
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"queueOffset": "1"}))
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"sysFlag": "4"}))
@@ -217,7 +215,6 @@ def test_pulls_side_by_side_are_held_together(
         twin.broker.topics.put(TopicConfig("T", 4, 4))
     queues = [{"queueId": str(number % 4)} for number in range(8)]
     told = [(0, pulls(*queues, {"queueOffset": "7"}, *queues)), (1, pulls({}, {"sysFlag": "4"}, {"subscription": "a"}))]
-
     assert quick.told(told) == plain.told(told)
     assert together == [7, 8]
 
@@ -250,7 +247,6 @@ def test_a_pull_among_others_is_what_it_is_alone(
         nobodys = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 4, int(CommandFlag.RESPONSE), fields)))
         twin = Twin(broker)
         told.append((twin.told([(0, pulls({}, {}, other) + nobodys + pulls({}))]), broker.offsets.query("T", "G", 0)))
-
     assert told[0] == told[1]
 
 
@@ -284,7 +280,6 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
         twin = Twin(start_broker(directory=directory, config=CONFIG, runtime=StillRuntime(), is_fast=is_fast))
         pieces = [(0, b"".join(b"".join(encode(command)) for command in commands)) for commands in (sends, asked)]
         told.append(twin.told(pieces))
-
     assert told[0] == told[1]
     assert len(str(told[0])) > 40 * 4 * 3_000
     # Five of these answers are what is queued at most.
@@ -304,7 +299,6 @@ def test_planted_another_head_is_seen(
         Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
         for fast in (True, False)
     )
-
     assert quick.told(alike(4)) != plain.told(alike(4))
 
 
@@ -323,7 +317,6 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
         ]
         for broker in (quick, plain)
     ]
-
     assert kinds == [
         [QuickPullProcessor, HerdRunner, HerdExecutor, PatchedSendProcessor],
         [PullProcessor, PullRunner, InlineExecutor, SendProcessor],

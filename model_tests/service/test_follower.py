@@ -213,7 +213,6 @@ def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
     bench, master = Bench(flushes=flushes, log=record(20)), Sender()
     first, second = record(30, b"a"), record(40, b"b")
     bench.follow(master, master.say(transfer(20, first), transfer(50, second)), master.say(transfer(90, record(20))))
-
     assert bench.log == record(20) + first + second + record(20)
     assert master.reports() == [20, 90, 110]
     shown = [[("flush", end), ("show", end)] if flushes else [("show", end)] for end in (90, 110)]
@@ -227,7 +226,6 @@ def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
     content = record(20, b"a") + record(40, b"b") + record(20, b"c")
     pieces = [content[at : at + size] for at in range(0, len(content), size)]
     bench.follow(master, *(master.say(transfer(n * size, piece)) for n, piece in enumerate(pieces)))
-
     assert bench.log == content
     ends = [note[1] for note in bench.told() if note[0] == "show"]
     assert [0, *ends] == master.reports()
@@ -242,7 +240,6 @@ def test_an_empty_log_begins_where_the_master_says() -> None:
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(transfer(500, b"")), master.say(transfer(1_000, record(20))))
     assert (len(bench.log), master.reports()) == (1_020, [0, 1_020])
-
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(transfer(0, record(20)[:3])), master.say(transfer(4, record(20)[4:])))
     assert (len(bench.log), master.is_closed) == (0, True)
@@ -382,7 +379,6 @@ def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPa
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(*(transfer(20 * n, record(20)) for n in range(5))), lambda: None)
     assert master.reports() == [0, 60, 100]
-
     monkeypatch.setattr(follower, "READS_MAX", 1_000)
     bench, master = Bench(), Sender()
     chunks = [RECEIVE_SIZE] * (TRANSFER_SIZE_MAX // RECEIVE_SIZE)

@@ -14,10 +14,7 @@ import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.service.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
-from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
@@ -97,17 +94,6 @@ def test_a_failing_disk_is_told(start_broker: StartBroker, connect: Connect, dis
     assert send_message(client, "T") == 1
 
 
-def test_a_stalled_disk_is_told_in_time(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    """A sync that takes longer than `syncFlushTimeout` costs 10, not a silent producer; no answer comes twice."""
-    client = connect(start_broker(store_config=attrs.evolve(SYNC, sync_flush_timeout_ms=50)).address)
-    disk.works.clear()
-    stalled = send(client)
-    assert code_of(client, stalled) == ResponseCode.FLUSH_DISK_TIMEOUT
-    disk.works.set()
-    assert client.reply(send(client)) is not None
-    assert client.reply(stalled, 0.0) is None
-
-
 def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
     client = connect(start_broker(store_config=SYNC).address)
     disk.works.clear()
@@ -131,7 +117,6 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
     broker = start_broker(store_config=SYNC)
     assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
-
     restarted = start_broker(store_config=SYNC, directory=str(tmp_path / "killed"))
     topic = restarted.topics.get("New")
     assert topic is not None
@@ -153,26 +138,6 @@ def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
         assert [send_first(client), send_first(client)] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
         assert send_message(client, "T") == 1
     assert send_first(client) == ResponseCode.SUCCESS
-
-
-def test_stopping_answers_what_waits(tmp_path: pathlib.Path, disk: Disk) -> None:
-    runtime = RealRuntime()
-    store = MessageStore.open(runtime, f"{tmp_path}/store", SYNC)
-    commits = GroupCommit(runtime, store, 10_000, lambda _outbox: None, lambda: None)
-    told: list[bool] = []
-
-    def done(is_durable: bool, _outbox: Outbox) -> None:
-        told.append(is_durable)
-
-    commits.start()
-    for _ in range(50):
-        commits.submit(0, done, Outbox(), wants_topics=False)
-    commits.stop()
-    assert told == [True] * 50
-    commits.submit(1, done, Outbox(), wants_topics=False)
-    assert told[50:] == [False]
-    store.close()
-    assert disk.syncs == 0
 
 
 class Rounds:

@@ -44,7 +44,6 @@ def test_rates_are_of_what_the_broker_has(broker: Broker) -> None:
     rate = sends(broker.address, "S", 2, seconds=0.3, warm_s=0.1)
     stored = fill(broker.address, "P", 500)
     pulled = pulls(broker.address, "P", stored, 2, seconds=0.3, warm_s=0.1)
-
     assert rate.count == sum(broker.store.visible_end("S", queue) for queue in range(8))
     assert 0 < rate.per_second <= rate.count / 0.3 * 1.5
     assert broker.store.visible_end("P", 0) == stored.count == 500
@@ -68,14 +67,12 @@ class Slow(RealRuntime):
 def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
     broker = start_broker(runtime=Slow("run", 0.03))
     taken = wakes(broker.address, "W", 5)
-
     assert len(taken) == 5
     assert min(taken) >= 30
 
 
 def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
     found = fan_outs(start_broker().address, "F", 40, 4, 3)
-
     assert len(found) == 3
     assert all(0 < one.first_ms <= one.last_ms for one in found)
 
@@ -110,7 +107,6 @@ def test_held_pulls_are_counted_to_the_last(
 
     monkeypatch.setattr(_Holding, "read", read_after_an_hour)
     report = hold(broker.address, os.getpid(), memory_bytes, plan)
-
     assert counts == [0, 500]
     assert 0 <= report.late_p50_ms <= report.late_p99_ms <= report.late_max_ms
     assert len(broker.hold_service) == 0
@@ -127,7 +123,6 @@ def test_a_mapped_file_is_not_a_process_s_own_memory(tmp_path: Path) -> None:
             with_file = private_bytes(os.getpid())
         array = bytearray(b"x") * size
         with_array = private_bytes(os.getpid())
-
     assert with_file - before < size / 4
     assert with_array - before > size * 3 / 4
     assert len(array) == size
@@ -142,7 +137,6 @@ def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
     watch.note_wait(second_ns // 10, int(1.9 * second_ns))
     watch.note_wait(second_ns // 10, 4 * second_ns)
     watch.note_wait(10, 6 * second_ns)
-
     assert watch.stalled_ms(0, 10 * second_ns) == 1_100
     assert watch.stalled_ms(int(1.5 * second_ns), 3 * second_ns) == 500
     assert watch.stalled_ms(int(3.95 * second_ns), 10 * second_ns) == 50
@@ -167,7 +161,6 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
         with StallWatch(turning.pid) as watch:
             wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) > 0)
         os.killpg(turning.pid, signal.SIGKILL)
-
     assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= WAIT_MS
 
 
@@ -189,7 +182,6 @@ ROOT = Path(__file__).parents[2]
 def test_a_bar_is_met_or_missed(bar: Bar | None, ours_value: float, met: bool | None) -> None:
     """On ours or on the ratio, at most or at least; what is missed is listed by name."""
     value = value_of(Figure("a figure", "ms", bar), {OURS: [ours_value], JAVA: [10.0]})
-
     assert (value.ratio, value.met) == (ours_value / 10, met)
     assert missed([value]) == (["a figure"] if met is False else [])
 
@@ -202,7 +194,6 @@ def test_the_whole_comparison_runs(tmp_path: Path) -> None:
         values = measure([side], [other], Scale(0.4, 1), Progress(disable=True))
         faulty: Side = attrs.evolve(other, name=OURS)
         planted = measure([faulty], [], Scale(1, 1), Progress(disable=True), only={"overshoot"})
-
     assert len(values) == len(FIGURES)
     assert missed(planted) == [FIGURES["overshoot_p99"].name]
 
@@ -222,7 +213,6 @@ def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     code = broker_bench.main()
     assert asked == [["overshoot"]]
     told = json.loads(capsys.readouterr().out)
-
     assert code == 1
     assert told["missed"] == ["answer after the deadline, p99"]
     assert told["figures"][0]["sides"] == {OURS: 48.4}

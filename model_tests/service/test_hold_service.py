@@ -145,7 +145,6 @@ def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_
     """A small herd is told at the end of the pass; planted: so is a large one that is settled at once."""
     assert flushes_of_herd(LARGE_HERD) == [(1, LARGE_HERD), (LARGE_HERD, LARGE_HERD)]
     assert flushes_of_herd(LARGE_HERD - 1) == []
-
     monkeypatch.setattr(notifier, "LARGE_HERD", 1000)
     assert flushes_of_herd(LARGE_HERD) == []
 
@@ -592,7 +591,6 @@ def test_pulls_held_together_fare_as_if_held_one_by_one(limit: int | None, held_
         for _number in range(before):
             bench.hold(offset=1)
         bench.make_visible()
-
     assert held_and_told(benches[0], together=True) == held_and_told(benches[1], together=False)
 
 
@@ -644,7 +642,6 @@ KNOBS: list[dict[str, Any]] = [
 def test_pulls_are_held_together_where_nothing_else_belongs_to_a_hold() -> None:
     """Under our own policies as they are, and under no knob that makes a hold another thing."""
     others = [ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, *(attrs.evolve(STRICT, **knob) for knob in KNOBS)]
-
     assert all(Bench(policy).service.holds_together for policy in (STRICT, STRICT_CLONE))
     assert not any(Bench(policy).service.holds_together for policy in others)
 

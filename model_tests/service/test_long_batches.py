@@ -327,7 +327,6 @@ def test_a_batch_is_stored_and_acknowledged_or_neither(
     broker = start_broker(store_config=config)
     client = connect(broker.address)
     reply = sent(client, body)
-
     assert assert_stored_iff_acknowledged(broker, reply, 0) == count
     assert reply.code == (ResponseCode.SUCCESS if count else ResponseCode.MESSAGE_ILLEGAL), reply.remark
     assert assert_stored_iff_acknowledged(broker, sent(client, one() * 3), count) == 3

@@ -286,7 +286,6 @@ def test_what_is_appended_is_told_with_its_tag_since_before_it_was() -> None:
     result: Any = appender_of(appended).append(MESSAGE, "a")
     assert result == "T stored"
     assert appended.notes == ["append", "now", "put", ([("T", "a", "T stored")], 7)]
-
     appended = Appended()
     results: Any = appender_of(appended).append_batch([(MESSAGE, "a"), (replace(MESSAGE, topic="U"), "b")])
     assert results == ["T stored", "U stored"]
