@@ -40,8 +40,7 @@ def test_messages_offsets_and_topics_survive_a_restart(
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
     broker.stop()
     again = connect(start_broker().address)
-    asked = again.call(RequestCode.QUERY_CONSUMER_OFFSET, commit)
-    assert asked.ext_fields == {"offset": "4"}
+    assert again.call(RequestCode.QUERY_CONSUMER_OFFSET, commit).ext_fields == {"offset": "4"}
     reply = again.call(PULL, pull_fields("T", 0, queue_id=1))
     assert [bytes(record.body) for record in records_of(reply)] == [b"%d" % number for number in range(10)]
     assert send_message(again, "T", queue_id=1) == 10

@@ -84,8 +84,7 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: 
     request = pushed(asker, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
     assert bytes(request.body) == b"reply"
     reply_to(asker, request, b"")
-    answered = replier.answer(opaque)
-    assert answered.code == 0
+    assert replier.answer(opaque).code == 0
 
 
 def test_a_member_is_asked_and_its_answer_passed_on(broker: Broker, connect: Connect) -> None:

@@ -45,8 +45,7 @@ def heartbeat(client: RawClient, client_id: str, *, expression: str = "*", ordin
 def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connect) -> None:
     """TBW102 is there from the start, another topic once it is made; integer keys are quoted."""
     names, client = connect(broker.name_server_address), connect(broker.address)
-    unknown = names.call(ROUTE, {"topic": "T"})
-    assert unknown.code == 17
+    assert names.call(ROUTE, {"topic": "T"}).code == 17
     default = msgspec.json.decode(names.call(ROUTE, {"topic": "TBW102"}).body)
     assert default["queueDatas"][0]["perm"] == 7
     send_message(client, "T")
@@ -91,8 +90,7 @@ def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: Ra
     assert heartbeat(client, "c1", expression="b") == 0
     assert client.call(RequestCode.PULL_MESSAGE, own).code == 20
     assert client.call(RequestCode.PULL_MESSAGE, own | {"subVersion": "2"}).code == 25
-    retry = client.call(RequestCode.PULL_MESSAGE, pull_fields("%RETRY%G", 0))
-    assert retry.code == 19
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("%RETRY%G", 0)).code == 19
 
 
 @pytest.mark.parametrize(

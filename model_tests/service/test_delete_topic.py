@@ -100,8 +100,7 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
 
     monkeypatch.setattr(broker.store, "finish_deletion", fail)
     assert admin.call(DELETE, {"topic": "T"}).code == 1
-    reply = puller.answer(opaque)
-    assert reply.code == 17
+    assert puller.answer(opaque).code == 17
 
 
 def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:

@@ -130,6 +130,12 @@ def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told
     assert quick.told(told) == plain.told(told)
 
 
+def pair(start_broker: StartBroker, directory: Any, config: BrokerConfig = CONFIG) -> list[Twin]:
+    """A quick broker and a plain one."""
+    options: dict[str, Any] = {"config": config, "runtime": StillRuntime()}
+    return [Twin(start_broker(directory=f"{directory}/{fast}", is_fast=fast, **options)) for fast in (True, False)]
+
+
 def alike(count: int, topic: str = "R") -> list[Told]:
     """Pulls that wait for the next message of a queue that has one, and the message."""
     send = Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields(topic, 0), body=b"body")
@@ -166,10 +172,7 @@ def test_what_was_checked_before_is_checked_again(
     start_broker: StartBroker, tmp_path: Any, change: Callable[[Broker], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic or group that is replaced counts for the next pull; seen where the last check is believed for ever."""
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
+    quick, plain = pair(start_broker, tmp_path)
     expected = after(plain, change)
     assert after(quick, change) == expected
     check = QuickPullProcessor.check
@@ -199,10 +202,7 @@ def test_pulls_side_by_side_are_held_together(
 ) -> None:
     """All behind the first, but for those that are something else; within the limits of the whole and of a queue."""
     config = evolve(CONFIG, held_count_max=9, queue_held_count_max=3)
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=config, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
+    quick, plain = pair(start_broker, tmp_path, config)
     together: list[int] = []
     hold_together = HoldService.hold_together
 
@@ -295,10 +295,7 @@ def test_planted_another_head_is_seen(
 ) -> None:
     encode_head = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *values: encode_head(*values[:-1], values[-1] + 1))
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
+    quick, plain = pair(start_broker, tmp_path)
     assert quick.told(alike(4)) != plain.told(alike(4))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import signal
 import subprocess
@@ -12,12 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import pytest
 from model_tests.bench import broker_bench, leaving
-from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, Value, value_of
+from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import missed
 from model_tests.bench.broker_sides import Side, ours
@@ -30,7 +29,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import StartBroker, wait_until
 from longpoll_broker.testing.harness import held
 from longpoll_broker.testing.harness.held import HeldPlan, _Holding, hold
-from longpoll_broker.testing.harness.latency import fan_outs, wakes
+from longpoll_broker.testing.harness.latency import wakes
 from longpoll_broker.testing.harness.throughput import fill, pulls, sends
 from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.harness.workers import private_bytes
@@ -71,12 +70,6 @@ def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
     assert min(taken) >= 30
 
 
-def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
-    found = fan_outs(start_broker().address, "F", 40, 4, 3)
-    assert len(found) == 3
-    assert all(0 < one.first_ms <= one.last_ms for one in found)
-
-
 HOUR_MS = 3_600_000
 
 
@@ -110,22 +103,6 @@ def test_held_pulls_are_counted_to_the_last(
     assert counts == [0, 500]
     assert 0 <= report.late_p50_ms <= report.late_p99_ms <= report.late_max_ms
     assert len(broker.hold_service) == 0
-
-
-def test_a_mapped_file_is_not_a_process_s_own_memory(tmp_path: Path) -> None:
-    """Pages of a shared mapping do not count, those of an array do."""
-    size = 64 * 2**20
-    with (tmp_path / "file").open("w+b") as file:
-        file.truncate(size)
-        before = private_bytes(os.getpid())
-        with mmap.mmap(file.fileno(), size) as mapped:
-            mapped[:] = b"x" * size
-            with_file = private_bytes(os.getpid())
-        array = bytearray(b"x") * size
-        with_array = private_bytes(os.getpid())
-    assert with_file - before < size / 4
-    assert with_array - before > size * 3 / 4
-    assert len(array) == size
 
 
 def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
@@ -167,25 +144,6 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    ("bar", "ours_value", "met"),
-    [
-        (Bar("ratio", 0.6), 6.0, True),
-        (Bar("ratio", 0.6), 6.1, False),
-        (Bar("ratio", 1.0, "least"), 10.0, True),
-        (Bar("ratio", 1.0, "least"), 9.9, False),
-        (Bar("ours", 10.0), 10.0, True),
-        (Bar("ours", 10.0), 10.1, False),
-        (None, 1.0, None),
-    ],
-)
-def test_a_bar_is_met_or_missed(bar: Bar | None, ours_value: float, met: bool | None) -> None:
-    """On ours or on the ratio, at most or at least; what is missed is listed by name."""
-    value = value_of(Figure("a figure", "ms", bar), {OURS: [ours_value], JAVA: [10.0]})
-    assert (value.ratio, value.met) == (ours_value / 10, met)
-    assert missed([value]) == (["a figure"] if met is False else [])
-
-
 @pytest.mark.long
 def test_the_whole_comparison_runs(tmp_path: Path) -> None:
     """Every figure of ours comes out, on a short scale; a broker that scans for deadlines misses the bar on them."""
@@ -217,33 +175,6 @@ def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert told["missed"] == ["answer after the deadline, p99"]
     assert told["figures"][0]["sides"] == {OURS: 48.4}
     assert told["machine"]["cores"]
-
-
-STARTED: Final = """
-import sys, tempfile, threading
-from model_tests.bench import leaving
-
-def main():
-    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
-        print("ready", flush=True)
-        threading.Event().wait()
-
-leaving.run(main)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_bench_that_is_stopped_leaves_nothing(tmp_path: Path, number: int) -> None:
-    """It says so in a sentence, and its exit code is neither success nor a missed bar."""
-    command = [sys.executable, "-c", STARTED, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
-        assert bench.stdout is not None
-        assert bench.stdout.readline() == "ready\n"
-        assert len(list(tmp_path.iterdir())) == 1
-        bench.send_signal(number)
-        _out, told = bench.communicate()
-    assert (bench.returncode, list(tmp_path.iterdir())) == (leaving.STOPPED, [])
-    assert told == "stopped before everything was measured; what was made for it is removed\n"
 
 
 def test_every_bench_can_be_stopped() -> None:

@@ -41,8 +41,7 @@ def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect)
     marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
     send_message(sender, "T")
     send_message(sender, "MARK")
-    marked = sender.answer(marker)
-    assert marked.code == 0
+    assert sender.answer(marker).code == 0
     gate.open()
     return broker, puller, opaque
 
