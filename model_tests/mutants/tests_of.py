@@ -35,9 +35,7 @@ this process does beside another process, in which nothing is changed, and one w
 are done, for a time that is chance."""
 LET_IN: Final = (
     "service/test_account_file.py",
-    "service/test_account_file.py",
     "service/test_access_control.py",
-    "service/test_access_processor.py",
     "service/test_resources.py",
 )
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
