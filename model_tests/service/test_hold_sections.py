@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partialmethod
 from typing import Any, Final
 
 import attrs
@@ -57,23 +58,9 @@ class NotedEvents(PullEvents):
         count = 1 if isinstance(pulls, Pull) else len(list(pulls))
         self.notes.append(f"told {name} {count}" + ("" if visible_end is None else f" to {visible_end}"))
 
-    def held(self, pull: Pull, after_ns: int) -> None:
-        self._note("held", pull, after_ns)
 
-    def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        self._note("rechecked", pull, after_ns, visible_end)
-
-    def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        self._note("taken", pulls, after_ns, visible_end)
-
-    def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        self._note("kept", pulls, after_ns, visible_end)
-
-    def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        self._note("expired", pulls, after_ns)
-
-    def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        self._note("stopped", pulls, after_ns)
+for _name in ("held", "rechecked", "taken", "kept", "expired", "stopped"):
+    setattr(NotedEvents, _name, partialmethod(NotedEvents._note, _name))
 
 
 class NotedBench(Bench):
