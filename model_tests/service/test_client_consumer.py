@@ -195,6 +195,13 @@ class OneBroker:
         self.address = ""
         self.queue_ids: list[int] = []
 
+    @contextmanager
+    def producing(self) -> Iterator[Producer]:
+        """A producer that has this for its name server."""
+        with ScriptedServer(self) as server, Producer(RUNTIME, server.address) as producer:
+            self.address = server.address
+            yield producer
+
     def __call__(self, peer: Peer, command: Command) -> None:
         """Answer a route or a send; None closes the connection."""
         fields = command.ext_fields or {}
@@ -216,8 +223,7 @@ class OneBroker:
 def test_a_new_topic_borrows_the_default_topics_route() -> None:
     """It has at most four queues then, and each send takes the next."""
     broker = OneBroker(0, 0, 0, 0, 0)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
+    with broker.producing() as producer:
         results = [producer.send("T", b"x") for _number in range(5)]
     assert broker.queue_ids == [0, 1, 2, 3, 0]
     assert {(result.queue_offset, result.broker_msg_id) for result in results} == {(7, "id")}
@@ -225,8 +231,7 @@ def test_a_new_topic_borrows_the_default_topics_route() -> None:
 
 def test_a_lost_connection_is_tried_again_on_another_queue() -> None:
     broker = OneBroker(None, None, 0, None, None, None)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
+    with broker.producing() as producer:
         assert producer.send("T", b"x").queue.queue_id == 2
         with pytest.raises(ClientError, match="SEND_MESSAGE_V2"):
             producer.send("T", b"x")
@@ -236,17 +241,14 @@ def test_a_lost_connection_is_tried_again_on_another_queue() -> None:
 @pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE])
 def test_stored_but_not_yet_safe_is_told(code: ResponseCode) -> None:
     broker = OneBroker(code)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
+    with broker.producing() as producer:
         assert producer.send("T", b"x").code == code
 
 
 def test_a_refused_send_names_code_and_topic() -> None:
     broker = OneBroker(ResponseCode.MESSAGE_ILLEGAL)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
-        with pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
-            producer.send("T", b"x")
+    with broker.producing() as producer, pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
+        producer.send("T", b"x")
     assert caught.value.code == 13
     assert len(broker.queue_ids) == 1
 

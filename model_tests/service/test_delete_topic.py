@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -30,40 +29,21 @@ LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 
 
-def test_a_pull_held_behind_the_deletion_is_told_too(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("method", "count"), [("hold", 1), ("hold_together", 4)])
+def test_pulls_held_behind_the_deletion_are_told_too(
+    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, method: str, count: int
 ) -> None:
-    """It passed its checks before, and was inserted after the table had been looked through."""
-    hold = HoldService.hold
-    broker = start_broker()
-    admin = connect(broker.address)
-    send_message(admin, "T")
-
-    def delete_then_hold(self: HoldService, pull: object, outbox: object) -> None:
-        broker.topics.remove("T")
-        hold(self, pull, outbox)  # type: ignore[arg-type] # passed on as they came
-
-    monkeypatch.setattr(HoldService, "hold", delete_then_hold)
-    assert admin.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 17
-    assert len(broker.hold_service) == 0
-
-
-def test_pulls_held_together_behind_the_deletion_are_told_too(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold_together = HoldService.hold_together
-    broker = start_broker()
-    client = connect(broker.address)
+    """They passed their checks before, and were inserted after the table had been looked through."""
+    honest = getattr(HoldService, method)
     send_message(client, "T")
 
-    def delete_then_hold(self: HoldService, pulls: Sequence[Pull], outbox: Outbox) -> None:
+    def delete_then_hold(self: HoldService, pulls: object, outbox: Outbox) -> None:
         broker.topics.remove("T")
-        hold_together(self, pulls, outbox)
+        honest(self, pulls, outbox)
 
-    monkeypatch.setattr(HoldService, "hold_together", delete_then_hold)
-    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * 4)
-    replies = [client.reply(opaque) for opaque in asked]
-    assert [reply and reply.code for reply in replies] == [17] * 4
+    monkeypatch.setattr(HoldService, method, delete_then_hold)
+    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * count)
+    assert [client.answer(opaque).code for opaque in asked] == [17] * count
     assert len(broker.hold_service) == 0
 
 
