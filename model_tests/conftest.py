@@ -14,7 +14,9 @@ import gc
 import logging
 import os
 import socket
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,6 +101,20 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
     if not isinstance(val, str | bytes) or len(val) <= ID_LENGTH_MAX:
         return None
     return f"{val[:ID_LENGTH_MAX]!r} and {len(val) - ID_LENGTH_MAX} more"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Free what a failed test left open: its traceback would keep it until it warned in another test."""
+    failed_before = item.session.testsfailed
+    result = yield
+    if item.session.testsfailed > failed_before:
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return result
 
 
 class _BrokenInvariants(logging.Handler):

@@ -303,14 +303,14 @@ FAULTS: Final = (
         f"{SERVICE}/pull/dispatch_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if not self.polls:",
-        f"{TESTS}/service/test_dispatch_again.py::test_what_may_not_be_seen_yet_is_not_announced_at_the_end_of_a_pass",
+        f"{TESTS}/service/test_dispatch_service.py::test_the_end_of_a_pass_shows_what_may_be_shown",
     ),
     Fault(
         "a dispatcher that polls is not waited for",
         f"{SERVICE}/pull/dispatch_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if self.store.dispatched_end < self.store.dispatchable_end:",
-        f"{TESTS}/service/test_dispatch_again.py::test_what_a_pass_appended_is_visible_and_announced_at_its_end",
+        f"{TESTS}/service/test_dispatch_service.py::test_the_end_of_a_pass_shows_what_may_be_shown",
     ),
     Fault(
         "the schedule leaves the sync to the flush thread",

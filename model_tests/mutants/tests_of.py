@@ -33,10 +33,8 @@ LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_ev
 """Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, and one that compares
 this process with another one, in which nothing is changed."""
 LET_IN: Final = (
-    "service/test_accounts_read.py",
     "service/test_account_file.py",
     "service/test_access_control.py",
-    "service/test_access_processor.py",
     "service/test_resources.py",
 )
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
@@ -64,12 +62,12 @@ STORED: Final = (
 SENT: Final = (
     "service/test_send.py",
     "service/test_send_bursts.py",
-    "service/test_batch_limits.py",
+    "service/test_long_batches.py",
     "service/test_fast.py",
     "service/test_light_queues.py",
     "service/test_transaction_check.py",
     "service/test_schedule.py",
-    "service/test_edges.py",
+    "service/test_bad_input.py",
     "service/test_requests_end_nothing.py",
     "service/test_record.py",
     "service/test_pull_service.py",
@@ -101,7 +99,7 @@ KNOWN: Final = (
     Known(
         f"{CORE}/tables/offsets.py",
         ("core/test_offsets.py",),
-        ("simulate/test_preempted.py", "service/test_config_files.py"),
+        ("simulate/test_preempted.py", "service/test_broker.py"),
     ),
     Known(f"{CORE}/tables/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
     Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_sql92.py")),
@@ -117,7 +115,7 @@ KNOWN: Final = (
         ("simulate/test_stress.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
-    Known(f"{SERVICE}/io/transport.py", ("service/test_loop_is_woken.py", "service/test_transport.py")),
+    Known(f"{SERVICE}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
     Known(
         f"{SERVICE}/pull/hold_service.py",
         ("service/test_hold_service.py", "service/test_pull_moments.py"),
@@ -125,9 +123,8 @@ KNOWN: Final = (
     ),
     Known(
         f"{SERVICE}/pull/dispatch_service.py",
-        ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
+        ("service/test_dispatch_service.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
         (
-            "service/test_dispatch_service.py",
             "service/test_notifying_rounds.py",
             "service/test_notifiers_go_on.py",
             "service/test_visible_when_durable.py",
@@ -145,12 +142,12 @@ KNOWN: Final = (
             "core/test_pull.py",
             "service/test_executors.py",
             "service/test_fast.py",
-            "service/test_handler.py",
+            "service/test_broker.py",
             "service/test_notifiers_go_on.py",
             "service/test_record.py",
             "service/test_slave.py",
             "service/test_subscriptions.py",
-            "service/test_edges.py",
+            "service/test_bad_input.py",
             "service/test_requests_end_nothing.py",
         ),
     ),
@@ -164,7 +161,7 @@ KNOWN: Final = (
         ("simulate/test_group_commit.py", "service/test_group_commit.py"),
         ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
     ),
-    Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
+    Known(f"{SERVICE}/send/append.py", (), ("service/test_message_maker.py",)),
     Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),
     Known(f"{SERVICE}/send/send_processor.py", (), ("service/test_send_processor.py", "service/test_message_maker.py")),
     Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
@@ -210,7 +207,7 @@ KNOWN: Final = (
     Known(f"{STORE}/queues/consume_queue.py", (), ("store/test_consume_queue.py",)),
     Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_retention.py")),
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py",)),
-    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
+    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_service.py", "store/test_message_store.py"), DISPATCHED),
     Known(f"{STORE}/index/index_file.py", (), ("store/test_index.py",)),
     Known(f"{STORE}/index/index.py", (), ("store/test_index_list.py", "store/test_index.py")),
     Known(f"{STORE}/index/indexer.py", (), ("store/test_indexer.py", "store/test_index.py")),
@@ -251,7 +248,7 @@ KNOWN: Final = (
         "reference/longpoll_client/",
         ("client/test_puller.py", "client/test_push.py"),
     ),
-    Known("reference/longpoll_runtime/", ("service/test_loop_is_woken.py", "service/test_runtime.py")),
+    Known("reference/longpoll_runtime/", ("service/test_channel.py", "service/test_runtime.py")),
 )
 
 

@@ -78,7 +78,7 @@ class World(RealRuntime):
         """Number them."""
         return [self.put(each) for each in messages]
 
-    def submit(self, log_end: int, done: Any, _outbox: Outbox) -> None:
+    def submit(self, log_end: int, done: Any, _outbox: Outbox, *, wants_topics: bool) -> None:
         """Keep what is to be done when the log is durable up to there."""
         self.submitted.append((log_end, done))
 

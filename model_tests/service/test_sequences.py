@@ -20,7 +20,7 @@ import attrs
 import pytest
 from attrs import define, field
 from model_tests.service.sequences import BROKER_CODES, KINDS, NAME_SERVER_CODES, Script
-from model_tests.service.test_edges import watching
+from model_tests.service.test_bad_input import watching
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

@@ -69,7 +69,7 @@ class Desk:
     def __attrs_post_init__(self) -> None:
         self.disk = Disk(self.runtime)
         disk: Any = self.disk
-        self.service = GroupCommit(self.runtime, disk, TIMEOUT_MS, self.show)
+        self.service = GroupCommit(self.runtime, disk, TIMEOUT_MS, self.show, lambda: None)
         self.begun_ns = self.runtime.monotonic_ns()
 
     def show(self, _outbox: Outbox) -> None:
@@ -93,7 +93,7 @@ class Desk:
             used.after_flush(lambda: self.left.append(number))
 
         self.disk.log_end = max(self.disk.log_end, number)
-        self.service.submit(number, done, outbox)
+        self.service.submit(number, done, outbox, wants_topics=False)
 
 
 def played(play: Callable[[Desk], None]) -> Desk:
@@ -216,7 +216,7 @@ def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatc
 
     def play(desk: Desk) -> None:
         desk.service.start()
-        desk.service.submit(0, no_answer, Outbox())
+        desk.service.submit(0, no_answer, Outbox(), wants_topics=False)
         desk.append(1)
         desk.runtime.sleep(1.0)
         desk.append(2)

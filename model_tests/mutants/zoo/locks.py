@@ -180,7 +180,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._append_lock:\n            for message in checked:\n",
         "        if True:\n            for message in checked:\n",
-        units=("store/test_message_store.py", "service/test_batch_limits.py"),
+        units=("store/test_message_store.py", "service/test_long_batches.py"),
     ),
     _lock(
         "lock-delete-topic",
@@ -285,7 +285,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock:\n            arrivals = self._dispatcher.dispatch(limit)\n",
         "        if True:\n            arrivals = self._dispatcher.dispatch(limit)\n",
-        units=("store/test_message_store.py", "service/test_dispatch_again.py"),
+        units=("store/test_message_store.py", "service/test_dispatch_service.py"),
     ),
     _lock(
         "lock-flush",
@@ -394,7 +394,7 @@ LOCKS: Final = (
             "            self._ring()\n            self._items.append(item)\n",
             "            self._items.append(item)\n",
         ),
-        units=("service/test_loop_is_woken.py", "service/test_runtime.py", "service/test_executors.py"),
+        units=("service/test_channel.py", "service/test_runtime.py", "service/test_executors.py"),
     ),
     _moved(
         "queue-has-no-time-left",
@@ -405,7 +405,7 @@ LOCKS: Final = (
             "timeout=-1 if end_s is None else max(0.0, end_s - time.monotonic())",
             "timeout=-1 if end_s is None or end_s < time.monotonic() else max(0.0, end_s - time.monotonic())",
         ),
-        units=("service/test_loop_is_woken.py", "service/test_runtime.py"),
+        units=("service/test_channel.py", "service/test_runtime.py"),
         source="a wait of CPython's",
     ),
     _moved(

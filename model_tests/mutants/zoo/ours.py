@@ -423,7 +423,7 @@ OURS: Final = (
             "            self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)\n",
             "            pull.phase = ANSWERED\n",
         ),
-        units=("service/test_broker.py", "service/test_ends.py", "service/test_pull_service.py"),
+        units=("service/test_broker.py", "service/test_delete_topic.py", "service/test_pull_service.py"),
     ),
     _slip(
         "busy-without-a-word",
@@ -434,7 +434,7 @@ OURS: Final = (
             'try again later"), cause, outbox)\n',
             "            pull.phase = ANSWERED\n",
         ),
-        units=("service/test_pull_service.py", "service/test_edges.py", "service/test_crowd.py"),
+        units=("service/test_pull_service.py", "service/test_bad_input.py"),
     ),
     _slip(
         "older-commit-wins",
