@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from longpoll_broker.service.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.service.replication import slave_waits
 from longpoll_broker.service.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
 from longpoll_protocol.frames.replication import encode_head
+from longpoll_runtime.sockets import RealPoller
 
 Told = list[tuple[int, bool, str]]
 
@@ -439,6 +441,23 @@ def test_who_is_about_to_wait_at_the_end_is_answered_too() -> None:
     bench.replicator.stop()
     assert told == [(20, False, "later")]
     assert bench.later_notes() == ["wake", "close", "close"], "no thread was started"
+
+
+def test_a_stop_between_a_wait_and_its_wake_answers_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The send gets 12 from `stop`, and no error from the poller that `stop` has closed."""
+    bench = Bench()
+    told: Told = []
+    bench.replicator._poller = RealPoller()
+    honest = os.eventfd_write
+
+    def write(descriptor: int, value: int) -> None:
+        monkeypatch.setattr(os, "eventfd_write", honest)
+        bench.replicator.stop()
+        honest(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", write)
+    bench.submit(10, told)
+    assert told == [(10, False, "later")]
 
 
 def test_a_replicator_runs_on_a_thread_of_its_name() -> None:

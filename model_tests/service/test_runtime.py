@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from longpoll_runtime.collector import no_collections, rare_collections
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.sockets import RealPoller
 from longpoll_runtime.threads import RealQueue
 from longpoll_runtime.turns import TURN_S, short_turns
 
@@ -66,6 +69,32 @@ def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
         client.close()
         listener.close()
         poller.close()
+
+
+def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The late write reaches no file that is opened after the close; a still later wake does nothing."""
+    poller = RealPoller()
+    written: list[int] = []
+    opened: list[int] = []
+    honest = os.eventfd_write
+
+    def write(descriptor: int, value: int) -> None:
+        written.append(descriptor)
+        poller.close()
+        opened.extend(os.open(tmp_path / str(number), os.O_CREAT | os.O_RDWR) for number in range(3))
+        honest(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", write)
+    try:
+        poller.wake()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(written[0])
+        assert [os.fstat(each).st_size for each in opened] == [0, 0, 0]
+    finally:
+        for each in opened:
+            os.close(each)
+    poller.wake()
+    assert len(written) == 1
 
 
 def test_an_address_in_use_is_an_os_error() -> None:
