@@ -237,21 +237,3 @@ def test_planted_what_had_come_is_not_what_had_been_sent() -> None:
     script = [(1, True, 40, 30), (1, False, 0, 0), (20, False, 0, 60)]
     assert sent_too_early(script, lambda: Trusting(100, SETTLE, HELD_MAX))
     assert not sent_too_early(script, arrivals)
-
-
-class Generous(Arrivals):
-    """Takes an acknowledgement that was used up to its last byte for one that was not."""
-
-    __slots__ = ()
-
-    def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Planted: one byte more."""
-        super().acknowledged(now_ns, permitted + 1)
-
-
-def test_planted_a_window_that_is_full_may_keep_more_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred bytes are sent and come thirty at a time, each time as many as was permitted."""
-    monkeypatch.setattr(arrival, "RECOVER_NS", SETTLE)
-    script = [(1, True, 100, 30), (SETTLE, False, 0, 30), (SETTLE, False, 0, 30), (SETTLE, False, 0, 30)]
-    assert sent_too_early(script, lambda: Generous(100, SETTLE, HELD_MAX))
-    assert not sent_too_early(script, arrivals)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields
-from longpoll_observe import Observer, loop, tap
+from longpoll_observe import Observer, loop
 from longpoll_observe.untold import PIECE_SIZE, Untold
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -124,27 +124,3 @@ def test_answers_are_read_while_others_are_not_told(stopped: Stopped) -> None:
     stopped.behind.settimeout(PATIENCE_S)
     stopped.go.set()
     assert stopped.behind.recv(len(PULL)) == PULL
-
-
-def test_planted_a_proxy_that_tells_all_at_once_reads_nothing_meanwhile(
-    stopped: Stopped, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker's bytes wait in its kernel while one tap is being told, as long as it takes."""
-    is_told, may_go_on = threading.Event(), threading.Event()
-
-    def long_work(*_words: object) -> None:
-        is_told.set()
-        may_go_on.wait(PATIENCE_S)
-
-    monkeypatch.setattr(tap.ConnectionTap, "answered", long_work)
-    monkeypatch.setattr(loop, "UNTOLD_MAX", 0)
-    stopped.behind.sendall(ANSWER)
-    assert is_told.wait(PATIENCE_S)
-    stopped.client.recv(len(ANSWER))
-    stopped.behind.sendall(ANSWER)
-    stopped.client.settimeout(0.05)
-    with pytest.raises(TimeoutError):
-        stopped.client.recv(1)
-    may_go_on.set()
-    stopped.client.settimeout(PATIENCE_S)
-    assert stopped.client.recv(1)

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.pull import Desk
 from longpoll_broker.core.tables.statistics import Statistics
-from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.core.tables.topics import Groups, Topics
-from longpoll_broker.core.traits import traits_of
-from longpoll_broker.service.pull.pull_events import PullEvents
-from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
@@ -60,18 +50,6 @@ def test_deadlines_do_not_go_by_the_wall_clock(
     assert time.monotonic_ns() - began_ns >= 200_000_000
     assert reply is not None
     assert reply.code == 19
-
-
-@given(received_ns=st.integers(0, 10**15), timeout_ms=st.integers(1, 30_000))
-def test_a_deadline_is_never_early_and_less_than_a_millisecond_late(received_ns: int, timeout_ms: int) -> None:
-    """Receipts lie between two milliseconds; the deadline is the first whole one at which the timeout is over."""
-    service = PullProcessor.__new__(PullProcessor)
-    service.config = BrokerConfig()
-    service.desk = Desk(Topics(), Groups(), Clients(), traits=traits_of(STRICT))
-    channel: Any = SimpleNamespace(request_count=0, received_ns=received_ns)
-    pull = service._decode(channel, Command(PULL, 1, ext_fields=pull_fields("T", 0, timeout_ms=timeout_ms)))
-
-    assert 0 <= pull.deadline_ms * 1_000_000 - (received_ns + timeout_ms * 1_000_000) < 1_000_000
 
 
 def test_what_is_counted_as_latency_is_not_negative(
@@ -124,49 +102,3 @@ def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
         assert reply is not None, f"nobody is woken by queue {queue}"
         assert [record.queue_id for record in records_of(reply)] == [queue]
         assert len(broker.hold_service) == 19 - number
-
-
-@pytest.mark.parametrize(
-    ("role", "expected"), [("ASYNC_MASTER", [-1, 1, 0, -1]), ("SLAVE", [-1, -1, -1, -1])], ids=["master", "slave"]
-)
-def test_the_history_is_told_what_a_pull_commits(
-    role: Any,
-    expected: list[int],
-    start_broker: StartBroker,
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What it carries along, where its flag says so and this broker takes it, and -1 where it commits nothing."""
-    told: list[int] = []
-    monkeypatch.setattr(PullEvents, "received", lambda _events, _pull, _ns, _wanted, offset: told.append(offset))
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T")
-    broker.pulling.pull_processor.desk.standing.role = role
-    for sys_flag, offset in (("4", 1), ("5", 1), ("5", 0), ("5", -7)):
-        client.call(PULL, pull_fields("T", 0) | {"sysFlag": sys_flag, "commitOffset": str(offset)})
-
-    assert told == expected
-
-
-@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_4_9, 3), (STRICT, 0)], ids=["4.9", "strict"])
-def test_a_broker_of_4_9_knows_no_lite_pull(
-    policy: Policy, code: int, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Code 361 came with 5.0: before it a request that is not known, then a pull like any other."""
-    client = connect(start_broker(policy=policy).address)
-    send_message(client, "T")
-    assert client.call(RequestCode.LITE_PULL_MESSAGE, pull_fields("T", 0)).code == code
-
-
-def test_a_pull_without_the_flag_commits_nothing(start_broker: StartBroker, connect: Connect) -> None:
-    """Whatever offset it carries along."""
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T")
-    stored = []
-    for sys_flag in ("4", "5"):
-        client.call(PULL, pull_fields("T", 0) | {"sysFlag": sys_flag, "commitOffset": "1"})
-        stored.append(broker.pulling.pull_processor.offsets.query("T", "G", 0))
-
-    assert stored == [None, 1]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -17,9 +15,7 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS
 from longpoll_broker.core.tables.topics import GroupConfig
-from longpoll_broker.fast import woken_herd
 from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdKey, HerdRunner
-from longpoll_broker.service.pull import hold_service
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -119,17 +115,6 @@ def test_the_scan_answers_what_is_late_under_rocketmq(start_broker: StartBroker,
     reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=10)))
     assert reply is not None
     assert reply.code == 19
-
-
-def test_a_hold_without_end_is_capped_under_strict(start_broker: StartBroker, connect: Connect) -> None:
-    """SuspendTimeoutMillis of 2^62 is granted as the configured most; a negative one as nothing."""
-    broker = start_broker(config=BrokerConfig(hold_timeout_ms_max=50))
-    client = connect(broker.address)
-    send_message(client, "T")
-    for timeout_ms in (2**62, -1):
-        reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=timeout_ms)))
-        assert reply is not None
-        assert reply.code == 19
 
 
 def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBroker, connect: Connect) -> None:
@@ -235,36 +220,6 @@ def test_woken_pulls_in_a_herd_get_what_each_asked_for(
 
     assert answers_of_herd(broker, connect) == HERDS
     assert broker.shared.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
-
-
-@pytest.mark.parametrize("part", ["queue_id", "count_max", "filter", "group"])
-def test_planted_a_herd_that_overlooks_a_difference(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    """A key without one of its parts gives some pull another one's answer."""
-    key_of = HerdRunner._herd_key
-
-    def without(service: HerdRunner, pull: Pull) -> HerdKey | None:
-        key = key_of(service, pull)
-        return None if key is None else replace(key, **{part: None})
-
-    monkeypatch.setattr(HerdRunner, "_herd_key", without)
-
-    assert answers_of_herd(start_broker(), connect) != HERDS
-
-
-@pytest.mark.parametrize("term", ["count_max", "filter", "group"])
-def test_planted_terms_that_overlook_a_difference(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, term: str
-) -> None:
-    """Pulls that are run together although they ask for different things: all are told the first one's answer."""
-    terms = {"topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"}
-    monkeypatch.setattr(woken_herd, "TERMS", attrgetter(*sorted(terms - {term})))
-    # All but the first in one part of the herd.
-    monkeypatch.setattr(hold_service, "HERD_PART", len(HERDS))
-    monkeypatch.setattr(notifier, "LARGE_HERD", 1)
-
-    assert answers_of_herd(start_broker(), connect) != HERDS
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]

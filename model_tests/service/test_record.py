@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -366,81 +366,6 @@ def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp
     recorder.stop()
     whole_of(tmp_path, 50)
     assert not recorder.trouble
-
-
-def test_planted_without_room_that_is_kept_the_end_is_missing(
-    small_disk: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And that is told to the user."""
-    monkeypatch.setattr(record, "KEPT_SIZE", 0)
-    runtime = FullDisk(10_000)
-    monkeypatch.setattr(FussyFile, "write", refusing(FussyFile.write))
-    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_events(recorder, range(2_000))
-    recorder.stop()
-    assert events_of(tmp_path)[-1].event == "append"
-    assert "has no end" in recorder.trouble
-
-
-def refusing(write: Callable[[FussyFile, Buffer], None]) -> Callable[[FussyFile, Buffer], None]:
-    """The same, with an error instead of a failed assertion."""
-
-    def checked(file: FussyFile, content: Buffer) -> None:
-        if len(content) > file._kept:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(file, content)
-
-    return checked
-
-
-class SlowRuntime(RealRuntime):
-    """Its append files write only when the test lets them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.allowed = self.event()
-        real = self._files.open_append
-
-        def open_append(path: str) -> AppendFile:
-            file = real(path)
-            write = file.write
-
-            def wait_and_write(content: Buffer) -> None:
-                self.allowed.wait(10)
-                write(content)
-
-            file.write = wait_and_write  # type: ignore[method-assign] # pyright: ignore[reportAttributeAccessIssue]
-            return file
-
-        self._files.open_append = open_append  # type: ignore[method-assign,assignment]
-
-
-@pytest.fixture
-def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for about ten events, and little patience."""
-    monkeypatch.setattr(record, "WAITING_SIZE_MAX", 1_000)
-    monkeypatch.setattr(record, "WAIT_S", 0.01)
-
-
-def test_what_the_disk_cannot_take_is_declared_lost(
-    small_queue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sequence numbers have no gap, and accepted plus lost is everything."""
-    runtime = SlowRuntime()
-    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict")
-    monkeypatch.setattr(recorder, "_wait_s", 0.01, raising=False)
-    for number in range(100):
-        recorder.put("append", 0, queue_offset=number)
-    runtime.allowed.set()
-    wait_until(lambda: not recorder._waiting)
-    recorder.put("append", 0, queue_offset=100)
-    recorder.stop()
-    events = events_of(tmp_path)
-    assert [event.sequence for event in events] == list(range(len(events)))
-    appended = sum(event.event == "append" for event in events)
-    lost = sum(event.lost_count for event in events)
-    assert lost > 0
-    assert appended + lost == 101
 
 
 def test_a_directory_that_cannot_be_used_is_a_users_error(tmp_path: Path) -> None:

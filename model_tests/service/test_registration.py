@@ -184,28 +184,6 @@ def test_silent_moved_and_too_many_brokers(monkeypatch: pytest.MonkeyPatch) -> N
     assert known.register(registered("a:3", "c"))
 
 
-def test_planted_a_name_server_that_never_forgets_is_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without looking at closed connections the route of a broker that is gone stays."""
-    monkeypatch.setattr(NameServer, "closed", lambda _self, _channel: None)
-    broker = start_broker(runtime=RealRuntime())
-    registrar, client = connect(broker.name_server_address), connect(broker.name_server_address)
-    assert register(registrar, table("T")) == 0
-    registrar.close()
-    wait_until(lambda: broker.connection_count == 1)
-    assert route(client, "T") != {}
-
-
-def test_the_path_of_the_store_is_no_part_of_it(tmp_path: Path, start_broker: StartBroker, connect: Connect) -> None:
-    """What others register is not kept on disk: a name server that starts anew hears of them again."""
-    broker = start_broker(directory=str(tmp_path / "store"))
-    assert register(connect(broker.name_server_address), table("Elsewhere")) == 0
-    broker.stop()
-    again = start_broker(directory=str(tmp_path / "store"))
-    assert route(connect(again.name_server_address), "Elsewhere") == {}
-
-
 def test_only_administrators_change_what_a_name_server_with_accounts_tells(
     tmp_path: Path, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,6 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.access import ADMIN_CODES
-from longpoll_broker.service.access import resources
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
@@ -413,23 +412,6 @@ def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, connec
     assert {code for code, _name, _wire in named_fields()} | BY_THEIR_OWN | replies == set(NAMED)
 
 
-def test_planted_a_field_that_is_not_looked_at_is_noticed(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of each code the topic alone, or the group alone."""
-    client = connect(broker.address)
-    for code, names in list(NAMED.items()):
-        for kept, left_out in (("topic", "group"), ("group", "topic")):
-            given = {name: wire for each, name, wire in named_fields() if each == code}
-            is_left_out = {(code, name) for name in given if left_out in name}
-            wire = next((wire for name, wire in given.items() if kept in name), "")
-            with monkeypatch.context() as patch:
-                patch.setitem(
-                    NAMED, code, resources._fields(*(wire, "") if kept == "topic" else ("", wire)) if given else names
-                )
-                assert let_in(client) == is_left_out
-
-
 WRITING: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -461,33 +443,3 @@ def test_who_may_only_read_writes_nothing_and_who_may_only_write_reads_nothing(
             for account, denied in (("readers", code in WRITING), ("writers", code not in WRITING | MEASURING)):
                 answered = call(client, code, {wire: "open"}, account=account)
                 assert refused(answered, "topic:open") == denied, (RequestCode(code).name, account)
-
-
-@pytest.mark.parametrize("code", [RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.PULL_MESSAGE])
-def test_planted_a_code_without_an_entry_is_noticed(code: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the walk."""
-    monkeypatch.setattr(resources, "NAMED", {each: names for each, names in NAMED.items() if each != code})
-    assert undecided(broker) == {code}
-
-
-@pytest.mark.parametrize(
-    ("code", "attack"),
-    [
-        (RequestCode.VIEW_MESSAGE_BY_ID, lambda *given: test_a_message_is_not_read_by_its_place("", *given)),
-        (RequestCode.CONSUMER_SEND_MSG_BACK, test_a_message_is_not_copied_to_an_own_group),
-        (RequestCode.END_TRANSACTION, test_a_transaction_of_others_is_not_ended),
-        (RequestCode.HEART_BEAT, test_a_denied_group_of_producers_is_not_joined),
-        (RequestCode.SEND_MESSAGE_V2, test_a_message_is_listed_in_no_denied_queue),
-    ],
-)
-def test_planted_a_code_whose_names_are_not_looked_at_is_noticed(
-    code: int,
-    attack: Callable[[Broker, Connect], None],
-    broker: Broker,
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As 4.9.7 looks at none of them: the attack succeeds, and its test is red."""
-    monkeypatch.setitem(NAMED, code, lambda _command, _wanted, _record_at: None)
-    with pytest.raises(AssertionError):
-        attack(broker, connect)

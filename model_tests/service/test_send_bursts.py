@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
 
-from longpoll_broker.fast import send_bursts
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.io.channel import NO_END_NS
 from longpoll_broker.store.messages import Arrival, MessageToStore
@@ -21,7 +19,6 @@ from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, w
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
 from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.fast.send_request import SendCommand, read_send
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
@@ -82,26 +79,6 @@ def plain_burst(count: int) -> bytes:
         b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=fields, body=b"x" * number)))
         for number in range(count)
     )
-
-
-def with_next_offset(*parts: Any) -> bytes:
-    """An answer that tells of another offset than the message's."""
-    return encode_send_head(*parts).replace(b'"}}', b'0"}}')
-
-
-def test_planted_slips_in_serving_bursts_are_seen(peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer with another number, and a way that should have been the long one."""
-    bursts, single = peers
-    burst = plain_burst(4)
-    assert bursts.told(burst) == single.told(burst)
-    with monkeypatch.context() as planted:
-        planted.setattr(send_bursts, "encode_send_head", with_next_offset)
-        assert bursts.told(burst) != single.told(burst)
-    fields = send_fields("T", 0, f"{DELAY}\x012\x02")
-    delayed = plain_burst(1) + b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, 9, ext_fields=fields, body=b"x")))
-    with monkeypatch.context() as planted:
-        planted.setattr(send_bursts, "_LEADING_ELSEWHERE", frozenset())
-        assert bursts.told(delayed) != single.told(delayed)
 
 
 def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.metrics import BrokerCollector, with_health
-from longpoll_broker.store.segment import Segment, make_beside
+from longpoll_broker.store.segment import make_beside
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.served.requests import topic_fields
@@ -132,18 +132,6 @@ def test_a_store_that_is_deleted_under_sync_flush_is_refused_and_told(
         assert status == "503 Service Unavailable"
         assert text.startswith("log: ")
         assert trouble_metrics(broker)["log"] == 1
-
-
-def test_planted_a_store_that_does_not_look_acknowledges_into_nothing(
-    start: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the look at the file's name every send is answered 0, and nothing of it is anywhere."""
-    monkeypatch.setattr(Segment, "check_name", lambda _self: None)
-    broker = start(tmp_path / "store")
-    with RawClient(broker.address) as client:
-        send_message(client, "T")
-        removed(tmp_path / "store")
-        assert code_of_send(client) == ResponseCode.SUCCESS
 
 
 def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., Broker], tmp_path: Path) -> None:

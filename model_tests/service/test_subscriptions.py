@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from model_tests.service.subscription_script import play, play_strict
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.filter.data import FilterTable
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
@@ -27,21 +24,6 @@ def test_heartbeats_count_as_in_rocketmq(policy: Policy, start_broker: StartBrok
 def test_heartbeats_count_as_strict_says(start_broker: StartBroker, connect: Connect) -> None:
     """It parses the tags itself, and a group that comes again begins anew."""
     assert play_strict(connect(start_broker(policy=STRICT, config=CONFIG).address)) == []
-
-
-def test_planted_a_filter_that_is_always_replaced_is_seen(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the versions several steps differ."""
-    register = FilterTable.register
-
-    def forgetful(table: FilterTable, topic: str, group: str, *wanted: Any) -> None:
-        table._by_place.pop((topic, group), None)
-        register(table, topic, group, *wanted)
-
-    monkeypatch.setattr(FilterTable, "register", forgetful)
-    differing = play(connect(start_broker(policy=ROCKETMQ_4_9, config=CONFIG).address))
-    assert any("28" in line for line in differing)
 
 
 @pytest.mark.parametrize(

@@ -441,12 +441,3 @@ def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect
     ended = {"T": (0, clock.now_ms), "U": (0, clock.now_ms)}
     wait_until(lambda: waiting_counts(client)[0] == ended)
     assert keys(client) == ["K"]
-
-
-def test_4_9_and_strict_know_no_timer(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """60 and 61 are answered 3 where no message waits for a time of its own."""
-    for policy in (ROCKETMQ_4_9, STRICT):
-        broker = start_broker(policy=policy, directory=str(tmp_path / policy.name))
-        client = connect(broker.address)
-        codes = (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS)
-        assert [client.call(code).code for code in codes] == [3, 3]

@@ -29,7 +29,7 @@ from longpoll_client import (
     RemotingClient,
     StartAt,
 )
-from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
+from longpoll_client.errors import ConnectionLostError, UnreachableError
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls
 from longpoll_runtime.real import RealRuntime
@@ -218,24 +218,6 @@ def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Pat
             server_context(certificate, key)
     with pytest.raises(ConfigError, match="give them as PEM"):
         client_context(str(tmp_path / "none.pem"))
-
-
-def test_planted_reads_that_leave_a_rest_in_the_library_are_noticed(
-    broker: Broker, secure: RealRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without reading whole records the end of a large answer stays unseen: no poller tells of it."""
-
-    def read_once(self: tls.TlsSocket, buffer: bytearray | memoryview, /) -> int:
-        try:
-            return self._socket.recv_into(memoryview(buffer)[:100])
-        except ssl.SSLWantReadError:
-            raise BlockingIOError from None
-
-    monkeypatch.setattr(tls.TlsSocket, "recv_into", read_once)
-    client = RemotingClient(secure, *broker.name_server_address)
-    with pytest.raises((AnswerTimeoutError, ConnectionLostError)):
-        client.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.3)
-    client.close()
 
 
 @pytest.fixture

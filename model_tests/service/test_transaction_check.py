@@ -18,7 +18,7 @@ from longpoll_broker.core.tables import producers
 from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.service.send.append import HALF_TOPIC
 from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
-from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP, TransactionChecks
+from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_client.messages import ReceivedMessage, decode_messages
@@ -224,20 +224,6 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> Non
         prepare(client, b"y")
         check_now(broker)
         assert told(client.wait_push()).body == b"y"
-
-
-def test_planted_a_check_that_does_not_know_the_ends_is_noticed(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would ask about a message that was committed, which is then delivered twice."""
-    monkeypatch.setattr(TransactionChecks, "_ended", lambda _self, _first, _end: {})
-    client = connect(broker.address)
-    join(client)
-    prepare(client, b"x")
-    for _round in range(2):
-        check_now(broker)
-        end(client, client.wait_push(), COMMIT)
-    assert bodies(client, "T") == [b"x", b"x"]
 
 
 @given(

@@ -9,10 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.io import transport
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import RECEIVE_SIZE
-from longpoll_broker.service.send import send_processor as send
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
@@ -153,17 +151,6 @@ def test_nothing_more_is_read_before_what_came_is_served(
     assert all(sender.reply(number) for number in numbers)
     assert len(left) > len(numbers) * len(body) // RECEIVE_SIZE
     assert max(left) < len(body)
-
-
-def test_planted_a_connection_that_does_not_give_way_is_seen(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All files are made before anything else is done; no turn ends by its time, as one on a busy machine would."""
-    monkeypatch.setattr(send, "FIRST_OFFSET", -1)
-    for name in ("TURN_NS_MIN", "TURN_NS_MAX"):
-        monkeypatch.setattr(transport, name, 10**12)
-    is_stalled, _answered = is_stalled_by_new_queues(start_broker, connect)
-    assert is_stalled
 
 
 class RefusingRuntime(RealRuntime):

@@ -119,15 +119,6 @@ def test_a_connection_with_much_to_be_answered_gives_way(start_broker: StartBrok
     assert passes_of(connect(broker.address), broker) >= 1
 
 
-def test_planted_answers_that_are_all_queued_at_once_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A megabyte of them in one pass."""
-    monkeypatch.setattr("longpoll_broker.service.io.transport.QUEUED_SIZE_MAX", 1 << 60)
-    broker = start_broker()
-    assert passes_of(connect(broker.address), broker) == 0
-
-
 LONG_FIELDS: Final = {
     RequestCode.GET_MAX_OFFSET: {"topic": "T", "queueId": "0"},
     # A delayed message is stored by itself, also where sends come side by side.
@@ -176,16 +167,6 @@ def test_a_connection_whose_requests_take_long_gives_way(
     assert passes_of_slow_requests(client, broker, monkeypatch, code) >= 6
 
 
-def test_planted_turns_without_an_end_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All twenty in one pass, or in the two that they came in."""
-    for limit in ("TURN_NS_MAX", "PASS_NS"):
-        monkeypatch.setattr(transport, limit, 1 << 60)
-    broker = start_broker()
-    assert passes_of_slow_requests(connect(broker.address), broker, monkeypatch) < 6
-
-
 LEAVING_COUNT = 40
 
 
@@ -230,14 +211,6 @@ def test_connections_that_end_at_once_are_closed_in_turns(
     """A few a pass, and all of them, with what they hold, in the end."""
     monkeypatch.setattr(transport, "CLOSES_MAX", 4)
     assert 0 < most_closed_in_a_pass(start_broker, monkeypatch) <= 4
-
-
-def test_planted_connections_that_are_all_closed_in_one_pass_are_noticed(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without an end to them the pass in which they ended closes more."""
-    monkeypatch.setattr(IoLoop, "_close_in_turn", IoLoop._close)
-    assert most_closed_in_a_pass(start_broker, monkeypatch) > 4
 
 
 def test_a_loop_that_stops_closes_those_that_wait_for_it(
@@ -353,24 +326,6 @@ def test_who_is_quick_is_served_before_what_is_large(
     assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
 
 
-def test_planted_large_requests_that_are_served_as_they_come_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All in one pass."""
-    monkeypatch.setattr(transport, "LARGE_SIZE", 1 << 30)
-    passes = served_in_passes(start_broker, connect, monkeypatch, 5, large=bytes(64 * 1024))
-    assert max(each.count(SLOW) for each in passes) > 1
-
-
-def test_planted_slow_ones_that_are_not_put_behind_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where nobody is ever taken to be slow."""
-    monkeypatch.setattr(transport, "PASS_NS", 1 << 60)
-    monkeypatch.setattr(transport, "TURN_NS_MAX", 1 << 60)
-    assert max(each.count(SLOW) for each in served_in_passes(start_broker, connect, monkeypatch, 5)) > 1
-
-
 def read_in_passes(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, new_count: int
 ) -> list[list[int]]:
@@ -431,14 +386,6 @@ def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     assert read in (sorted(read), sorted(read, reverse=True))
 
 
-def test_planted_new_connections_that_are_all_read_at_once_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a pass may take for ever."""
-    monkeypatch.setattr(transport, "PASS_NS", 1 << 60)
-    assert max(map(len, read_in_passes(start_broker, connect, monkeypatch, 5))) >= 5
-
-
 def passes_until_served(start_broker: StartBroker, connect: Connect, new_count: int) -> int:
     """How many passes begin until one is served that was slow once, beside so many that ask for the first time."""
     broker = start_broker()
@@ -477,14 +424,6 @@ def passes_until_served(start_broker: StartBroker, connect: Connect, new_count: 
 def test_who_was_slow_once_waits_for_no_flood_of_new_connections(start_broker: StartBroker, connect: Connect) -> None:
     """On a busy machine anybody is slow once; a port scan's connections, a few a pass, then came before it for ever."""
     assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) <= 3
-
-
-def test_planted_new_connections_that_all_come_first_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where nobody is known to be new, each has its turn in the order in which it came."""
-    monkeypatch.setattr(Channel, "is_new", property(lambda _channel: False, lambda _channel, _is_new: None))
-    assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) >= 8
 
 
 @define(eq=False)
