@@ -121,12 +121,10 @@ def fill(sender: RawClient) -> int:
 
 
 def send(client: RawClient) -> int:
-    """The code of one send."""
     return client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), BODY).code
 
 
 def main(kind: str) -> None:
-    """One of the two disks."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         if kind == "forbidden":

@@ -34,7 +34,6 @@ def told(text: str) -> Values:
 
 
 def values(broker: Broker) -> Values:
-    """What the broker tells now."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
     return told(generate_latest(registry).decode())
@@ -81,7 +80,6 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_command_tells_them_over_http(tmp_path: Path) -> None:
-    """At the address that its ready line names, until it ends."""
     with (
         serving("--store", str(tmp_path / "store"), "--metrics", "127.0.0.1:0") as ready,
         urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer,

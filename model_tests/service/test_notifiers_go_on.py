@@ -26,19 +26,16 @@ class Rounds:
     scans: int = 0
 
     def wait(self, _timeout_s: float) -> bool:
-        """Whether the stop has come."""
         self.left -= 1
         return self.left < 0
 
     def scan(self, _outbox: Outbox) -> None:
-        """Raise."""
         self.scans += 1
         raise self.error
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 def test_a_scan_that_raises_is_not_the_last(error: Exception) -> None:
-    """Each round comes, whatever the one before has met."""
     rounds = Rounds(error, left=3)
     service = ScanService(RealRuntime(), cast("Any", rounds), 10)
     service._stop = cast("Any", rounds)
@@ -57,14 +54,12 @@ class Damaged:
     dispatchable_end: int = 1
 
     def dispatch(self, _limit: int) -> Sequence[object]:
-        """Raise."""
         self.tries += 1
         raise self.error
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 def test_what_cannot_be_made_visible_is_tried_again_at_the_next_append(error: Exception) -> None:
-    """And costs whoever appended nothing."""
     store: Any = Damaged(error)
     held: Any = ()
     service = DispatchService(RealRuntime(), store, held, PullEvents(), notifies=True)

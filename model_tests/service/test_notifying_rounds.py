@@ -32,20 +32,16 @@ class Played(RealRuntime):
         self.stops: Callable[[], None] = lambda: None
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """Keep the body."""
         self.bodies[name] = target
         return self
 
     def join(self) -> None:
-        """The thread's end is waited for."""
         self.notes.append("join")
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def sleep(self, seconds: float) -> None:
-        """Note it."""
         self.notes.append(f"sleep {seconds}")
         slept = sum(note.startswith("sleep") for note in self.notes)
         assert slept < ROUNDS_MAX, "nobody ends it"
@@ -72,29 +68,23 @@ class Waiting:
             raise OSError("no room")
 
     def flush(self) -> None:
-        """Make what there is durable."""
         self._do("flush store")
 
     def dispatch(self, _count_max: int) -> Sequence[Arrival]:
-        """All of it."""
         self._do("dispatch")
         self.dispatched_end = self.dispatchable_end
         return self.arrivals
 
     def queues(self) -> list[tuple[str, int]]:
-        """Two."""
         return [("T", 0), ("T", 1)]
 
     def visible_end(self, _topic: str, queue_id: int) -> int:
-        """As many as its number, and five."""
         return 5 + queue_id
 
     def notify(self, key: tuple[str, int], visible_end: int, _tags_code: int | None, _outbox: Outbox) -> None:
-        """An announcement."""
         self._do(f"notify {key[1]} to {visible_end}")
 
     def scan(self, _outbox: Outbox) -> None:
-        """A round through the table."""
         self._do("scan")
 
 
@@ -105,15 +95,12 @@ class Events(PullEvents):
         self.notes = notes
 
     def now_ns(self) -> int:
-        """A moment."""
         return 7
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """Note it."""
         self.notes.append(f"told {len(list(arrivals))} since {after_ns}")
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """Note it."""
         self.notes.append(f"told {list(ends)}")
 
 
@@ -132,7 +119,6 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def dispatcher_of(store: Waiting, **settings: bool) -> tuple[DispatchService, Played]:
-    """A dispatcher over it."""
     runtime = Played(store.notes)
     held = cast("HoldService", store)
     events = Events(store.notes)
@@ -152,7 +138,6 @@ def test_a_run_is_a_step_and_what_it_shows_is_told_before_it_is_announced(notes:
 
 
 def test_in_batches_the_last_message_of_each_queue_is_announced(notes: list[str]) -> None:
-    """Without them each message is."""
     for in_batches, announced in ((True, ["0 to 2", "1 to 1"]), (False, ["0 to 1", "1 to 1", "0 to 2"])):
         notes.clear()
         dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0, 1, 0)), in_batches=in_batches)
@@ -161,7 +146,6 @@ def test_in_batches_the_last_message_of_each_queue_is_announced(notes: list[str]
 
 
 def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str]) -> None:
-    """Nobody is told of it."""
     dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0), fails={"dispatch"}))
     dispatcher.run(Outbox())
     assert notes == ["make_visible", "dispatch"]
@@ -170,7 +154,6 @@ def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str]) 
 def test_what_cannot_be_made_visible_is_told_once_and_again_after_it_could(
     notes: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not with every send, which would fill the log, or the pipe that it is written to."""
     store = Waiting(notes, arrivals_of(0), fails={"dispatch"})
     dispatcher, _ = dispatcher_of(store)
     for _ in range(3):
@@ -185,7 +168,6 @@ def test_what_cannot_be_made_visible_is_told_once_and_again_after_it_could(
 
 
 def test_where_queues_begin_is_told_before_anything_is_served(notes: list[str]) -> None:
-    """Every queue with its visible end."""
     dispatcher, _ = dispatcher_of(Waiting(notes))
     dispatcher.record_visible()
     assert notes == ["told [('T', 0, 5), ('T', 1, 6)]"]
@@ -232,7 +214,6 @@ def test_the_poll_runs_tells_and_sleeps_until_it_is_stopped(notes: list[str]) ->
 
 
 def test_a_poll_that_fails_goes_on(notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a run raises costs one round."""
     dispatcher, runtime = dispatcher_of(Waiting(notes), polls=True)
     runtime.stops = dispatcher.stop
 
@@ -246,7 +227,6 @@ def test_a_poll_that_fails_goes_on(notes: list[str], monkeypatch: pytest.MonkeyP
 
 
 def test_a_dispatcher_without_a_thread_is_stopped_too(notes: list[str]) -> None:
-    """There is nobody to wait for."""
     dispatcher, _ = dispatcher_of(Waiting(notes))
     dispatcher.stop()
     assert notes == []
@@ -254,7 +234,6 @@ def test_a_dispatcher_without_a_thread_is_stopped_too(notes: list[str]) -> None:
 
 @pytest.mark.parametrize("fails", [set[str](), {"scan"}])
 def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(notes: list[str], fails: set[str]) -> None:
-    """It waits first, and tells at the end of each round; the stop ends the wait."""
     waits: list[float] = []
 
     class Stop:

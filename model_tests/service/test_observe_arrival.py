@@ -21,7 +21,6 @@ def arrivals() -> Arrivals:
 
 
 def test_a_connection_that_stays_empty_is_bound_by_each_look() -> None:
-    """From the settling of its opening on."""
     one = arrivals()
     one.looked(109, 0)
     assert one.since_ns == 100
@@ -30,7 +29,6 @@ def test_a_connection_that_stays_empty_is_bound_by_each_look() -> None:
 
 
 def test_empty_after_a_read_says_nothing_until_the_acknowledgement_has_settled() -> None:
-    """What the kernel held back may still be under way."""
     one = arrivals()
     one.read = 50
     one.looked(120, 50)
@@ -54,7 +52,6 @@ def test_a_busy_connection_is_bound_by_an_acknowledgement_that_was_not_used_up(c
 
 
 def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() -> None:
-    """What is seen of it counts only then; and after that as before."""
     one = arrivals()
     one.read = 1_000
     one.acknowledged(120, 2_000)
@@ -74,7 +71,6 @@ def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() ->
 
 @pytest.mark.parametrize(("size", "settled_ns"), [(LARGE_FLIGHT, SETTLE), (LARGE_FLIGHT + 1, RECOVER_NS)])
 def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
-    """Though it was permitted more: its kernel keeps some of a large flight back for reasons of its own."""
     one = arrivals()
     one.acknowledged(120, 10 * LARGE_FLIGHT)
     one.read = size
@@ -87,7 +83,6 @@ def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
 
 
 def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
-    """Where that is longer than a sender needs to recover, it is what counts after it used up what was permitted."""
     far_ns = 3 * RECOVER_NS
     one = Arrivals(100, far_ns, HELD_MAX)
     one.read = 3_000
@@ -99,7 +94,6 @@ def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
 
 
 def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None:
-    """Of those that come all the time some are kept until they have settled."""
     one = Arrivals(100)
     step_ns = THIN_NS // 2
     for number in range(100):
@@ -111,7 +105,6 @@ def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None
 
 
 def test_acknowledgements_that_may_have_to_recover_are_kept_until_they_have() -> None:
-    """Where one follows the other while the sender recovers, one of them is old enough in the end."""
     one = arrivals()
     one.read = 3_000
     one.acknowledged(120, 2_000)
@@ -151,7 +144,6 @@ def test_what_nobody_looks_at_is_not_kept_for_ever() -> None:
 
 
 def test_a_look_ahead_binds_what_comes_later_and_not_what_lies_there() -> None:
-    """Of 600 bytes that had come only what follows them was sent later."""
     one = arrivals()
     one.acknowledged(120, 1000)
     one.looked(130, 600)
@@ -172,7 +164,6 @@ def test_a_sender_that_is_always_ahead_is_bound_by_what_its_kernel_can_hold() ->
 
 
 def test_the_end_of_the_stream_is_all_that_there_is() -> None:
-    """Nothing is held back behind it."""
     one = arrivals()
     one.read = 5
     one.ended(200)
@@ -216,7 +207,6 @@ def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[t
 @settings(max_examples=500)
 @given(changes)
 def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
-    """However a sender, its window and a reader meet, and without the grace for a sender that waits."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrival, "RECOVER_NS", SETTLE)
         assert sent_too_early(script, arrivals) == []
@@ -228,7 +218,6 @@ class Trusting(Arrivals):
     __slots__ = ()
 
     def looked(self, looked_ns: int, come: int) -> None:
-        """Planted: the kernel holds nothing."""
         self._mark(come, looked_ns)
 
 

@@ -48,12 +48,10 @@ MOMENTS: Final = ("after_ns", "before_ns", "source", "sequence", "broker")
 
 
 def request(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") -> bytes:
-    """What a client sends."""
     return b"".join(encode(Command(code, opaque, ext_fields=fields, body=body)))
 
 
 def answer(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") -> bytes:
-    """What a broker sends."""
     return b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, body=body)))
 
 
@@ -105,7 +103,6 @@ def judged(directory: Path) -> Result:
 
 
 def bare(event: Event) -> dict[str, Any]:
-    """An event without its moments."""
     return {name: getattr(event, name) for name in event.__struct_fields__ if name not in MOMENTS}
 
 
@@ -149,7 +146,6 @@ def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, 
     ids=["big endian", "microseconds", "pcapng", "pcapng, big endian"],
 )
 def test_every_kind_of_file_gives_the_same(content: bytes, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """Moments too, to a microsecond."""
     read(tmp_path, content)
     events = events_of(tmp_path / "history")
     assert [bare(event) for event in events] == expected
@@ -204,7 +200,6 @@ CONTENTS: Final = [number for number, each in enumerate(captured(spoken())) if e
 
 @pytest.mark.parametrize("number", CONTENTS)
 def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path: Path) -> None:
-    """Each packet with bytes in turn."""
     sent = captured(spoken())
     del sent[number]
     report = read(tmp_path, pcap(sent))
@@ -215,7 +210,6 @@ def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_many_lost_packets_convict_nobody(seed: int, tmp_path: Path) -> None:
-    """Any of them, acknowledgements and ends too."""
     rng = random.Random(seed)
     sent = [each for each in captured(spoken()) if rng.random() < 0.7]
     read(tmp_path, pcap(sent))
@@ -225,14 +219,12 @@ def test_many_lost_packets_convict_nobody(seed: int, tmp_path: Path) -> None:
 
 
 def test_packets_that_the_file_says_were_dropped_are_lost(tmp_path: Path) -> None:
-    """Although no byte is missing of the connections that are seen."""
     assert read(tmp_path, pcapng(captured(spoken()), dropped=3)).dropped == 3
     assert [event.lost_count for event in events_of(tmp_path / "history") if event.event == "lost"] == [3]
     assert judged(tmp_path).verdict == "unknown"
 
 
 def test_a_snap_length_that_cuts_packets_is_a_gap(tmp_path: Path) -> None:
-    """What a short snap length left out is missing."""
     assert read(tmp_path, pcap(captured(spoken()), snap=200)).gaps > 0
     assert judged(tmp_path).verdict == "unknown"
 
@@ -275,7 +267,6 @@ def test_a_clock_that_was_set_accuses_nobody(tmp_path: Path) -> None:
 
 
 def test_without_the_senders_counters_the_clock_is_one_that_may_be_set(tmp_path: Path) -> None:
-    """What was measured is unknown then, and what was not is judged."""
     assert read(tmp_path, pcap(captured(spoken(late_ms=400), stamped=False))).clock == "unix"
     assert judged(tmp_path).verdict == "unknown"
     (tmp_path / "wrong").mkdir()
@@ -284,7 +275,6 @@ def test_without_the_senders_counters_the_clock_is_one_that_may_be_set(tmp_path:
 
 
 def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
-    """Its window closes, and opens again."""
     wire = Wire()
     wire.opens()
     wire.says(request(PULL, 1, pull_fields("T", 0, timeout_ms=HELD_MS)), is_of_client=True)
@@ -315,7 +305,6 @@ def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> Non
 
 
 def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
-    """After an end, and after one that was not seen."""
     sent = captured(spoken())
     again = captured(spoken(), now_ns=sent[-1].time_ns, positions={True: 9, False: 8})
     assert read(tmp_path, pcap([*sent, *again])).connections == 2
@@ -341,7 +330,6 @@ def command(*words: str | Path) -> tuple[int, str, str]:
 
 
 def test_the_command_says_what_it_read(tmp_path: Path) -> None:
-    """In a line, and as JSON."""
     file = written(tmp_path, pcap(captured(spoken())))
     asked = ("--capture", file, "--broker", BROKER_NAME)
     code, out, _err = command(*asked, "--record", tmp_path / "one")
@@ -353,7 +341,6 @@ def test_the_command_says_what_it_read(tmp_path: Path) -> None:
 
 
 def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
-    """With exit code 3, and a verdict that is not `valid`."""
     content = pcap(captured(spoken()))
     file = written(tmp_path, content[:-30])
     code, _out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
@@ -363,7 +350,6 @@ def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xd4", b"garbage " * 100, b"{}", pcap([])[:20], pcap([]), pcapng([])])
 def test_what_is_no_capture_is_one_sentence(content: bytes, tmp_path: Path) -> None:
-    """And nothing is written."""
     file = written(tmp_path, content)
     code, out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -371,7 +357,6 @@ def test_what_is_no_capture_is_one_sentence(content: bytes, tmp_path: Path) -> N
 
 
 def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
-    """So that the address can be mended."""
     file = written(tmp_path, pcap(captured(spoken())))
     code, _out, err = command("--capture", file, "--broker", "10.0.0.1:10911", "--record", tmp_path / "history")
     assert (code, BROKER_NAME in err) == (2, True)
@@ -410,7 +395,6 @@ def test_what_waits_is_bounded() -> None:
 
 
 def test_a_syn_alone_is_a_connection_that_was_never_made(tmp_path: Path) -> None:
-    """Nobody answered."""
     sent = [each for each in captured(spoken()) if each.flags & SYN][:1]
     report = read(tmp_path, pcap(sent))
     assert (report.connections, report.requests) == (1, 0)

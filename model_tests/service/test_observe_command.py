@@ -32,7 +32,6 @@ def observe() -> Iterator[StartCommand]:
 
 
 def address(text: str) -> tuple[str, int]:
-    """HOST:PORT as a pair."""
     host, port = text.rsplit(":", 1)
     return host, int(port)
 
@@ -73,7 +72,6 @@ def test_a_signal_ends_it_with_the_whole_history(
 def test_a_killed_proxy_leaves_a_history_that_says_so(
     observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """Everything but the last moment is there; a pull that was open then leaves the verdict unknown."""
     broker = start_broker()
     history = tmp_path / "history"
     process = observe(
@@ -95,7 +93,6 @@ def test_a_killed_proxy_leaves_a_history_that_says_so(
 
 
 def test_an_answer_arrives_after_the_client_said_that_it_sends_no_more(observe: StartCommand, tmp_path: Path) -> None:
-    """Through the whole process, and the history has it: the pull was answered before its connection closed."""
     history = tmp_path / "history"
     asked = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fields("T", 0, timeout_ms=500))))
     fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
@@ -125,7 +122,6 @@ def test_an_answer_arrives_after_the_client_said_that_it_sends_no_more(observe: 
 
 
 def test_a_users_mistake_is_one_line_and_exit_2(observe: StartCommand, tmp_path: Path) -> None:
-    """Nothing to observe, no address, a broker twice, a port in use, a history that cannot be written."""
     file = tmp_path / "file"
     file.write_text("")
     record = ("--record", str(tmp_path / "history"))

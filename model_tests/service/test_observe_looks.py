@@ -32,7 +32,6 @@ class Kernel:
         self.come, self.room = come, room
 
     def acknowledge(self) -> None:
-        """Have what was read acknowledged."""
         self.now_ns += STEP_NS
 
     def arrived(self) -> tuple[int, int]:
@@ -50,11 +49,9 @@ class Noted:
         self.acknowledgements: list[tuple[int, int]] = []
 
     def looked(self, looked_ns: int, come: int) -> None:
-        """A look."""
         self.looks.append((looked_ns, come))
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """An acknowledgement."""
         self.acknowledgements.append((now_ns, permitted))
 
 
@@ -97,7 +94,6 @@ def test_only_a_poll_that_watched_a_side_and_did_not_report_it_has_seen_it_empty
 
 @pytest.mark.parametrize(("since_ns", "is_over"), [(0, False), (19, False), (20, True)])
 def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(loop: RelayLoop, since_ns: int, is_over: bool) -> None:
-    """Not when its bytes are taken: what the broker sent in all that time lies unread in its kernel."""
     told: list[tuple[object, ...]] = []
     tap = Part(unblocked=lambda *what: told.append(what), blocked=lambda *what: told.append(what))
     side: Any = Part(stuck=(10, 20), stuck_told=True, out=b"")
@@ -113,7 +109,6 @@ def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(loop: RelayLoop, 
 
 @pytest.mark.parametrize(("for_ns", "is_told"), [(BLOCKED_NS, False), (BLOCKED_NS + 1, True)])
 def test_a_side_that_has_not_caught_up_for_long_is_told_of_once(loop: RelayLoop, for_ns: int, is_told: bool) -> None:
-    """With the moments of the first send that was not taken whole."""
     told: list[tuple[object, ...]] = []
     side: Any = Part(stuck=(10, 20), stuck_told=False, out=b"waits")
     tap = Part(blocked=lambda *what: told.append(what))
@@ -127,7 +122,6 @@ def test_a_side_that_has_not_caught_up_for_long_is_told_of_once(loop: RelayLoop,
 
 
 def test_since_when_a_side_does_not_read_is_told_by_the_first_send(loop: RelayLoop) -> None:
-    """Later ones that are not taken whole, either, put nothing off."""
     clock = Kernel(0, 0)
     loop._now_ns = lambda: clock.now_ns
     socket = Part(send=lambda _content: 1)
@@ -143,7 +137,6 @@ def test_since_when_a_side_does_not_read_is_told_by_the_first_send(loop: RelayLo
 def test_a_connection_that_ends_unseen_was_perhaps_not_read(
     loop: RelayLoop, is_told: bool, for_ns: int, said: int
 ) -> None:
-    """What its broker had sent may lie there, since the last moment at which it did not."""
     told: list[tuple[object, ...]] = []
     broker = Part(busy_pass=loop._pass, look_ns=0, arrivals=Noted(50, 70))
     tap = Part(blocked=lambda *what: told.append(what))

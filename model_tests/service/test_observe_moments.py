@@ -62,7 +62,6 @@ def told_and_true(directory: Path, case: Case, seed: int) -> Comparison:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_every_event_happened_within_its_interval(name: str, tmp_path: Path) -> None:
-    """Whatever the broker's kernel holds back: none is outside."""
     seen = told_and_true(tmp_path, QUICK[name], seed=1)
     assert seen.answers == seen.requests >= QUICK[name][0].events
     assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)

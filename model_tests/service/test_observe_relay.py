@@ -50,14 +50,12 @@ class Upstream:
         return client, behind
 
     def close(self) -> None:
-        """Stop both."""
         self.observer.stop()
         self.listening.close()
 
 
 @pytest.fixture(scope="module")
 def shared_upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
-    """One upstream for every example."""
     with closing(Upstream(tmp_path_factory.mktemp("history"))) as upstream:
         yield upstream
 
@@ -83,7 +81,6 @@ chunks = st.lists(st.tuples(st.booleans(), st.binary(min_size=1, max_size=300)),
 @settings(max_examples=60, deadline=None)
 @given(chunks)
 def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said: list[tuple[bool, bytes]]) -> None:
-    """Whoever says what in which pieces, readable or not: the other side reads exactly that."""
     # A client whose first byte begins a TLS connection is refused, which is another test.
     said = [(True, b"\0"), *said]
     client, behind = shared_upstream.connect()
@@ -173,7 +170,6 @@ def test_a_broker_that_is_down_closes_its_clients_and_nothing_else(
 
 
 def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream) -> None:
-    """Only what the kernels hold gets ahead of the reader; the proxy keeps one chunk at most."""
     total = 64 * 1024 * 1024
     content = bytes(range(251)) * 4178
     client, behind = upstream.connect()
@@ -213,7 +209,6 @@ def stuff(into: socket.socket) -> int:
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
 def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream) -> None:
-    """From the first byte that was not taken until what had waited then was; again if the reader pauses for long."""
     client, behind = upstream.connect()
     with client, behind:
         wait_until(lambda: upstream.observer.loop.link_count == 1)
@@ -242,7 +237,6 @@ def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream
 
 
 def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstream) -> None:
-    """Nobody knows what the broker's kernel still holds: blocked since the last moment at which all was seen."""
     client, behind = upstream.connect()
     with client, behind:
         begun_ns = time.monotonic_ns()
@@ -256,7 +250,6 @@ def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstr
 
 
 def test_a_client_that_reads_is_told_of_by_nothing(upstream: Upstream) -> None:
-    """Not while it is idle, nor at its end."""
     client, behind = upstream.connect()
     with client, behind:
         for _ in range(50):
@@ -305,7 +298,6 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
 def test_two_hundred_connections_need_no_thread_each(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """All are served through one thread, and all are in the history, opened and closed."""
     broker = start_broker()
     with ExitStack() as stack:
         proxy = stack.enter_context(observing(broker.address, tmp_path / "history"))

@@ -25,7 +25,6 @@ PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fiel
 
 @given(st.lists(st.integers(0, 3 * PIECE_SIZE), max_size=6))
 def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> None:
-    """However many pieces they make, and `size` counts what is left."""
     untold, told = Untold(), list[tuple[bytes, int, int]]()
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
     for number, content in enumerate(contents):
@@ -42,7 +41,6 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
 
 
 def test_a_turn_ends_when_its_time_is_over() -> None:
-    """Whatever one call takes; but each turn makes one at least."""
     untold, calls, now_ns = Untold(), list[int](), 0
 
     def call(number: int) -> None:
@@ -81,7 +79,6 @@ class Stopped:
         self.behind.settimeout(PATIENCE_S)
 
     def close(self) -> None:
-        """End all of it."""
         self.go.set()
         for one in (self.client, self.behind, self.listening):
             one.close()

@@ -33,7 +33,6 @@ class Told(PullEvents):
         self.notes: list[Any] = []
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """Note it."""
         self.notes.append((code, read, cause))
 
 
@@ -67,7 +66,6 @@ def answered(
 
 @pytest.mark.parametrize("kind", [0, 1])
 def test_what_was_found_follows_the_offsets(kind: int) -> None:
-    """As it was asked for, and told of before it is written."""
     reply, told, pull, parts = answered(Found(read_of()), kind=kind)
     assert (reply.code, reply.opaque, reply.remark, bytes(reply.body)) == (0, 11, "FOUND", bytes(RECORD))
     assert (reply.ext_fields, reply.is_response, reply.serialisation) == (FIELDS, True, KINDS[kind])
@@ -76,7 +74,6 @@ def test_what_was_found_follows_the_offsets(kind: int) -> None:
 
 
 def test_what_is_no_find_carries_offsets_alone() -> None:
-    """No record, whatever the read has."""
     read = read_of(GetStatus.OFFSET_TOO_SMALL)
     reply, told, _, parts = answered(OffsetMoved(read, 21))
     assert (reply.code, reply.remark, bytes(reply.body), len(parts)) == (21, "OFFSET_TOO_SMALL", b"", 1)
@@ -84,7 +81,6 @@ def test_what_is_no_find_carries_offsets_alone() -> None:
 
 
 def test_a_refusal_carries_its_reason_and_no_offsets() -> None:
-    """5.x says what does not let the pull through, where something does not."""
     for traits, forbidden, fields in (
         (STRICT_TRAITS, 3, {}),
         (TRAITS_5, 3, {"forbiddenType": "3"}),
@@ -98,14 +94,12 @@ def test_a_refusal_carries_its_reason_and_no_offsets() -> None:
 
 
 def test_5_tells_of_the_topic_and_the_group() -> None:
-    """0 of one that is not there."""
     for pull, flags in (({}, ("5", "6")), ({"topic": "U", "group": "H"}, ("0", "0"))):
         fields = answered(Found(read_of()), TRAITS_5, pull=pull)[0].ext_fields
         assert fields == FIELDS | {"topicSysFlag": flags[0], "groupSysFlag": flags[1]}
 
 
 def test_a_broker_whose_readers_may_go_to_a_slave_says_to_which() -> None:
-    """And a slave that corrects no offset says the one that was asked for."""
     for standing, read, fields in (
         (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
         (Standing(slave_read=True), read_of(), {}),

@@ -27,7 +27,6 @@ class SteppingClock(RealRuntime):
     step_ms = 0
 
     def unix_ms(self) -> int:
-        """Wall-clock time, moved."""
         return super().unix_ms() + self.step_ms
 
 
@@ -36,7 +35,6 @@ class SteppingClock(RealRuntime):
 def test_deadlines_do_not_go_by_the_wall_clock(
     policy: object, step_ms: int, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """It is set by an hour while a pull is held: the pull is answered, and not before its deadline."""
     runtime = SteppingClock()
     broker = start_broker(policy=policy, runtime=runtime, config=BrokerConfig(scan_period_ms=50))
     client = connect(broker.address)
@@ -55,7 +53,6 @@ def test_deadlines_do_not_go_by_the_wall_clock(
 def test_what_is_counted_as_latency_is_not_negative(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the receipt to the answer, of a pull that is answered at once and of one that was woken."""
     counted: list[int] = []
     count_get = Statistics.count_get
 
@@ -80,7 +77,6 @@ def test_what_is_counted_as_latency_is_not_negative(
 def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
     policy: object, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Of 20 queues, more than the table has shards and a topic has by default: each in turn, by sends of every kind."""
     broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
     client, sender = connect(broker.address), connect(broker.address)
     topic = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "20", "writeQueueNums": "20", "perm": "6"}

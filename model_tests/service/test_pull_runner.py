@@ -36,16 +36,13 @@ class Told(PullEvents):
         self.notes = notes
 
     def now_ns(self) -> int:
-        """A moment."""
         self.notes.append("now")
         return 7
 
     def ran(self, pull: Pull, after_ns: int) -> None:
-        """Note it."""
         self.notes.append(("ran", after_ns))
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """Note it."""
         self.notes.append((code, cause, read))
 
 
@@ -59,7 +56,6 @@ class Box(Outbox):
         self.answers: list[Command] = []
 
     def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """One more."""
         connection = Connection()
         connection.receive_data(b"".join(map(bytes, parts)))
         command = connection.next_event()
@@ -78,7 +74,6 @@ class World(RealRuntime):
         self.monotonic_ns = lambda: 5_000 * SECOND_NS
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
@@ -90,7 +85,6 @@ class World(RealRuntime):
         return GetResult(self.status, 8, 3, 9, records, offsets, 10 * len(records), suggest_slave=False)
 
     def ends(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """From 3 to 9."""
         return 3, 9
 
     def runner(
@@ -116,7 +110,6 @@ def pull_of(**changes: Any) -> Pull:
 
 
 def looked(runner: PullRunner, pull: Pull) -> Decision:
-    """What a read comes to."""
     wanted = check(pull, runner.desk)
     assert not isinstance(wanted, Refused)
     return runner.look(pull, wanted)
@@ -124,7 +117,6 @@ def looked(runner: PullRunner, pull: Pull) -> Decision:
 
 @pytest.mark.parametrize("standing", [Standing(), Standing("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
 def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: Standing) -> None:
-    """Where there is something to read, and this version refuses it; on a slave as well."""
     decisions = [looked(World().runner(standing=standing), pull_of(count_max=count)) for count in (-1, 0, 1)]
     assert [type(each) for each in decisions] == [Refused, Found, Found]
     assert isinstance(looked(World().runner(TRAITS_5), pull_of(count_max=-1)), Found)
@@ -132,7 +124,6 @@ def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(stan
 
 
 def test_a_slave_asks_for_patience_where_a_master_moves_the_offset() -> None:
-    """Its own offsets may be behind: 20 and not 21; a slave that corrects offsets does as a master does."""
     codes = []
     for standing in (Standing(), Standing("SLAVE", 1), Standing("SLAVE", 1, offset_check_in_slave=True)):
         decision = looked(World(GetStatus.OFFSET_TOO_SMALL).runner(standing=standing), pull_of())
@@ -149,7 +140,6 @@ def counted(runner: PullRunner) -> list[int]:
 
 
 def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
-    """With the time since it began; of an answer 20, a miss and a refusal neither."""
     world = World()
     runner = world.runner()
     runner.count(pull_of(), looked(runner, pull_of()), 2_000 * SECOND_NS)
@@ -170,7 +160,6 @@ def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
 
 
 def test_a_pull_is_run_from_its_first_check_on() -> None:
-    """Behind the step point, and told to have run after a moment before it; a miss is answered too."""
     world, outbox, pull = World(), Box(), pull_of()
     runner = world.runner()
     runner.run(pull, "woken", outbox)
@@ -193,7 +182,6 @@ def test_a_pull_is_run_from_its_first_check_on() -> None:
 
 
 def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
-    """Answered: with 1, and as a pull whose run failed."""
     world, outbox = World(), Box()
     world.error = OSError("no disk")
     decision = world.runner().run_now(pull_of(), "woken", 4, outbox)
@@ -235,7 +223,6 @@ def test_who_wants_no_answer_gets_none_but_from_4_9(traits: Traits, flag: int, i
 
 @pytest.mark.parametrize(("traits", "kinds"), [(STRICT_TRAITS, [0, 1]), (TRAITS_4_9, [0, 0])], ids=["strict", "4.9"])
 def test_a_woken_pull_is_answered_as_it_was_written_but_by_4_9(traits: Traits, kinds: list[int]) -> None:
-    """Which writes JSON whatever the request was written in."""
     outbox = Box()
     runner = World().runner(traits)
     for serialize in (0, 1):

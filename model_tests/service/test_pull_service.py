@@ -64,7 +64,6 @@ def test_what_was_sent_is_pulled(policy: object, start_broker: StartBroker, conn
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    """Long before its deadline, and the table is empty afterwards."""
     broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
     puller, sender = connect(broker.address), connect(broker.address)
     send_message(sender, "T")
@@ -91,7 +90,6 @@ def test_a_tag_that_nobody_wants_wakes_nobody(start_broker: StartBroker, connect
 
 
 def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, connect: Connect) -> None:
-    """Never before it, with 19 and the same offset; each on its own."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
@@ -118,7 +116,6 @@ def test_the_scan_answers_what_is_late_under_rocketmq(start_broker: StartBroker,
 
 
 def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBroker, connect: Connect) -> None:
-    """Code 2 at once, and the one that is held stays held."""
     broker = start_broker(config=BrokerConfig(held_count_max=1))
     client = connect(broker.address)
     send_message(client, "T")
@@ -128,7 +125,6 @@ def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBrok
 
 
 def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBroker, connect: Connect) -> None:
-    """Its held pulls go; others' stay."""
     broker = start_broker()
     leaver, stayer = connect(broker.address), connect(broker.address)
     send_message(stayer, "T")
@@ -142,7 +138,6 @@ def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBrok
 
 
 def test_the_commit_bit_stores_the_offset(start_broker: StartBroker, connect: Connect) -> None:
-    """Also when the pull is held; and a refused pull commits nothing."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
@@ -214,7 +209,6 @@ HERDS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []),
 def test_woken_pulls_in_a_herd_get_what_each_asked_for(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, large_herd: int
 ) -> None:
-    """Only pulls that ask the same share an answer, whether run together or one by one, and each is counted."""
     monkeypatch.setattr(notifier, "LARGE_HERD", large_herd)
     broker = start_broker()
 
@@ -257,7 +251,6 @@ class Counting(RealRuntime):
         self.run_number, self.act = run_number, act
 
     def step(self, action: str) -> None:
-        """Count it."""
         self.passed[action] += 1
         if action == "run" and self.passed["run"] == self.run_number:
             self.act()
@@ -267,7 +260,6 @@ class Counting(RealRuntime):
 def test_a_herd_is_told_what_each_would_be_told_alone(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
 ) -> None:
-    """Whether its records are copied or not; and each passes its step points, once."""
     runtime = Counting()
     together = told_in_herd(start_broker(runtime=runtime), connect, bytes(size))
     assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
@@ -294,7 +286,6 @@ def refused_in_herd(start_broker: StartBroker, connect: Connect, directory: Path
 def test_a_herd_sees_what_changed_before_it_ran(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those that run after the change are refused; planted: the herd is told what the first one was."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
     assert refused_in_herd(start_broker, connect, tmp_path / "seen") == 3
 
@@ -373,7 +364,6 @@ def topic_fields(topic: str) -> dict[str, str]:
 def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
     policy: object, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Another message leaves it held; the answer has the wanted one alone."""
     config = BrokerConfig(scan_period_ms=100_000, property_filter=True)
     broker = start_broker(policy=policy, config=config)
     puller, sender = connect(broker.address), connect(broker.address)

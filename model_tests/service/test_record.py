@@ -49,7 +49,6 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
 def test_a_wake_is_told_from_request_to_answer(
     policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """Every event in its order, with what the judge needs; intervals never run backwards."""
     directory = tmp_path / "history"
     broker = start_broker(policy=policy, record_directory=str(directory))
     puller, sender = connect(broker.address), connect(broker.address)
@@ -90,7 +89,6 @@ def test_a_wake_is_told_from_request_to_answer(
 def test_pulls_that_one_message_wakes_are_told_one_by_one(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """However alike they are: a run and an answer each, with the offsets that it got."""
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     puller, sender = connect(broker.address), connect(broker.address)
@@ -116,7 +114,6 @@ def test_pulls_that_one_message_wakes_are_told_one_by_one(
 def test_a_message_that_no_queue_lists_is_at_no_place_of_one(
     flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """Its offset is 0, as Java's: told as an append it would stand beside the queue's first message."""
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     client = connect(broker.address)
@@ -133,7 +130,6 @@ def test_a_message_that_no_queue_lists_is_at_no_place_of_one(
 
 
 def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Whatever offset or time a client names, the judge finds no damage."""
     directory, beyond = tmp_path / "history", (1 << 63) - 1
     broker = start_broker(record_directory=str(directory))
     client = connect(broker.address)
@@ -161,7 +157,6 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
     connect: Connect,
     tmp_path: Path,
 ) -> None:
-    """4.9 matches by the hashes that a heartbeat names, and these may be of another tag."""
     directory = tmp_path / "history"
     broker = start_broker(policy=policy, record_directory=str(directory))
     client = connect(broker.address)
@@ -178,7 +173,6 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
 
 
 def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """With a name of its own; what was visible before is told once a queue."""
     directory = tmp_path / "history"
     first = start_broker(record_directory=str(directory))
     send_message(connect(first.address), "T", queue_id=3)
@@ -193,7 +187,6 @@ def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Co
 
 
 def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Cause stopped, before the connection closes."""
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     client = connect(broker.address)
@@ -210,7 +203,6 @@ def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: C
 def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """With their codes; a one-way request leaves no word, for it wants none."""
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     client = connect(broker.address)
@@ -241,14 +233,12 @@ class FussyFile:
         self.sync, self.close = file.sync, file.close
 
     def reserve(self, size: int) -> None:
-        """As a file system does: all or nothing."""
         if size - self._kept > self._disk.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.room -= max(size - self._kept, 0)
         self._kept = max(size, self._kept)
 
     def write(self, content: Buffer) -> None:
-        """As much as there is room for."""
         if self._disk.tears_at:
             self._file.write(memoryview(content)[: self._disk.tears_at])
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -269,7 +259,6 @@ class FullDisk(RealRuntime):
         self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value] # pyright: ignore[reportAttributeAccessIssue]
 
     def seconds(self, size: int) -> float:
-        """How long so many bytes take."""
         return size / self.speed if self.speed else 0
 
 
@@ -307,7 +296,6 @@ def put_events(recorder: HistoryRecorder, numbers: range) -> None:
 
 
 def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) -> None:
-    """To the end: what could not wait is declared with its moments, and the history has its last event."""
     recorder = HistoryRecorder(FullDisk(1 << 30, speed=200_000), str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(2_000))
     recorder.stop()
@@ -318,7 +306,6 @@ def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) ->
 
 
 def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> None:
-    """What was accepted and found no room is declared in the room that was kept."""
     runtime = FullDisk(KEPT + 20_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(2_000))
@@ -349,7 +336,6 @@ def test_a_disk_that_has_room_again_is_written_to_again(
 
 @pytest.mark.parametrize("stays", [False, True], ids=["for a moment", "to the end"])
 def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp_path: Path) -> None:
-    """From the byte where it was torn: no line comes twice, none is broken."""
     runtime = FullDisk(1 << 20)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     wait_until(lambda: recorder._sequence == 1 and not recorder._waiting)

@@ -38,7 +38,6 @@ ADDRESS = "10.0.0.9:10911"
 
 
 def header(name: str = "other", broker_id: int = 0, address: str = ADDRESS, **more: str) -> dict[str, str]:
-    """A registration's fields."""
     fields = {"brokerName": name, "brokerAddr": address, "clusterName": "C", "haServerAddr": "10.0.0.9:10912"}
     return fields | {"brokerId": str(broker_id)} | more
 
@@ -51,7 +50,6 @@ def table(*topics: str, counter: int = 1) -> bytes:
 
 
 def register(client: RawClient, body: bytes, **fields: Any) -> int:
-    """Register; the answer's code."""
     return client.call(RequestCode.REGISTER_BROKER, header(**fields), body).code
 
 
@@ -62,7 +60,6 @@ def route(client: RawClient, topic: str) -> dict[str, Any]:
 
 
 def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, connect: Connect) -> None:
-    """Its topics have routes until it leaves, or its connection ends; names that no topic has are passed over."""
     broker = start_broker()
     client = connect(broker.name_server_address)
     registrar = connect(broker.name_server_address)
@@ -83,7 +80,6 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, c
 
 
 def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: StartBroker, connect: Connect) -> None:
-    """By the version of its table, which it asks about every 30 s."""
     client = connect(start_broker().name_server_address)
 
     def changed(counter: int) -> str:
@@ -99,7 +95,6 @@ def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: Start
 
 
 def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBroker, connect: Connect) -> None:
-    """Its topics are its master's."""
     client = connect(start_broker().name_server_address)
     assert register(client, table("T")) == 0
     answer = client.call(
@@ -123,7 +118,6 @@ def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBrok
 def test_what_cannot_be_taken_in_is_told(
     start_broker: StartBroker, connect: Connect, fields: dict[str, Any], body: bytes, words: str
 ) -> None:
-    """With code 1 and the reason."""
     client = connect(start_broker().name_server_address)
     answer = client.call(RequestCode.REGISTER_BROKER, header(**fields), body)
     assert answer.code == 1
@@ -141,7 +135,6 @@ def test_a_right_checksum_is_no_hindrance(start_broker: StartBroker, connect: Co
 def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
     start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its route is still told: a group joins, shares and consumes at the other one, and the log says what is down."""
     broker = start_broker()
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 2) as topic, Producer(RealRuntime(), name_server) as producer:
@@ -165,7 +158,6 @@ def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
 
 
 def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int = 0) -> RegisteredBroker:
-    """A broker with one topic."""
     topics = {"T": TopicConfig("T")}
     return RegisteredBroker("C", name, broker_id, address, None, (1, 1), heard_ms, topics)
 
@@ -225,7 +217,6 @@ def test_only_administrators_change_what_a_name_server_with_accounts_tells(
 def test_topics_are_limited_in_one_registration_and_of_all_brokers(
     monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """What is refused changes nothing; a broker that tells the same again takes no more room."""
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     monkeypatch.setattr(routes, "TOLD_IN_ALL_MAX", 5)
     client = connect(start_broker().name_server_address)
@@ -258,7 +249,6 @@ def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
     ],
 )
 def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str) -> None:
-    """It is refused before all of its topics are read: what is made meanwhile is less than a hundredth of its bytes."""
     told = NameServer(now_ms=lambda: 0)
     command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=filled(row))
     tracemalloc.start()
@@ -273,7 +263,6 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
 
 
 def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of one more, however its names are written, it is not."""
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     told = NameServer(now_ms=lambda: 0)
     rows = [f'"{name}":{{"topicName":"{name}"}}' for name in "ABC"]
@@ -288,7 +277,6 @@ def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pyt
 
 
 def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once, and no more brokers in a turn than have so many topics; sorted they are not."""
     monkeypatch.setattr(routes_processor, "TURN_COUNT", 4)
     brokers = [
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
@@ -312,7 +300,6 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
 def test_lists_of_topics_are_answered_after_their_last_turn(
     monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """206 and 224, and what was asked behind them."""
     monkeypatch.setattr(routes_processor, "TURN_COUNT", 1)
     client = connect(start_broker().name_server_address)
     for number in range(3):

@@ -50,7 +50,6 @@ class Cluster:
     def master(
         self, *, policy: Policy = STRICT, store: StoreConfig = TINY, listen: Address = ANY_PORT, **settings: Any
     ) -> Broker:
-        """A broker that slaves may follow."""
         config = BrokerConfig(**{"ha_port": 0, **settings})
         directory = str(self.directory / "master")
         return self._start(directory=directory, policy=policy, config=config, store_config=store, listen=listen)
@@ -65,7 +64,6 @@ class Cluster:
         return self._start(directory=directory, policy=policy, config=config, store_config=store)
 
     def fill(self, broker: Broker, count: int, size: int = 100) -> None:
-        """Send messages to queue 0 of T."""
         client = self._connect(broker.address)
         for number in range(count):
             send_message(client, "T", number.to_bytes(4) + bytes(size))
@@ -79,7 +77,6 @@ def cluster(start_broker: StartBroker, tmp_path: Path, connect: Connect, monkeyp
 
 
 def ha_of(broker: Broker) -> Address:
-    """Where slaves connect."""
     assert broker.replicating.replicator is not None
     return broker.replicating.replicator.address
 
@@ -102,7 +99,6 @@ def check_equal(slave: Broker, master: Broker) -> None:
 
 @POLICIES
 def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, policy: Policy) -> None:
-    """What was there before it came and what is sent meanwhile, over several files; and pulls find it there."""
     master = cluster.master(policy=policy)
     cluster.fill(master, 20)
     slave = cluster.slave(ha_of(master), policy=policy)
@@ -116,7 +112,6 @@ def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, pol
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_slave_that_has_nothing_begins_with(cluster: Cluster, policy: Policy) -> None:
-    """All of the log under strict; RocketMQ's master sends the last file, as both versions of it do."""
     master = cluster.master(policy=policy)
     cluster.fill(master, 60, 3000)
     slave = cluster.slave(ha_of(master), policy=policy)
@@ -155,7 +150,6 @@ def slave_port(slave: Broker) -> int:
 
 
 def test_who_waits_at_a_slave_is_told_of_what_is_copied(cluster: Cluster, connect: Connect) -> None:
-    """By what the master sends, and not by a scan."""
     master = cluster.master()
     slave = cluster.slave(ha_of(master))
     cluster.fill(master, 1)
@@ -181,7 +175,6 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_a_slave_whose_log_is_longer_is_let_go(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """As it is after a master lost its last messages: who has more cannot follow, and both logs stay as they are."""
     master = cluster.master()
     cluster.fill(master, 5)
     master.stop()
@@ -198,7 +191,6 @@ def test_a_slave_whose_log_is_longer_is_let_go(cluster: Cluster, caplog: pytest.
 
 
 def test_a_slave_whose_log_differs_takes_nothing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """Its end is in the middle of a record of the master's: nothing of that is shown."""
     other = cluster._start(directory=str(cluster.directory / "slave"), store_config=TINY)
     cluster.fill(other, 3, 120)
     end = other.store.log_end
@@ -218,7 +210,6 @@ def test_a_slave_whose_log_differs_takes_nothing(cluster: Cluster, caplog: pytes
 def test_slaves_may_come_from_these_addresses(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, allowed: str, is_one: bool
 ) -> None:
-    """Others are told nothing."""
     master = cluster.master(slave_addresses=allowed)
     cluster.fill(master, 1)
     with socket.create_connection(ha_of(master)) as slave:
@@ -232,7 +223,6 @@ def test_slaves_may_come_from_these_addresses(
 
 
 def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:
-    """Each with what to write instead."""
     with pytest.raises(ConfigError, match="haTransferBatchSize"):
         cluster.master(transfer_size=0)
     with pytest.raises(ConfigError, match="only a slave follows"):
@@ -308,12 +298,10 @@ def test_a_slave_signs_what_it_asks(cluster: Cluster, caplog: pytest.LogCaptureF
 
 
 def brokers_of(client: RawClient, code: int, fields: dict[str, str] | None = None) -> dict[str, Any]:
-    """What a name server says."""
     return dict(json.loads(bytes(client.call(code, fields).body)))
 
 
 def test_a_table_that_changes_is_copied_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its version: topics made and groups removed are so at the slave, also what the slave made by itself."""
     monkeypatch.setattr(table_copies, "COPY_MS", 10)
     master = cluster.master()
     slave = cluster.slave(ha_of(master), master="{}:{}".format(*master.address))
@@ -340,7 +328,6 @@ def test_a_table_that_changes_is_copied_again(cluster: Cluster, monkeypatch: pyt
     ],
 )
 def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int, body: bytes) -> None:
-    """It is told, and what the slave has stays; the other tables are taken."""
     slave = cluster.slave(("127.0.0.1", 1))
     slave.topics.put(TopicConfig("T"))
     before = slave.topics.by_name.copy()
@@ -372,7 +359,6 @@ class Told:
         self._bodies = bodies
 
     def ask(self, code: int) -> Command:
-        """The answer; raises PeerError."""
         if code not in self._bodies:
             raise PeerError("refused")
         return Command(0, body=self._bodies[code])
@@ -385,7 +371,6 @@ def send_now(cluster: Cluster, broker: Broker, connect: Connect, properties: str
 
 @pytest.mark.parametrize("flushes", [False, True])
 def test_a_sync_master_answers_when_a_slave_has_it(cluster: Cluster, connect: Connect, flushes: bool) -> None:
-    """11 without a slave, 0 with one; who does not wait is answered 0 at once. The message stays in any case."""
     store = attrs.evolve(TINY, flush_disk_sync=flushes)
     master = cluster.master(role="SYNC_MASTER", store=store)
     assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -405,12 +390,10 @@ class SilentSlave:
         self.socket = socket.create_connection(address)
 
     def report(self, offset: int) -> None:
-        """Say up to where it has the log."""
         self.socket.sendall(struct.pack(">q", offset))
 
 
 def test_a_slave_that_is_late_or_far_behind(cluster: Cluster, connect: Connect) -> None:
-    """12 when it does not report in time, 11 at once when it lacks more than `haSlaveFallbehindMax`."""
     master = cluster.master(role="SYNC_MASTER", slave_timeout_ms=50, slave_behind_bytes_max=1_000)
     slave = SilentSlave(ha_of(master))
     slave.report(0)
@@ -432,7 +415,6 @@ def test_a_slave_that_is_late_or_far_behind(cluster: Cluster, connect: Connect) 
 def test_a_send_that_waits_for_a_silent_slave_keeps_nobody_else_waiting(
     cluster: Cluster, connect: Connect, policy: Policy
 ) -> None:
-    """Others send what waits for no slave, and pull, also what waits; it is answered when the slave has it."""
     master = cluster.master(role="SYNC_MASTER", policy=policy, in_sync_replicas=2, slave_timeout_ms=LONG_MS)
     slave = SilentSlave(ha_of(master))
     slave.report(0)
@@ -454,7 +436,6 @@ def test_a_send_that_waits_for_a_silent_slave_keeps_nobody_else_waiting(
 
 
 def test_who_waits_for_a_slave_is_told_when_the_master_stops(cluster: Cluster, connect: Connect) -> None:
-    """That no slave has it in time: 12 at once, and not only when its time is over."""
     master = cluster.master(role="SYNC_MASTER", slave_timeout_ms=LONG_MS)
     slave = SilentSlave(ha_of(master))
     slave.report(0)
@@ -472,7 +453,6 @@ def test_who_waits_for_a_slave_is_told_when_the_master_stops(cluster: Cluster, c
 
 
 def ha_status(connect: Connect, broker: Broker) -> dict[str, Any]:
-    """What 907 tells."""
     answer = connect(broker.address).call(RequestCode.GET_BROKER_HA_STATUS)
     assert answer.code == ResponseCode.SUCCESS
     told: dict[str, Any] = json.loads(bytes(answer.body))
@@ -480,7 +460,6 @@ def ha_status(connect: Connect, broker: Broker) -> dict[str, Any]:
 
 
 def test_master_and_slave_tell_how_far_they_are(cluster: Cluster, connect: Connect) -> None:
-    """907: the master each slave, also one that has not said what it wants; a slave where its log comes from."""
     master = cluster.master(slave_behind_bytes_max=1_000, ha_heartbeat_ms=20)
     alone = ha_status(connect, master)
     assert (alone["master"], alone["haConnectionInfo"], alone["inSyncSlaveNums"]) == (True, [], 0)
@@ -513,7 +492,6 @@ def test_master_and_slave_tell_how_far_they_are(cluster: Cluster, connect: Conne
 
 
 def test_4_9_does_not_tell_how_far_slaves_are(cluster: Cluster, connect: Connect) -> None:
-    """It does not know 907."""
     master = cluster.master(policy=ROCKETMQ_4_9)
     code = connect(master.address).call(RequestCode.GET_BROKER_HA_STATUS).code
     assert code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -534,7 +512,6 @@ def test_5_counts_brokers_and_asks_nobody_whether_they_are_there(cluster: Cluste
 def test_a_java_slave_finds_the_table_of_topics(
     cluster: Cluster, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It asks two ports below its master's; a master that cannot listen there serves all the same, and says so."""
     port = free_port((-2,))
     master = cluster.master(listen=("127.0.0.1", port))
     assert connect(("127.0.0.1", port - 2)).call(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS

@@ -19,7 +19,6 @@ Told = list[tuple[int, bool, str]]
 
 
 def reasons(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
-    """Those told with an event."""
     told = [getattr(record, "longpoll_fields", {}) for record in caplog.records]
     return [each["reason"] for each in told if each.get("event") == name]
 
@@ -41,7 +40,6 @@ def following(bench: Bench, *offsets: int) -> list[Slave]:
 
 
 def test_who_reports_is_sent_the_log_from_there_on() -> None:
-    """In the round of the report, in transfers of their size; nothing before it, and what is appended later."""
     bench = Bench()
     bench.log.log_end = 150
     slave = Slave()
@@ -60,7 +58,6 @@ def test_who_reports_is_sent_the_log_from_there_on() -> None:
 @pytest.mark.parametrize("only_visible", [False, True])
 @pytest.mark.parametrize("begins_with_last_file", [False, True])
 def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_file: bool) -> None:
-    """Whether only what is visible is sent, and whether who has nothing gets the last file alone."""
     bench = Bench(only_visible=only_visible, begins_with_last_file=begins_with_last_file, transfer_size=10_000)
     bench.log.log_end, bench.log.visible_end = 2_500, 2_400
     slave = Slave()
@@ -72,7 +69,6 @@ def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_f
 
 
 def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
-    """Whoever of them has more; and is waited again when nobody has."""
     bench = Bench(transfer_size=1 << 20)
     first, second = following(bench, 0, 0)
     bench.timeouts.clear()
@@ -85,7 +81,6 @@ def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
 
 
 def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
-    """Each that has no place is closed at once, and told why; slaves have their turn in between."""
     bench = Bench(slave_count_max=1)
     (slave,) = following(bench, 0)
     crowd = [Slave(port) for port in range(100, 102 + ACCEPT_COUNT_MAX)]
@@ -100,7 +95,6 @@ def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_without_descriptors_the_port_is_left_alone_for_a_while() -> None:
-    """Then it is watched again, once; who waits is accepted then."""
     bench = Bench()
     slave = Slave()
     bench.waiting, bench.accept_error = [slave], NO_DESCRIPTORS
@@ -177,7 +171,6 @@ def test_what_is_wrong_with_one_slave_costs_the_others_nothing(
 
 
 def test_a_fault_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """And not the thread; its traceback is told."""
     bench = Bench()
     (slave,) = following(bench, 0)
     bench.log.is_broken = True
@@ -189,7 +182,6 @@ def test_a_fault_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) 
 
 
 def test_who_says_nothing_is_let_go_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Counted from its last report, and from its coming before the first."""
     bench = Bench(idle_ms_max=100)
     (slave,) = following(bench, 0)
     bench.now_ns = BEGUN_NS + 40 * MS
@@ -209,7 +201,6 @@ def test_who_says_nothing_is_let_go_after_its_time(caplog: pytest.LogCaptureFixt
 
 
 def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Though it says again and again what it had; one that lacks nothing never is."""
     bench = Bench(idle_ms_max=100)
     stuck, good = following(bench, 0, 0)
     bench.log.log_end = 10
@@ -225,7 +216,6 @@ def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureF
 
 
 def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
-    """After more than the time between greetings, at once, and again after as long; who has not reported is not."""
     bench = Bench(heartbeat_ms=100)
     bench.log.log_end = 7
     slave, silent = Slave(1), Slave(2)
@@ -239,7 +229,6 @@ def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
 
 
 def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
-    """And not read from for that."""
     bench = Bench()
     (slave,) = following(bench, 0)
     bench.log.log_end, slave.room = 20, 5
@@ -256,7 +245,6 @@ def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
 
 
 def test_what_is_told_of_each_slave() -> None:
-    """Where it is, how much it lacks, and whether that is near; of one that has not reported, that it has nothing."""
     bench = Bench(behind_bytes_max=100)
     bench.log.log_end = 150
     near, far, silent = Slave(1), Slave(2), Slave(3, host="10.0.0.2")
@@ -288,7 +276,6 @@ def test_what_is_told_of_each_slave() -> None:
 
 
 def test_what_was_appended_wakes_the_thread_once_a_round() -> None:
-    """Where somebody follows."""
     bench = Bench()
     bench.replicator.appended()
     assert bench.later_notes() == []
@@ -301,7 +288,6 @@ def test_what_was_appended_wakes_the_thread_once_a_round() -> None:
 
 
 def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
-    """And all before it, each once; the thread is woken for it, and looks now and then while it waits."""
     bench = Bench()
     told: Told = []
     bench.log.log_end = 30
@@ -345,7 +331,6 @@ def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end:
 
 
 def test_without_a_slave_none_has_anything() -> None:
-    """What begins the log waits too."""
     bench = Bench(needed_count=1)
     told: Told = []
     bench.submit(0, told)
@@ -354,7 +339,6 @@ def test_without_a_slave_none_has_anything() -> None:
 
 
 def test_who_needs_no_slave_is_answered_at_once() -> None:
-    """By who asks, and nobody is woken."""
     bench = Bench(needed_count=0)
     told: Told = []
     bench.rounds(None)
@@ -363,7 +347,6 @@ def test_who_needs_no_slave_is_answered_at_once() -> None:
 
 
 def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if its time were over."""
     monkeypatch.setattr(slave_waits, "WAITING_COUNT_MAX", 1)
     bench = Bench()
     told: Told = []
@@ -374,7 +357,6 @@ def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_send_is_answered_when_its_time_is_over() -> None:
-    """In the first round from then on."""
     bench = Bench(timeout_ms=100)
     told: Told = []
     bench.submit(10, told)
@@ -385,7 +367,6 @@ def test_a_send_is_answered_when_its_time_is_over() -> None:
 
 
 def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told."""
     bench = Bench()
     told: Told = []
     (slave,) = following(bench, 0)
@@ -403,7 +384,6 @@ def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(("behind", "is_near"), [(99, True), (100, False)])
 def test_a_slave_that_lacks_too_much_is_not_waited_for(behind: int, is_near: bool) -> None:
-    """Nor is one that is not there; where slaves are counted, somebody is waited for in any case."""
     bench = Bench(behind_bytes_max=100)
     bench.log.log_end = 50
     assert not bench.replicator.is_near(0)
@@ -434,7 +414,6 @@ def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
 
 
 def test_who_is_about_to_wait_at_the_end_is_answered_too() -> None:
-    """Though nobody waited when it was looked."""
     bench = Bench()
     told: Told = []
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)
@@ -461,7 +440,6 @@ def test_a_stop_between_a_wait_and_its_wake_answers_it_once(monkeypatch: pytest.
 
 
 def test_a_replicator_runs_on_a_thread_of_its_name() -> None:
-    """And ends when it is told to."""
     bench = Bench()
     bench.replicator.start()
     assert bench.later_notes() == [("spawn", "replicator")]

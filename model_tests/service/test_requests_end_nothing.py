@@ -64,7 +64,6 @@ def sent_back(client: RawClient, times: int, **fields: str) -> int:
 def test_a_message_tried_too_often_to_count_is_sent_back(
     start_broker: StartBroker, connect: Connect, policy: str
 ) -> None:
-    """As in Java the count goes round, and so does the delay level made of it; before and after a restart."""
     broker = start_broker(policy=preset(policy))
     client = connect(broker.address)
     for times in TIMES:
@@ -89,7 +88,6 @@ def test_a_message_tried_too_often_to_count_is_sent_back(
 def test_a_number_that_fits_no_field_is_refused_before_a_byte_is_written(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: a count that is not wrapped. The answer says so, and what lies behind the log's end is as it was."""
     monkeypatch.setattr("longpoll_broker.service.send.send_back_processor.as_int32", lambda value: value)
     broker = start_broker()
     log: CommitLog = broker.store._log
@@ -111,7 +109,6 @@ class Raises:
     make: Callable[[], Exception]
 
     def before_request(self, _peer: str, command: Command) -> None:
-        """Fail."""
         if command.code == self.code:
             raise self.make()
 
@@ -119,7 +116,6 @@ class Raises:
         """Nothing."""
 
     def refusal(self, _channel: object, command: Command) -> None:
-        """Fail, in the place of access control."""
         if command.code == self.code:
             raise self.make()
 
@@ -132,7 +128,6 @@ def test_what_a_processor_raises_is_answered(
     caplog: pytest.LogCaptureFixture,
     broken_invariants: list[str],
 ) -> None:
-    """Code 1 with the exception's name; one line of the log with where it was; the connection stays."""
     broker = start_broker(hooks=[Raises(RequestCode.GET_MAX_OFFSET, make)])
     client = connect(broker.address)
     reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
@@ -151,7 +146,6 @@ def test_what_a_processor_raises_is_answered(
 def test_what_access_control_raises_is_answered(
     start_broker: StartBroker, connect: Connect, make: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done beside a processor, too."""
     broker = start_broker()
     monkeypatch.setattr(broker.handler, "access", Raises(RequestCode.GET_MAX_OFFSET, make))
     assert connect(broker.address).call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 1
@@ -162,8 +156,6 @@ def test_what_access_control_raises_is_answered(
 def test_what_the_name_server_raises_is_answered(
     start_broker: StartBroker, connect: Connect, make: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its processors are on the same thread."""
-
     def fails(*_arguments: object) -> None:
         raise make()
 
@@ -176,7 +168,6 @@ def test_what_the_name_server_raises_is_answered(
 
 
 def channels(broker: Broker) -> set[Channel]:
-    """Every connection to a broker."""
     return {channel for loop in broker.loops for channel in loop._channels}
 
 
@@ -233,7 +224,6 @@ def test_what_is_done_beside_requests_costs_nobody_anything(
 def test_a_delayed_message_that_cannot_be_delivered_keeps_nothing_back(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is dropped and said; what could go well the next time is tried again."""
     raised: list[str] = []
     deliver = ScheduleService._deliver
 

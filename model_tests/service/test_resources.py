@@ -108,7 +108,6 @@ def refused(answer: Command, resource: str) -> bool:
 
 
 def end_fields(place: tuple[str, str]) -> dict[str, str]:
-    """Of 37: commit."""
     return {
         "producerGroup": "P",
         "tranStateTableOffset": place[1],
@@ -122,10 +121,6 @@ def end_fields(place: tuple[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("delayed", ["", "DELAY\x019\x02", "REAL_TOPIC\x01open\x02"])
 def test_a_message_is_not_read_by_its_place(delayed: str, broker: Broker, connect: Connect) -> None:
-    """33, also while it waits in the schedule, and whatever it says of itself.
-
-    One of an own topic is read, and one that is not there is no secret.
-    """
     client = connect(broker.address)
     place, _offset = place_of(client, "secret", delayed)
     assert refused(call(client, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}), "topic:secret")
@@ -136,7 +131,6 @@ def test_a_message_is_not_read_by_its_place(delayed: str, broker: Broker, connec
 
 
 def test_a_message_is_not_copied_to_an_own_group(broker: Broker, connect: Connect) -> None:
-    """36 would put it into the retry topic of the stranger's group."""
     client = connect(broker.address)
     place, _offset = place_of(client, "secret")
     fields = {"offset": place, "group": "mine", "delayLevel": "0", "originTopic": "open"}
@@ -147,7 +141,6 @@ def test_a_message_is_not_copied_to_an_own_group(broker: Broker, connect: Connec
 
 
 def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) -> None:
-    """37: by the topic that the prepared message goes to."""
     client = connect(broker.address)
     call(client, RequestCode.SEND_MESSAGE_V2, send_fields("secret"), b"x", "administrator")
     place = place_of(client, "secret", PREPARED, flag="4")
@@ -160,7 +153,6 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) 
 
 
 def test_a_denied_group_of_producers_is_not_joined(broker: Broker, connect: Connect) -> None:
-    """34 would have its open transactions told to the stranger; a group that nobody named is joined as before."""
     client = connect(broker.address)
     for group, is_refused in (("theirs", True), ("mine", False)):
         body = msgspec.json.encode({"clientID": "c", "producerDataSet": [{"groupName": group}]})
@@ -170,7 +162,6 @@ def test_a_denied_group_of_producers_is_not_joined(broker: Broker, connect: Conn
 
 
 def test_a_heartbeat_is_looked_at_whole(broker: Broker, connect: Connect) -> None:
-    """34: each group that is consumed, and each topic of each."""
     client = connect(broker.address)
 
     def beat(*groups: tuple[str, list[str]]) -> Command:
@@ -189,7 +180,6 @@ def test_a_heartbeat_is_looked_at_whole(broker: Broker, connect: Connect) -> Non
 
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
 def test_queues_of_a_denied_group_are_not_locked(code: int, broker: Broker, connect: Connect) -> None:
-    """41, 42: that would keep its members from consuming in order."""
     client = connect(broker.address)
     for group, is_refused in (("theirs", True), ("mine", False)):
         body = {"consumerGroup": group, "clientId": "c", "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}]}
@@ -197,7 +187,6 @@ def test_queues_of_a_denied_group_are_not_locked(code: int, broker: Broker, conn
 
 
 def test_a_message_is_not_sent_back_to_a_denied_group(broker: Broker, connect: Connect) -> None:
-    """36: though the message is the sender's own."""
     client = connect(broker.address)
     own, _offset = place_of(client, "open")
     back = {"offset": own, "group": "theirs", "delayLevel": "0", "originTopic": "open"}
@@ -206,7 +195,6 @@ def test_a_message_is_not_sent_back_to_a_denied_group(broker: Broker, connect: C
 
 
 def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, connect: Connect) -> None:
-    """As RocketMQ's clients do where 36 fails: the right to consume is asked for, not one to publish."""
     client = connect(broker.address)
     for account, is_refused in (("readers", False), ("writers", True)):
         answered = call(client, RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%mine"), b"x", account)
@@ -219,7 +207,6 @@ def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, conne
 def test_what_a_denied_group_failed_on_is_not_read_by_its_place(
     delay_level: str, broker: Broker, connect: Connect
 ) -> None:
-    """33 of a dead letter, and of a retry that waits: an account that may read every topic reads those of others."""
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
     back = {"offset": place, "group": "theirs", "delayLevel": delay_level, "originTopic": "open"}
@@ -250,7 +237,6 @@ def test_what_a_denied_group_failed_on_is_not_read_by_its_place(
     ],
 )
 def test_a_queue_tells_nothing_of_itself(code: int, broker: Broker, connect: Connect) -> None:
-    """29 to 32 of a denied topic."""
     client = connect(broker.address)
     fields = {"topic": "secret", "queueId": "0", "timestamp": "0"}
     assert refused(call(client, code, fields), "topic:secret")
@@ -258,7 +244,6 @@ def test_a_queue_tells_nothing_of_itself(code: int, broker: Broker, connect: Con
 
 
 def test_a_message_is_listed_in_no_denied_queue(broker: Broker, connect: Connect) -> None:
-    """By its property, alone or in a batch."""
     client = connect(broker.address)
     sent = call(client, RequestCode.SEND_MESSAGE_V2, send_fields("open", properties=FURTHER), b"x")
     assert refused(sent, "topic:secret")
@@ -274,7 +259,6 @@ def test_a_message_is_listed_in_no_denied_queue(broker: Broker, connect: Connect
 
 
 def test_traces_lead_to_no_denied_queue(broker: Broker, connect: Connect) -> None:
-    """Everybody may send to the topic of traces, but a property may name further queues there, too."""
     client = connect(broker.address)
     fields = send_fields("RMQ_SYS_TRACE_TOPIC", properties=FURTHER)
     assert refused(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x"), "topic:secret")
@@ -312,7 +296,6 @@ def test_dead_letters_of_a_denied_group_are_not_read(
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
 def test_nothing_is_sent_by_way_of_the_brokers_own_topics(topic: str, broker: Broker, connect: Connect) -> None:
-    """From where it would go to the topic that it names; not even by an administrator."""
     client = connect(broker.address)
     fields = send_fields(topic, properties="REAL_TOPIC\x01secret\x02REAL_QID\x010\x02")
     assert refused(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"x"), f"topic:{topic}")
@@ -352,7 +335,6 @@ def undecided(broker: Broker) -> set[int]:
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:
-    """And only one: the topics and groups that it uses, or why it needs no right, or that it is for administrators."""
     assert undecided(broker) == set()
     assert all(FOR_EVERY_ACCOUNT.values())
 
@@ -406,7 +388,6 @@ def let_in(client: RawClient) -> set[tuple[int, str]]:
 
 
 def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, connect: Connect) -> None:
-    """By the headers of the protocol: a request that names what its account is denied is refused, whatever else."""
     assert let_in(connect(broker.address)) == set()
     replies = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
     assert {code for code, _name, _wire in named_fields()} | BY_THEIR_OWN | replies == set(NAMED)
@@ -436,7 +417,6 @@ MEASURING: Final = frozenset(
 def test_who_may_only_read_writes_nothing_and_who_may_only_write_reads_nothing(
     broker: Broker, connect: Connect
 ) -> None:
-    """Of each code that names a topic."""
     client = connect(broker.address)
     for code, name, wire in named_fields():
         if name == "topic":

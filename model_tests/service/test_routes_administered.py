@@ -47,7 +47,6 @@ def listed(answer: Command) -> list[str]:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_an_unknown_code_is_answered_at_once(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """With 3 and the number; only a name server of 4.9 says nothing, as the real one, and serves what comes next."""
     broker = start_broker(policy=policy)
     for address in (broker.address, broker.name_server_address):
         client = connect(address)
@@ -64,7 +63,6 @@ def test_an_unknown_code_is_answered_at_once(start_broker: StartBroker, connect:
 
 
 def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connect) -> None:
-    """Each code that has a name is answered at once by either server, also without any field; a send, too."""
     broker = start_broker()
     for address in (broker.address, broker.name_server_address):
         client = connect(address)
@@ -75,7 +73,6 @@ def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connec
 def test_a_setting_is_kept_and_forgotten(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By namespace and key; too much is refused with a reason, and what is there may still be changed."""
     client = connect(start_broker().name_server_address)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
@@ -103,14 +100,12 @@ def test_a_setting_is_kept_and_forgotten(
 def test_a_setting_that_cannot_be_kept_is_refused(
     start_broker: StartBroker, connect: Connect, fields: dict[str, str], words: str
 ) -> None:
-    """With code 1 and the reason."""
     answer = connect(start_broker().name_server_address).call(RequestCode.PUT_KV_CONFIG, fields)
     assert answer.code == 1
     assert words in str(answer.remark)
 
 
 def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, connect: Connect) -> None:
-    """205 takes the permission from its routes and no other's, 327 gives it back; a changed topic has its own again."""
     broker = start_broker()
     client = connect(broker.name_server_address)
     assert register(client, "T", "U") == 0
@@ -133,7 +128,6 @@ def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, con
 
 
 def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker: StartBroker, connect: Connect) -> None:
-    """Of the cluster that is named, or of all; the name server's own broker deletes its topics itself."""
     client = connect(start_broker().name_server_address)
     assert register(client, "T", "U") == 0
     elsewhere = {"topic": "T", "clusterName": "elsewhere"}
@@ -155,7 +149,6 @@ def make(client: RawClient, topic: str) -> None:
 
 
 def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
-    """As RocketMQ's does on 17 (`registerIncrementBrokerData`)."""
     client = connect(start_broker().name_server_address)
     assert register(client, "T") == 0
     assert register(client, "U", counter=2) == 0
@@ -165,7 +158,6 @@ def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: Sta
 def test_a_broker_that_tells_of_others_each_time_fills_no_memory(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it tells now is kept, and of the others as many as may be."""
     monkeypatch.setattr(routes, "TOLD_COUNT_MAX", 3)
     client = connect(start_broker().name_server_address)
     for number in range(1, 8):
@@ -181,7 +173,6 @@ def test_a_broker_that_tells_of_others_each_time_fills_no_memory(
 def test_a_deleted_topics_route_stays_until_216_under_rocketmq(
     start_broker: StartBroker, connect: Connect, policy: Policy
 ) -> None:
-    """Under strict 215 takes it away; everywhere the topic that is made anew has one."""
     broker = start_broker(policy=policy)
     client, admin = connect(broker.name_server_address), connect(broker.address)
     kept = {} if policy is STRICT else {"broker-a": 6}
@@ -200,7 +191,6 @@ def test_a_deleted_topics_route_stays_until_216_under_rocketmq(
 def test_216_hides_a_topic_that_is_there_under_rocketmq(
     start_broker: StartBroker, connect: Connect, policy: Policy
 ) -> None:
-    """Until it changes, or the broker makes any topic by itself; not of another cluster, nor without a name."""
     broker = start_broker(policy=policy)
     client, admin = connect(broker.name_server_address), connect(broker.address)
     hidden = {"broker-a": 6} if policy is STRICT else {}

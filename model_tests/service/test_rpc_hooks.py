@@ -29,14 +29,12 @@ class Notes:
     bodies: list[bytes] = field(factory=list)
 
     def before_request(self, peer: str, request: Command) -> None:
-        """Note it."""
         self.peers.add(peer)
         self.told.append(("before", request.code, None))
         if self.fails_before is not None:
             raise self.fails_before
 
     def after_response(self, peer: str, request: Command, response: Command | None) -> None:
-        """Note it."""
         self.peers.add(peer)
         self.told.append(("after", request.code, None if response is None else response.code))
         if response is not None:
@@ -49,7 +47,6 @@ class Notes:
 def test_a_hook_is_told_of_every_request_and_answer(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """With the answer's code, its body and the peer's address."""
     notes = Notes()
     broker = start_broker(policy=policy, hooks=[notes])
     client = connect(broker.address)
@@ -67,7 +64,6 @@ def test_a_hook_is_told_of_every_request_and_answer(
 def test_a_held_pull_has_no_answer_and_its_wake_asks_no_hook(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """None means held; what answers it later is the hold table's."""
     notes = Notes()
     broker = start_broker(policy=policy, hooks=[notes])
     puller, sender = connect(broker.address), connect(broker.address)
@@ -96,7 +92,6 @@ def test_a_hook_may_end_a_request_before_it_is_served(start_broker: StartBroker,
 
 
 def test_a_hook_may_end_a_request_when_it_was_served(start_broker: StartBroker, connect: Connect) -> None:
-    """What was done stays done, as in Java."""
     broker = start_broker(hooks=[Notes(fails_after=RequestAbortedError(14, "too late for you"))])
     reply = connect(broker.address).call(SEND, send_fields("T"), b"x")
     assert (reply.code, reply.remark) == (14, "too late for you")
@@ -104,7 +99,6 @@ def test_a_hook_may_end_a_request_when_it_was_served(start_broker: StartBroker, 
 
 
 def test_a_hook_that_fails_costs_its_request_only(start_broker: StartBroker, connect: Connect) -> None:
-    """Code 1 with what it said; the next request is served."""
     notes = Notes(fails_before=ValueError("planted"))
     broker = start_broker(hooks=[notes])
     client = connect(broker.address)

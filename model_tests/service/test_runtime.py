@@ -28,7 +28,6 @@ def test_a_full_queue_refuses_and_keeps_its_order() -> None:
 
 
 def test_a_waiting_taker_is_woken() -> None:
-    """By an item from another thread."""
     queue: RealQueue[int] = RealQueue(1)
     taken: list[int | None] = []
     taker = threading.Thread(target=lambda: taken.append(queue.take(timeout=10)))
@@ -98,7 +97,6 @@ def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path, monkeypatch: p
 
 
 def test_an_address_in_use_is_an_os_error() -> None:
-    """And the failed listener holds nothing."""
     runtime = RealRuntime()
     listener = runtime.listen("127.0.0.1", 0)
     try:
@@ -138,7 +136,6 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
 
 
 def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
-    """Whatever ends the block, and only for who had them before."""
     collected = [stats["collections"] for stats in gc.get_stats()]
     with no_collections():
         kept = [[number] for number in range(100_000)]
@@ -162,7 +159,6 @@ def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
 
 
 def test_turns_are_short_until_the_end_of_the_block() -> None:
-    """And the process's own again after it."""
     before = sys.getswitchinterval()
     with short_turns():
         inside = sys.getswitchinterval()

@@ -46,7 +46,6 @@ class FastRuntime(RealRuntime):
         self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
 
     def unix_ms(self) -> int:
-        """The time of day, moved on."""
         return super().unix_ms() + self.ahead_ms
 
 
@@ -57,7 +56,6 @@ def messages(client: RawClient, topic: str) -> list[Record]:
 
 
 def saved(store: Path) -> dict[str, int]:
-    """What `delayOffset.json` says."""
     table: dict[str, int] = json.loads((store / "config" / "delayOffset.json").read_text())["offsetTable"]
     return table
 
@@ -86,7 +84,6 @@ def test_a_delayed_message_wakes_who_waits_when_it_is_due(
 
 
 def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """After a restart nothing is delivered twice, and what was waiting is delivered then."""
     runtime = FastRuntime()
     directory = str(tmp_path / "again")
     broker = start_broker(runtime=runtime, directory=directory)
@@ -134,7 +131,6 @@ def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter_than_the_level(
 
 
 def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
-    """64 times in its time at most; who came between two counts from the second, and what has gone is forgotten."""
     seen = _Seen(6_400)
     for moment_ms in range(0, 6_400, 10):
         seen.note(moment_ms * 1_000_000, 0, moment_ms // 10 + 1)
@@ -156,10 +152,6 @@ def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
 
 
 def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """What is asked for beyond the last level waits for the last, as does a message sent back; also after a crash.
-
-    What waits in the queue of a level that is no more is kept, and is delivered when that is there again.
-    """
     runtime, directory = FastRuntime(), tmp_path / "own"
     own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
     broker = start_broker(runtime=runtime, directory=str(directory), store_config=own)
@@ -200,7 +192,6 @@ def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: C
 
 
 def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> None:
-    """It says which of them."""
     with pytest.raises(StoreUserError, match="messageDelayLevel cannot be '1x': level 1"):
         MessageStore.open(RealRuntime(), str(tmp_path / "s"), attrs.evolve(SMALL_STORE, delay_levels="1x"))
 
@@ -246,7 +237,6 @@ def prepare(client: RawClient) -> dict[str, str]:
 def test_a_prepared_message_is_seen_when_it_is_committed(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Not before, and never when it is rolled back; each end is noted for a Java broker."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)
     kept, dropped = prepare(client), prepare(client)
@@ -298,7 +288,6 @@ def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker
 
 
 def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, connect: Connect) -> None:
-    """36 is refused with 16 while sends of ordinary topics go on, as 4.9 has it."""
     with Broker.start(
         RealRuntime(), str(tmp_path), config=BrokerConfig(permission=4), store_config=SMALL_STORE
     ) as broker:

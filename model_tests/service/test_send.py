@@ -21,7 +21,6 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 def test_a_batch_is_no_part_of_a_transaction_and_not_delayed(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """13 for each type of transaction and any level above 0, 1 for a level that is no number; nothing is stored."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)
 
@@ -43,7 +42,6 @@ def test_a_batch_is_no_part_of_a_transaction_and_not_delayed(
 def test_how_a_transaction_must_not_end(
     policy: Policy, answered: bool, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """1 for what is no end; who does not know yet is answered by strict, and by RocketMQ not at all."""
     client = connect(start_broker(policy=policy).address)
     fields = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0"}
 

@@ -82,7 +82,6 @@ def plain_burst(count: int) -> bytes:
 
 
 def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the first message of a plain burst, which is served by itself."""
     broker = start_broker()
     peer = Peer(broker)
     peer.tell(plain_burst(1))
@@ -110,7 +109,6 @@ def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: S
 
 
 def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Connect) -> None:
-    """Over a socket: a pull that is held gets the burst's first messages, and every send its answer."""
     broker = start_broker()
     sender, puller = connect(broker.address), connect(broker.address)
     sender.send_bytes(plain_burst(1))
@@ -133,7 +131,6 @@ def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Co
 def test_sends_that_cannot_be_stored_together_after_all_are_served(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their topic is deleted just then, say: each is answered, and none twice."""
     monkeypatch.setattr(SendBursts, "_put", lambda *_: 0)
     broker = start_broker()
     client = connect(broker.address)
@@ -153,7 +150,6 @@ def test_sends_that_cannot_be_stored_together_after_all_are_served(
 def test_few_sends_are_read_for_nothing(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, properties: list[str], reads_max: int
 ) -> None:
-    """Those that a turn does not come to are read again, also where each turn is over after what is done first."""
     count = [0]
 
     def counted(header: bytes, body: memoryview) -> SendCommand | None:

@@ -49,7 +49,6 @@ class World:
     """The requests, for whoever looks at a failure."""
 
     def live(self, directory: str, draw: random.Random) -> None:
-        """One life of the store."""
         runtime = RealRuntime(thread_died=lambda name, error: self.died.append(f"{name}: {error!r}"))
         store = attrs.evolve(SMALL_STORE, multi_dispatch=draw.random() < 0.5, light_queues=draw.random() < 0.5)
         policy = preset(draw.choice(sorted(PRESETS)))
@@ -113,7 +112,6 @@ class Line:
         self.client = RawClient(self.address)
 
     def reconnect(self) -> None:
-        """Begin again."""
         self.client.close()
         self.client = RawClient(self.address)
 
@@ -139,19 +137,16 @@ def found(directory: Path, seed: int) -> list[str]:
 
 
 def test_after_any_sequence_everyone_else_is_served(tmp_path: Path) -> None:
-    """Some cases; nothing is raised, and no thread ends."""
     assert {seed: wrong for seed in range(3) if (wrong := found(tmp_path, seed))} == {}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_after_many_sequences_everyone_else_is_served(tmp_path: Path) -> None:
-    """As many as take some minutes."""
     assert {seed: wrong for seed in range(1_000, 1_300) if (wrong := found(tmp_path, seed))} == {}
 
 
 def test_every_code_is_asked_at_every_kind_of_number() -> None:
-    """What is served is what is drawn: no code is forgotten, and every class of a header has its fields set."""
     script = Script(1)
     asked: dict[int, set[str]] = {}
     for _request in range(4_000):

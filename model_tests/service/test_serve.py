@@ -96,7 +96,6 @@ def test_a_users_mistake_is_one_line_and_exit_2(serve: StartCommand, tmp_path: P
 
 
 def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
-    """And a value that cannot be is named with its line."""
     conf = tmp_path / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n! note\n\n")
     broker, store, place, unknown = read_broker_conf(conf)
@@ -115,7 +114,6 @@ def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
 
 
 def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path) -> None:
-    """As in 5.x; what cannot be read is not shown, for it may be the secret."""
     conf = tmp_path / "broker.conf"
     conf.write_text('innerClientAuthenticationCredentials={"accessKey":"slave","secretKey":"a=b"}\n')
     broker, _store, _place, unknown = read_broker_conf(conf)
@@ -158,7 +156,6 @@ def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
 
 @pytest.mark.parametrize("levels", ["", "1s 5", "1s 4000d", "1s,5s"])
 def test_delay_levels_that_cannot_be_are_refused_with_their_line(levels: str, tmp_path: Path) -> None:
-    """Before anything is opened."""
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=b\nmessageDelayLevel={levels}\n")
     with pytest.raises(ConfigError, match=r"line 2: messageDelayLevel cannot be .*: .*give"):
@@ -166,7 +163,6 @@ def test_delay_levels_that_cannot_be_are_refused_with_their_line(levels: str, tm
 
 
 def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:
-    """Where the log is in the store's directory already, and its key names another place."""
     (tmp_path / "root" / "commitlog").mkdir(parents=True)
     place = BrokerPlace(directory=tmp_path / "root", commitlog=tmp_path / "log")
     with pytest.raises(ConfigError, match="is there already"):

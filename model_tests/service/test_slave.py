@@ -46,19 +46,16 @@ def start_slave(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> 
 
 
 def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
-    """One pull."""
     return client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=timeout_ms))
 
 
 def field(reply: Command, name: str) -> str:
-    """One field of a reply."""
     assert reply.ext_fields is not None
     return reply.ext_fields[name]
 
 
 @POLICIES
 def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """Every message is there, and the reader goes on at this broker, which its group names."""
     client = connect(start_slave(policy, slave_read=True).address)
     reply = ask(client, 0)
     assert [bytes(record.body) for record in records_of(reply)] == [b"m0", b"m1", b"m2"]
@@ -75,14 +72,12 @@ def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, con
 
 @POLICIES
 def test_a_slave_tells_who_waits_since_five(policy: Policy, start_slave: StartSlave) -> None:
-    """What it makes visible wakes who waits there (RIP-34); 4.9's slave leaves that to its scan."""
     broker = start_slave(policy, slave_read=True)
     assert broker.pulling.dispatch_service.notifies == (policy is not ROCKETMQ_4_9)
 
 
 @POLICIES
 def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 says that the service is not available, 5.x that the system is busy; nothing is stored."""
     broker = start_slave(policy, slave_read=True)
     client = connect(broker.address)
     reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
@@ -94,7 +89,6 @@ def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, conne
 
 @POLICIES
 def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 leaves that to the master, 5.x does as it is told."""
     broker = start_slave(policy, slave_read=True)
     client = connect(broker.address)
     topic = {"topic": "U", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
@@ -118,12 +112,10 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
 
 
 def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
     assert ask(connect(start_slave(ROCKETMQ_5).address), 0).code == 2
 
 
 def test_a_slave_that_must_not_be_read_serves_all_the_same_in_4_9(start_slave: StartSlave, connect: Connect) -> None:
-    """The other side of the same."""
     assert ask(connect(start_slave(ROCKETMQ_4_9).address), 0).code == 0
 
 
@@ -165,7 +157,6 @@ def test_5_takes_no_notice_unless_slaves_may_act(start_slave: StartSlave, connec
 
 
 def test_4_9_does_not_know_the_request(start_slave: StartSlave, connect: Connect) -> None:
-    """Code 3."""
     client = connect(start_slave(ROCKETMQ_4_9).address)
     assert client.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 3
 
@@ -174,7 +165,6 @@ def test_4_9_does_not_know_the_request(start_slave: StartSlave, connect: Connect
 def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
     policy: Policy, woken: bool, start_slave: StartSlave, connect: Connect
 ) -> None:
-    """4.9 leaves them to the scan, which does not come here; 5.x announces what becomes visible, as a master does."""
     broker = start_slave(policy, slave_read=True, scan_period_ms=100 * LONG_MS)
     client = connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
@@ -192,7 +182,6 @@ def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
 
 
 def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, start_broker: StartBroker) -> None:
-    """Its master does, and what it appends is copied; so it has no thread of the schedule, which a master has."""
     slave = start_slave(STRICT, slave_read=True)
     assert "schedule" not in {thread.name for thread in threading.enumerate()}
     slave.stop()
@@ -201,13 +190,11 @@ def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, start
 
 
 def test_a_slave_needs_an_id_of_its_own(start_broker: StartBroker) -> None:
-    """0 is the master's."""
     with pytest.raises(ConfigError, match="brokerId must be above 0"):
         start_broker(config=BrokerConfig(role="SLAVE"))
 
 
 def test_who_is_far_behind_is_sent_to_the_slave(start_broker: StartBroker, connect: Connect) -> None:
-    """With no memory for the log every reader is behind; the group's own choice is 1."""
     store_config = attrs.evolve(SMALL_STORE, memory_size=1, memory_ratio_max=40)
     broker = start_broker(config=BrokerConfig(slave_read=True), store_config=store_config)
     client = connect(broker.address)

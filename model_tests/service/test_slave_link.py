@@ -36,7 +36,6 @@ def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLin
 
 
 def test_only_a_whole_report_counts() -> None:
-    """However it is cut; of several the newest."""
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
     assert str(link) == "slave 10.0.0.1:1"
@@ -52,7 +51,6 @@ def test_only_a_whole_report_counts() -> None:
 
 
 def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some reads others have their turn."""
     monkeypatch.setattr(slave_link, "_READS_MAX", 3)
     slave, link = begun(Log(100))
     slave.said = [encode_report(each) for each in range(5)]
@@ -61,7 +59,6 @@ def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatc
 
 
 def test_a_report_beyond_the_log_is_refused() -> None:
-    """At its end it is not."""
     slave, link = begun(Log(100), 100)
     assert link.reported_offset == 100
     slave.report(101)
@@ -74,7 +71,6 @@ def test_a_report_beyond_the_log_is_refused() -> None:
     [(False, 2_500, 300), (True, 2_500, 2_000), (True, 3_000, 3_000), (True, 999, 0)],
 )
 def test_who_has_nothing_is_sent_all_or_the_last_file(begins_with_last_file: bool, end: int, first: int) -> None:
-    """And lacks nothing of what stands before that."""
     slave, log = Slave(), Log(end, 0 if begins_with_last_file else 300)
     link = link_of(slave, log, begins_with_last_file=begins_with_last_file)
     slave.report(0)
@@ -95,7 +91,6 @@ def test_what_is_removed_cannot_be_asked_for() -> None:
 
 
 def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
-    """Where it is waited for what comes next it does not."""
     log = Log(2_000)
     slave, link = begun(log, 1_000)
     log.log_start = log.log_end = 1_000
@@ -110,7 +105,6 @@ def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
 
 
 def test_nothing_is_sent_before_the_first_report() -> None:
-    """No greeting either."""
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
     link.greet()
@@ -120,7 +114,6 @@ def test_nothing_is_sent_before_the_first_report() -> None:
 
 @pytest.mark.parametrize("room", [1, 5, 12, 13, 64, 76, 77])
 def test_what_is_sent_in_pieces_is_the_log_in_its_transfers(room: int) -> None:
-    """However little the socket takes at a time; each piece counts as sent when it is."""
     log = Log(200)
     slave, link = begun(log, 10)
     assert not link.is_blocked
@@ -137,7 +130,6 @@ def test_what_is_sent_in_pieces_is_the_log_in_its_transfers(room: int) -> None:
 
 
 def test_a_turn_ends_after_its_size() -> None:
-    """Then there may be more, and only then."""
     log = Log(3 * TURN_SIZE)
     slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE)
     assert link.write(3)
@@ -151,7 +143,6 @@ def test_a_turn_ends_after_its_size() -> None:
 
 
 def test_only_what_is_visible_is_sent_where_that_is_wanted() -> None:
-    """The rest when it is."""
     slave, log = Slave(), Log(100, visible_end=40)
     link = link_of(slave, log, only_visible=True)
     slave.report(0)
@@ -161,7 +152,6 @@ def test_only_what_is_visible_is_sent_where_that_is_wanted() -> None:
 
 
 def test_a_greeting_says_where_it_is() -> None:
-    """It is put behind nothing that was begun."""
     log = Log(100)
     slave, link = begun(log, 100)
     link.greet()
@@ -216,7 +206,6 @@ def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported()
 
 
 def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
-    """The same again and again."""
     slave, link = begun(Log(100), 100)
     slave.report(100)
     link.read(3)
@@ -227,7 +216,6 @@ def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
 
 
 def test_what_is_sent_is_counted_by_the_second() -> None:
-    """From the connection's beginning, with the heads."""
     slave, link = begun(Log(100))
     link.write(3)
     link.flow.look(SECOND_NS)

@@ -16,13 +16,11 @@ def nobody(is_copied: bool, outbox: Outbox) -> None:
 
 
 def wait(log_end: int, deadline_ns: int) -> SlaveWait:
-    """One send."""
     return SlaveWait(log_end, deadline_ns, nobody)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_is_over_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Beside a plain list, in any order of copies and deadlines, however seldom the heap is looked through."""
     monkeypatch.setattr(slave_waits, "SPARE_COUNT", random.Random(seed).choice([0, 3, 1_000]))
     drawn = random.Random(seed)
     waits, plain = SlaveWaits(), list[SlaveWait]()
@@ -49,7 +47,6 @@ def test_each_is_over_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 def test_those_left_come_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though most were over by then, and nobody came in the order of the log."""
     monkeypatch.setattr(slave_waits, "SPARE_COUNT", 0)
     waits, ends = SlaveWaits(), random.Random(7).sample(range(100), 100)
     for deadline_ns, end in enumerate(ends):
@@ -61,7 +58,6 @@ def test_those_left_come_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_over_is_not_kept() -> None:
-    """Neither by where it ends nor by when, once nobody waits: a message is not held by who waited for it."""
     waits = SlaveWaits()
     for is_late in (False, True):
         assert waits.add(wait(10, 100))

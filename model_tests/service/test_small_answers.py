@@ -42,6 +42,5 @@ EXPECTED = [
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_small_answers_are_javas(start_broker: StartBroker, connect: Connect, policy: str) -> None:
-    """Whatever the version."""
     broker = start_broker(policy=preset(policy))
     assert answers(connect(broker.address), connect(broker.name_server_address)) == EXPECTED

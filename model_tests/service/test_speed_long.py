@@ -43,7 +43,6 @@ HELD_BYTES: Final = 1_360.0
 
 @pytest.fixture
 def side(tmp_path: Path) -> Iterator[Side]:
-    """Our broker under `strict`."""
     with ours("ours", tmp_path / "store") as started:
         yield started
 
@@ -58,7 +57,6 @@ def forgotten(report: RaceReport) -> list[Delivery]:
 
 
 def test_no_delivery_is_late_in_a_million_races(side: Side) -> None:
-    """Each message races the pull that wants it: none is forgotten while others are served."""
     rounds = 0
     late: list[Delivery] = []
     for number in itertools.count():
@@ -85,7 +83,6 @@ class SometimesSlow(RealRuntime):
         self._numbers = itertools.count()
 
     def step(self, action: str) -> None:
-        """Be slow there."""
         if action == "hold" and next(self._numbers) % 200 == 0:
             self.sleep(0.005)
 
@@ -102,10 +99,6 @@ def test_a_forgotten_delivery_is_seen(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_messages(side: Side) -> None:
-    """After all that is sent and read again, memory less mapped files is within 10 % of what it was after a twentieth.
-
-    A planted leak of 16 bytes a message, the least that Python can lose, would be 55 MB.
-    """
     part = MESSAGES // PARTS
     used: list[int] = []
     for number in range(PARTS):

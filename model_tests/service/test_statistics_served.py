@@ -13,7 +13,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 
 def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    """Sampled by the broker's own thread; an unknown key is an error that names it."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
@@ -33,7 +32,6 @@ def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -
 
 
 def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBroker, connect: Connect) -> None:
-    """And by no other; the latency by queue, topic and group."""
     client = connect(start_broker().address)
     send_message(client, "T")
     client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
@@ -52,7 +50,6 @@ def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBr
 
 
 def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connect: Connect) -> None:
-    """Who, where, and from which offset to which; tagged with the group."""
     broker = start_broker(policy=ROCKETMQ_4_9)
     client = connect(broker.address)
     send_message(client, "T")
@@ -72,7 +69,6 @@ def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connec
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_nobody_else_does(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """5.x only logs it."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)
     send_message(client, "T")

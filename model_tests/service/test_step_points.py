@@ -28,7 +28,6 @@ class NotingRuntime(RealRuntime):
         self.passed: set[str] = set()
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.passed.add(action)
 
 
@@ -54,7 +53,6 @@ def steps_of(policy: Policy, directory: Path, start_broker: StartBroker, connect
 
 
 def test_the_step_points_are_the_laws_actions(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Each is one of the law's names, and together the policies pass every one of the broker's own."""
     passed = [steps_of(policy, tmp_path, start_broker, connect) for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9)]
     for steps in passed:
         assert steps <= set(ACTION_NAMES)

@@ -33,7 +33,6 @@ def send(client: RawClient, properties: str = "") -> int:
 def test_a_stopped_slave_costs_its_masters_senders_their_timeout_and_others_nothing(
     policy: str, tmp_path: Path
 ) -> None:
-    """12 while it stands still, then, once it is given up, 11 (5.x never says that); 0 when it goes on."""
     port = free_port((-2, 1))
     settings = tmp_path / "master.conf"
     settings.write_text(

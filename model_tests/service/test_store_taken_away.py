@@ -38,7 +38,6 @@ PATIENCE_S = 20.0
 
 
 def removed(store: Path) -> None:
-    """The whole directory is deleted."""
     shutil.rmtree(store)
 
 
@@ -56,7 +55,6 @@ def log_replaced(store: Path) -> None:
 
 
 def moved(store: Path) -> None:
-    """The directory is moved away."""
     store.rename(store.with_name("moved"))
 
 
@@ -85,7 +83,6 @@ def start() -> Iterator[Callable[..., Broker]]:
 
 
 def code_of_send(client: RawClient, body: bytes = b"x") -> int:
-    """What one send is answered."""
     return client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), body).code
 
 
@@ -135,7 +132,6 @@ def test_a_store_that_is_deleted_under_sync_flush_is_refused_and_told(
 
 
 def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., Broker], tmp_path: Path) -> None:
-    """What was acknowledged by then was never promised; after it sends are refused."""
     broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=10))
     with RawClient(broker.address) as client:
         send_message(client, "T")
@@ -166,7 +162,6 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
 
 
 def test_nothing_is_made_where_a_store_was(tmp_path: Path) -> None:
-    """Neither the index's directory nor the config's, which would be in the way of who puts the store back."""
     (tmp_path / "store").mkdir()
     make_beside(RealFiles(), f"{tmp_path}/store/index")
     make_beside(RealFiles(), f"{tmp_path}/store/index")
@@ -181,7 +176,6 @@ def test_nothing_is_made_where_a_store_was(tmp_path: Path) -> None:
 def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
     start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another topic is to be saved, and the first message to be indexed: both wait, and that is told."""
     broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
     moved(tmp_path / "store")
     with RawClient(broker.address) as client:
@@ -203,7 +197,6 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
 def test_a_first_message_is_not_kept_where_a_store_was(
     start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor is a queue begun there while the log is not durable at once."""
     broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000))
     with RawClient(broker.address) as client:
         send_message(client, "T")
@@ -274,7 +267,6 @@ def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again
 
 
 def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
-    """Over HTTP beside the metrics; a store that could not be closed is one sentence and exit code 3."""
     with commands("serve") as start_command:
         served, ready = _served(start_command, tmp_path / "store")
         assert _page(ready, "/health") == (200, "ok\n")

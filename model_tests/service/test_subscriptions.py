@@ -17,12 +17,10 @@ CONFIG = BrokerConfig(property_filter=True)
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_heartbeats_count_as_in_rocketmq(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Every step, in both versions."""
     assert play(connect(start_broker(policy=policy, config=CONFIG).address)) == []
 
 
 def test_heartbeats_count_as_strict_says(start_broker: StartBroker, connect: Connect) -> None:
-    """It parses the tags itself, and a group that comes again begins anew."""
     assert play_strict(connect(start_broker(policy=STRICT, config=CONFIG).address)) == []
 
 
@@ -33,7 +31,6 @@ def test_heartbeats_count_as_strict_says(start_broker: StartBroker, connect: Con
 def test_parts_of_texts_are_compared_where_the_version_does(
     policy: Policy, codes: tuple[int, int, int], start_broker: StartBroker, connect: Connect
 ) -> None:
-    """However a filter comes: a client asks about it (46), a pull brings it, a heartbeat has brought it."""
     broker = start_broker(policy=policy, config=CONFIG)
     client = connect(broker.address)
     expression = "TAGS NOT CONTAINS 'blue' AND TAGS STARTSWITH 're'"

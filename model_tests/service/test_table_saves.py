@@ -51,7 +51,6 @@ def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str]
 def test_a_change_that_is_answered_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
 ) -> None:
-    """Each stands in its file by then, also where too many wait; answered before, as planted, it does not."""
     monkeypatch.setattr(table_saves, "WAITING_COUNT_MAX", waiting_count_max)
     rare = evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
     client = connect(start_broker(store_config=rare).address)

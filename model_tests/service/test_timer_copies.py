@@ -41,7 +41,6 @@ class Pair:
         self.slave = self.started("slave", BrokerConfig(role="SLAVE", broker_id=1, master=address, ha_master=ha))
 
     def started(self, name: str, config: BrokerConfig) -> Broker:
-        """A broker in this directory."""
         return self._start(runtime=self.clock, policy=ROCKETMQ_5, config=config, directory=str(self._directory / name))
 
     def progress(self) -> tuple[int, int, int]:
@@ -51,7 +50,6 @@ class Pair:
 
 @pytest.fixture
 def pair(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """Both, the slave asking often."""
     monkeypatch.setattr(table_copies, "TIMER_COPY_MS", 10)
     monkeypatch.setattr(follower, "RETRY_MS", 20)
     return Pair(start_broker, tmp_path)
@@ -74,7 +72,6 @@ def bodies(client: RawClient) -> list[bytes]:
 
 
 def test_a_slave_that_becomes_master_delivers_nothing_again(pair: Pair, connect: Connect) -> None:
-    """What waited goes in its time, what was delivered does not; also after the slave's restart."""
     client = connect(pair.master.address)
     send(client, b"later", TIMER_DELAY_SEC="60")
     send(client, b"soon", TIMER_DELAY_SEC="1")
@@ -111,7 +108,6 @@ def copies_of(slave: Broker) -> TableCopies:
 
 @pytest.fixture
 def lone(start_broker: StartBroker) -> Broker:
-    """A slave that follows nobody."""
     return start_broker(policy=ROCKETMQ_5, config=BrokerConfig(role="SLAVE", broker_id=1))
 
 
@@ -134,7 +130,6 @@ def test_what_is_delivered_counts_when_it_is_here(
 
 
 def evolve_fields(told: Command, fields: dict[str, str]) -> Command:
-    """An answer with other fields."""
     return Command(told.code, ext_fields=fields, body=told.body)
 
 
@@ -146,7 +141,6 @@ class Told(Asking):
         self._answers = answers
 
     def ask(self, code: int, fields: dict[str, str] | None = None, body: object = b"") -> Command:
-        """The answer."""
         return self._answers.get(RequestCode(code), Command(0, body=b"{}"))
 
     def __str__(self) -> str:
@@ -154,7 +148,6 @@ class Told(Asking):
 
 
 def test_a_master_of_rocketmq_says_less(lone: Broker) -> None:
-    """It does not tell which message waits first: the slave's own count stands, and more is read again."""
     lone.shared.timers.put(2, 4, 1000, 0)
     copies_of(lone).copy(Told({TIMER: Command(0, body=TimerCheckpoint(9000, 6).encode()[:32])}))
     assert lone.shared.timers.progress == (2, 6, 8000)
@@ -162,14 +155,12 @@ def test_a_master_of_rocketmq_says_less(lone: Broker) -> None:
 
 @pytest.mark.parametrize("body", [b"", bytes(31), TimerCheckpoint(-1, 0).encode(), TimerCheckpoint(0, -1).encode()])
 def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
-    """Too short, or negative."""
     with pytest.raises(HeaderError, match="TimerCheckpoint"):
         TimerCheckpoint.decode(body)
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9])
 def test_others_have_no_timer_to_tell_of(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """60 is unknown there."""
     told = connect(start_broker(policy=policy).address).call(TIMER)
     assert told.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 

@@ -49,7 +49,6 @@ class Clock(RealRuntime):
         self.now_ms = START_MS
 
     def unix_ms(self) -> int:
-        """The time."""
         return self.now_ms
 
 
@@ -95,7 +94,6 @@ def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Pol
 def test_a_message_waits_until_the_second_it_wished_for(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], out_ms: int
 ) -> None:
-    """It goes a second after `TIMER_OUT_MS`, never before its wish, with the properties that 5.5.0 stores."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -132,7 +130,6 @@ def test_a_message_waits_until_the_second_it_wished_for(
 def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], code: int
 ) -> None:
-    """As 5.5.0 answers."""
     client = connect(started(start_broker, Clock(), tmp_path).address)
     answer = send(client, **wishes)
     assert answer.code == code
@@ -143,7 +140,6 @@ def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
 
 
 def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """And what was wished for besides is not stored."""
     clock = Clock()
     client = connect(started(start_broker, clock, tmp_path).address)
     assert send(client, TIMER_DELAY_SEC="100", DELAY="1").code == 0
@@ -188,12 +184,10 @@ def test_messages_of_a_batch_and_prepared_ones_do_not_wait(
 
 
 def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
-    """The answer to 370."""
     return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
 
 def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Also when it is recalled twice; others of its second, and one of its key in another topic, go."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -214,7 +208,6 @@ def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Con
 
 
 def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """With the codes and words of 5.5.0; on a broker that does not allow it, everything."""
     clock = Clock()
     client = connect(started(start_broker, clock, tmp_path).address)
     send_message(client, "T")
@@ -241,7 +234,6 @@ def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Con
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=20), st.text(max_size=40))
 def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: str, key: str) -> None:
-    """Unless a part has a blank in it; anything else is no handle."""
     handle = RecallHandle(topic, broker_name, time, key)
     try:
         text = handle.encode()
@@ -256,7 +248,6 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
 
 @given(st.text() | st.binary().map(lambda each: base64.b64encode(each).decode()))
 def test_any_text_is_read_without_an_exception(text: str) -> None:
-    """As no handle, or as one."""
     assert read_handle(text) is None or text
 
 
@@ -286,7 +277,6 @@ def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect:
 def test_what_waits_outlives_a_restart_and_what_went_does_not_come_again(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """Each message once, in whatever order they wished to go."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -324,20 +314,16 @@ class Stream:
         return self.end
 
     def visible_start(self, _topic: str, _queue_id: int) -> int:
-        """The first."""
         return 0
 
     def unit(self, _topic: str, _queue_id: int, offset: int) -> tuple[int, int, int]:
-        """Of any message."""
         return offset, 1, 0
 
     def read_record(self, _physical_offset: int) -> Any:
-        """One that waits for the first second."""
         return SimpleNamespace(properties=b"TIMER_OUT_MS\x011000\x02")
 
 
 def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was there when a round began is delivered in it; the next one reads what has come."""
     monkeypatch.setattr(timer_service, "READ_COUNT", 1)
     stream: Any = Stream()
     shown: list[int] = []
@@ -351,7 +337,6 @@ def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the last of them to see the first; all are visible at the end."""
     monkeypatch.setattr(timer_service, "SHOWN_COUNT", 4)
     shown: list[int] = []
     appender: Any = None
@@ -365,7 +350,6 @@ def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.
 def test_too_many_that_wait_are_refused(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that memory has a limit; they are taken again when some have gone."""
     monkeypatch.setattr(timer_offsets, "PENDING_COUNT_MAX", 1)
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
@@ -392,7 +376,6 @@ class Deliveries(TimerService):
 
 
 def test_one_that_was_read_late_is_not_taken_for_delivered() -> None:
-    """Its second is over when later ones are delivered already: until it goes itself it is kept as waiting."""
     offsets = timer_offsets.TimerOffsets()
     service = object.__new__(Deliveries)
     service.delivered, service.offsets, service._read, service._gone = [], offsets, 6, set()
@@ -415,7 +398,6 @@ def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
 
 
 def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """61: from when they were read until they are delivered or recalled, anew after a restart; then 0 is told."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)

@@ -54,7 +54,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broker(tmp_path: Path, certificates: Path) -> Iterator[Broker]:
-    """A broker that speaks both."""
     context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
     runtime = RealRuntime(server_tls=context)
     with Broker.start(runtime, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
@@ -68,7 +67,6 @@ def secure(certificates: Path) -> RealRuntime:
 
 
 def name_server(broker: Broker) -> str:
-    """Its name server's address."""
     return "{}:{}".format(*broker.name_server_address)
 
 
@@ -87,7 +85,6 @@ def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
 
 
 def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) -> None:
-    """What one sends the other receives, in both directions, held pulls included."""
     with Producer(secure, name_server(broker)) as hidden, Producer(PLAIN, name_server(broker)) as open_:
         for number in range(20):
             (hidden if number % 2 else open_).send("T", b"%d" % number, queue_id=0)
@@ -128,7 +125,6 @@ def test_many_threads_share_one_connection(broker: Broker, secure: RealRuntime) 
 
 
 def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: Path) -> None:
-    """In one line, by the client."""
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     runtime = RealRuntime(client_tls=client_context(str(other)))
@@ -137,7 +133,6 @@ def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: 
 
 
 def test_a_plain_server_is_no_tls_server(tmp_path: Path, secure: RealRuntime) -> None:
-    """Its client says that no connection could be made, and the server serves on."""
     with Broker.start(PLAIN, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with Producer(secure, name_server(broker)) as producer, pytest.raises(UnreachableError):
             producer.send("T", b"x")
@@ -203,7 +198,6 @@ def test_handshakes_that_never_end_cost_nobody_else_anything_and_are_ended(
 
 
 def test_nobody_renegotiates(certificates: Path) -> None:
-    """For each handshake costs the server more than its client."""
     context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
     assert context.options & ssl.OP_NO_RENEGOTIATION
 
@@ -236,7 +230,6 @@ def strict(tmp_path: Path, certificates: Path, caplog: pytest.LogCaptureFixture)
 def test_a_plain_connection_is_refused_where_tls_is_required(
     strict: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
-    """Closed at its first byte, and told of in the log with its peer; where TLS is not required, planted, served."""
     with socket.create_connection(getattr(strict, to), PATIENCE_S) as plain:
         peer = "{}:{}".format(*plain.getsockname())
         plain.sendall(b"\x00")

@@ -30,7 +30,6 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 
 
 def make_group(client: RawClient, name: str) -> None:
-    """Make a group."""
     body = msgspec.json.encode({"groupName": name})
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
 
@@ -50,7 +49,6 @@ def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
 
 @POLICIES
 def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """It answers 3, as 4.9.7 was seen to."""
     client = connect(start_broker(policy=policy).address)
     for code in CODES_OF_5:
         assert (client.call(code).code == 3) == (policy is ROCKETMQ_4_9), code
@@ -60,7 +58,6 @@ def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect:
 def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
     start_broker: StartBroker, connect: Connect, policy: Policy
 ) -> None:
-    """18 and 225, then 351 and 352, which 5.5.0 answers with these fields."""
     client = connect(start_broker(policy=policy).address)
     body = {"topicConfigList": [{"topicName": "A", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}]}
     made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
@@ -96,7 +93,6 @@ def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
 def test_a_list_is_made_whole_or_not_at_all(
     start_broker: StartBroker, connect: Connect, code: int, body: object, kind: str
 ) -> None:
-    """With a name that must not be, one that cannot be read, or nothing in it."""
     broker = start_broker(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)
@@ -108,7 +104,6 @@ def test_a_list_is_made_whole_or_not_at_all(
 def test_a_list_that_is_too_long_is_refused(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the limit."""
     monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 1)
     body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B"}]}
     client = connect(start_broker().address)
@@ -118,7 +113,6 @@ def test_a_list_that_is_too_long_is_refused(
 
 
 def test_a_topic_of_a_list_has_a_filter_type_that_there_is(start_broker: StartBroker, connect: Connect) -> None:
-    """As one that 17 makes; nothing of the list is made."""
     broker = start_broker()
     body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "topicFilterType": "x" * 100_000}]}
     made = connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
@@ -127,7 +121,6 @@ def test_a_topic_of_a_list_has_a_filter_type_that_there_is(start_broker: StartBr
 
 
 def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    """303: for each queue; one without messages has -1, and no group is behind what there is not."""
     broker = start_broker()
     client = connect(broker.address)
     sent(client)
@@ -148,7 +141,6 @@ def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect:
 
 
 def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Connect) -> None:
-    """314: of one topic; offline, or one that the group's members want; without a topic nothing, as in RocketMQ."""
     broker = start_broker()
     client = joined(connect(broker.address))
     for topic in ("T", "U"):
@@ -172,7 +164,6 @@ def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Con
 
 @POLICIES
 def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """317: as 208 tells it of one; of ordered topics alone when asked so; 5.x also has what was given."""
     client = connect(start_broker(policy=policy).address)
     sent(client)
     make_group(client, "G")
@@ -191,7 +182,6 @@ def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Conne
 def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """317: each group's own way through 100,000 offsets kept every client waiting for minutes."""
     client = connect(start_broker().address)
     sent(client)
     for group in ("G", "G@H"):
@@ -211,7 +201,6 @@ def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
 
 
 def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """317, 328 and 343 say so when there is more than one answer tells."""
     client = joined(connect(start_broker().address))
     send_message(client, "T")
     make_group(client, "G")
@@ -226,7 +215,6 @@ def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkey
 
 
 def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, connect: Connect) -> None:
-    """328, 343 and 345."""
     broker = start_broker(policy=ROCKETMQ_5)
     before_ms = RealRuntime().unix_ms()
     client = joined(connect(broker.address))
@@ -245,7 +233,6 @@ def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, 
 
 
 def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: StartBroker, connect: Connect) -> None:
-    """305 has those that cannot be made; 306 and 316 are successes that change nothing."""
     broker = start_broker()
     client = connect(broker.address)
     names = told(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
@@ -260,7 +247,6 @@ def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: Start
 
 
 def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """329: at any hour, and before the first minute is over; files that are not old enough stay."""
     hour = (dt.datetime.now().astimezone() + dt.timedelta(hours=6)).hour
     config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=2000, delete_when=f"{hour:02}")
     broker = start_broker(store_config=config, directory=str(tmp_path / "store"))
@@ -274,7 +260,6 @@ def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connec
 
 
 def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, connect: Connect) -> None:
-    """318: what is so already is a success, as `mqadmin updateNamesrvConfig` sends it; anything else is named."""
     client = connect(start_broker().name_server_address)
     for text, words in (
         ("clusterTest=false\n", None),
@@ -289,7 +274,6 @@ def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, 
 
 @POLICIES
 def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """28: no column of `mqadmin clusterList` is without its value, in either version of the tool."""
     client = connect(start_broker(policy=policy).address)
     send_message(client, "T")
     table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
@@ -311,12 +295,10 @@ class Clock(RealRuntime):
     ahead_ms = 0
 
     def unix_ms(self) -> int:
-        """The time."""
         return super().unix_ms() + self.ahead_ms
 
 
 def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
-    """28: what had come when yesterday began, when today did, and by now."""
     clock = Clock()
     broker = start_broker(runtime=clock)
     client = connect(broker.address)
@@ -337,7 +319,6 @@ def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect
 
 
 def test_the_queue_of_pulls_is_told() -> None:
-    """How many wait, and for how long the first has; looking takes none away."""
     now_ns = [10**9]
     runtime = RealRuntime()
     runtime.monotonic_ns = lambda: now_ns[0]

@@ -55,7 +55,6 @@ def keep_unfinished(broker: Broker, connect: Connect) -> tuple[RawClient, RawCli
 def test_unfinished_frames_of_all_connections_have_a_limit(
     start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over it those with most are closed, with a line in the log; a small frame that has begun is served when whole."""
     broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
     bystander = connect(broker.address)
     modest, _one = keep_unfinished(broker, connect)
@@ -69,7 +68,6 @@ def test_unfinished_frames_of_all_connections_have_a_limit(
 
 
 def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker: StartBroker, connect: Connect) -> None:
-    """Nothing is left of it."""
     broker = start_broker()
     first, second = connect(broker.address), connect(broker.address)
     _opaque, content = first._request(RequestCode.GET_MAX_OFFSET, ASKED)
@@ -121,7 +119,6 @@ def leave_unread(broker: Broker, connect: Connect) -> list[RawClient]:
 def test_unsent_answers_of_all_connections_have_a_limit(
     start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over it those with most are closed, and others are served."""
     broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
     bystander = connect(broker.address)
     asking = leave_unread(broker, connect)
@@ -165,7 +162,6 @@ def test_an_address_has_a_part_of_the_connections(
 
 
 def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Connect) -> None:
-    """It is the broker's and not each thread's."""
     broker = start_broker(config=BrokerConfig(connection_count_max=3, io_thread_count=2))
     clients = [connect(broker.address) for _ in range(3)]
     assert all(map(is_served, clients))
@@ -184,7 +180,6 @@ def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Conne
     ],
 )
 def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
-    """For a machine may have all of its addresses."""
     assert address_of(host) == address
 
 
@@ -215,12 +210,10 @@ def noted(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
-    """Whatever is noted in whatever order."""
     noted(seed)
 
 
 def test_each_limit_is_a_setting(tmp_path: Path) -> None:
-    """Of `broker.conf`, by the name that the metric and the log say."""
     file = tmp_path / "broker.conf"
     file.write_text("".join(f"{limit.value} = 7\n" for limit in Reached))
     config, _store, _place, unknown = read_broker_conf(file)

@@ -24,7 +24,6 @@ MAX_OFFSET = {"topic": "T", "queueId": "0"}
 
 
 def test_a_request_in_single_bytes_is_served(start_broker: StartBroker, connect: Connect) -> None:
-    """However the stream is cut."""
     client = connect(start_broker().address)
     for byte in b"".join(encode(Command(RequestCode.GET_MAX_OFFSET, 77, ext_fields=MAX_OFFSET))):
         client.send_bytes(bytes((byte,)))
@@ -47,7 +46,6 @@ def test_a_slow_reader_gets_every_byte_in_order(start_broker: StartBroker, conne
 
 
 def test_silent_connections_are_closed(start_broker: StartBroker, connect: Connect) -> None:
-    """After the idle time; the look for them, every ten seconds, is brought forward here."""
     broker = start_broker(config=BrokerConfig(channel_idle_ms_max=1))
     silent = connect(broker.address)
     loop = broker.loops[0]
@@ -75,7 +73,6 @@ class HeldFiles(RealFiles):
         """Whether the other connection was not answered while the one in the middle waited."""
 
     def make_directory(self, path: str) -> None:
-        """Make it in the end."""
         if "/consumequeue/T/" in path:
             self.made += 1
             if self.made == 1:
@@ -122,7 +119,6 @@ def is_stalled_by_new_queues(start_broker: StartBroker, connect: Connect) -> tup
 
 
 def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
-    """Between any two of them the others have their turn; every send is answered, in order."""
     is_stalled, answered = is_stalled_by_new_queues(start_broker, connect)
     assert not is_stalled
     assert answered == [str(number) for number in range(NEW_QUEUES)]
@@ -157,7 +153,6 @@ class RefusingRuntime(RealRuntime):
     """Its listeners refuse their first connection as a process out of descriptors does."""
 
     def listen(self, host: str, port: int) -> Listener:
-        """A listener whose first accept fails."""
         return RefusingOnce(super().listen(host, port))
 
 
@@ -172,11 +167,9 @@ class RefusingOnce:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The real one's."""
         return self._listener.address
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """Fail, then accept."""
         if not self.refused:
             self.refused = True
             raise OSError(errno.EMFILE, "Too many open files")

@@ -114,7 +114,6 @@ def passes_of(client: RawClient, broker: Broker) -> int:
 
 
 def test_a_connection_with_much_to_be_answered_gives_way(start_broker: StartBroker, connect: Connect) -> None:
-    """Each pass queues little more than its part, so others have theirs, and the rest is answered all the same."""
     broker = start_broker()
     assert passes_of(connect(broker.address), broker) >= 1
 
@@ -160,7 +159,6 @@ def passes_of_slow_requests(
 def test_a_connection_whose_requests_take_long_gives_way(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
-    """After its turn's time, whatever the requests were, and however they are served."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
@@ -216,7 +214,6 @@ def test_connections_that_end_at_once_are_closed_in_turns(
 def test_a_loop_that_stops_closes_those_that_wait_for_it(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is left over, whatever turn it waits for."""
     broker = start_broker()
     loop = broker.loops[0]
     clients = [RawClient(broker.address) for _ in range(5)]
@@ -241,7 +238,6 @@ def leave_waiting(loop: IoLoop, clients: list[RawClient], patch: pytest.MonkeyPa
     ("ready", "turn_ns"), [(0, TURN_NS_MAX), (4, PASS_NS // 5), (9, PASS_NS // 10), (10_000, TURN_NS_MIN)]
 )
 def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
-    """They share a pass, down to the shortest turn that is worth a change; one alone has the longest."""
     loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
     loop._run_pass([(object(), False, False)] * ready)
     assert loop._turn_ns == turn_ns
@@ -311,7 +307,6 @@ def served_in_passes(
 def test_who_is_quick_is_served_before_those_that_take_long(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it asked last; and of those that take a whole pass each has one of its own."""
     passes = served_in_passes(start_broker, connect, monkeypatch, 5)
     assert passes[0][0] == QUICK
     assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
@@ -320,7 +315,6 @@ def test_who_is_quick_is_served_before_those_that_take_long(
 def test_who_is_quick_is_served_before_what_is_large(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though all were quick before: each of fifty batches or registrations at once takes long."""
     passes = served_in_passes(start_broker, connect, monkeypatch, 5, large=bytes(transport.LARGE_SIZE))
     assert passes[0][0] == QUICK
     assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
@@ -422,7 +416,6 @@ def passes_until_served(start_broker: StartBroker, connect: Connect, new_count: 
 
 
 def test_who_was_slow_once_waits_for_no_flood_of_new_connections(start_broker: StartBroker, connect: Connect) -> None:
-    """On a busy machine anybody is slow once; a port scan's connections, a few a pass, then came before it for ever."""
     assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) <= 3
 
 
@@ -439,7 +432,6 @@ class Waiting:
 
 
 def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two passes one is a new one's, and the other is not: neither kind waits for the other to have nothing left."""
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])

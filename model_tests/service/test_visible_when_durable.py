@@ -85,7 +85,6 @@ def test_without_a_sync_nobody_waits_for_the_disk(
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_a_delayed_message_is_seen_too(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Nobody waits for the sync of what the schedule delivers, and it is visible all the same."""
     # Where no thread polls the schedule syncs itself, so the flush thread's first round need not come.
     interval_ms = SYNC.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
     broker = start_broker(policy=policy, store_config=attrs.evolve(SYNC, flush_interval_ms=interval_ms))

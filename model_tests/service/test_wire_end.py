@@ -38,15 +38,12 @@ class Wire(RealRuntime):
         super().__init__()
 
     def connect(self, _host: str, _port: int, _timeout_s: float) -> Wire:  # type: ignore[override] # a socket of ours
-        """It is the socket as well."""
         return self
 
     def poller(self) -> Wire:  # type: ignore[override] # a poller of ours
-        """And the poller."""
         return self
 
     def send(self, content: memoryview) -> int:
-        """Take a part, every second time."""
         self._turn += 1
         if self.is_closed:
             raise BrokenPipeError
@@ -65,12 +62,10 @@ class Wire(RealRuntime):
         return size
 
     def register(self, _key: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch the socket."""
         assert data is not None
         self.watched.append((read, write))
 
     def modify(self, _key: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch it for something else."""
         assert data is not None
         self.watched[-1] = (read, write)
 
@@ -78,13 +73,11 @@ class Wire(RealRuntime):
         """Watch it no more."""
 
     def poll(self, timeout_s: float | None) -> list[object]:
-        """Note the wait, which is over at once."""
         self.polled_s.append(timeout_s)
         self.watched.append(self.watched[-1])
         return [] if self.is_stuck else [self]
 
     def close(self) -> None:
-        """Count it."""
         self.closed_count += 1
 
 
@@ -107,7 +100,6 @@ class Noting(WireEnd):
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_who_is_said_to_reads_while_a_write_waits(reads: bool) -> None:
-    """All bytes go out in order; what comes meanwhile is read at once, or lies there as the test means it to."""
     wire = Wire(coming=PUSH)
     with Noting(wire, reads_while_writing=reads) as client:
         client.send_bytes(bytes(range(25)))
@@ -120,7 +112,6 @@ def test_who_is_said_to_reads_while_a_write_waits(reads: bool) -> None:
 
 
 def test_a_write_that_is_not_taken_in_time_is_a_time_out() -> None:
-    """And one to a peer that has closed is the system's error."""
     with Noting(Wire(is_stuck=True)) as client, pytest.raises(TimeoutError, match="no bytes were taken for 30 s"):
         client.send_bytes(b"x")
     with Noting(Wire(is_closed=True)) as client, pytest.raises(BrokenPipeError):
@@ -139,7 +130,6 @@ def test_reading_ends_with_what_was_waited_for_and_with_the_time() -> None:
 
 
 def test_a_closed_connection_is_noted_after_what_came_before() -> None:
-    """Nobody waits any more; and closing it twice closes it once: poller and socket."""
     wire = Wire(coming=PUSH, is_closed=True)
     client = Noting(wire)
     client.drain()
@@ -153,6 +143,5 @@ def test_a_closed_connection_is_noted_after_what_came_before() -> None:
 
 
 def test_what_is_no_command_is_an_error_of_the_peers() -> None:
-    """Whoever reads says what it means."""
     with Noting(Wire(coming=b"\xff" * 64)) as client, pytest.raises(RemoteProtocolError):
         client.wait(1e9)
