@@ -35,7 +35,7 @@ FAULTS: Final = (
         "reference/longpoll_runtime/real.py",
         "self.monotonic_ns: Callable[[], int] = time.monotonic_ns",
         "self.monotonic_ns: Callable[[], int] = lambda: self.unix_ms() * 1_000_000",
-        f"{TESTS}/service/test_pull_moments.py::test_deadlines_do_not_go_by_the_wall_clock",
+        f"{TESTS}/service/test_pull_service.py::test_deadlines_do_not_go_by_the_wall_clock",
     ),
     Fault(
         "an earlier deadline does not wake the clock",
@@ -49,7 +49,7 @@ FAULTS: Final = (
         f"{SERVICE}/pull/dispatch_service.py",
         "self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end",
         "self.hold_service.notify((arrival.topic, arrival.queue_id & 7), visible_end",
-        f"{TESTS}/service/test_pull_moments.py::test_a_message_wakes_who_waits_for_its_queue_and_nobody_else",
+        f"{TESTS}/service/test_pull_service.py::test_a_message_wakes_who_waits_for_its_queue_and_nobody_else",
     ),
     Fault(
         "an end is shown before its unit is written",
@@ -113,14 +113,14 @@ FAULTS: Final = (
         f"{SERVICE}/pull/pull_processor.py",
         "deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms",
         "deadline_ms=channel.received_ns // 1_000_000 + timeout_ms",
-        f"{TESTS}/service/test_pull_moments.py::test_a_deadline_is_never_early_and_less_than_a_millisecond_late",
+        f"{TESTS}/service/test_pull_processor.py::test_a_deadline_is_rounded_up",
     ),
     Fault(
         "a latency has the wrong sign",
         f"{SERVICE}/pull/pull_runner.py",
         "latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000",
         "latency_ms = (begun_ns - self.runtime.monotonic_ns()) // 1_000_000",
-        f"{TESTS}/service/test_pull_moments.py::test_what_is_counted_as_latency_is_not_negative",
+        f"{TESTS}/service/test_pull_service.py::test_what_is_counted_as_latency_is_not_negative",
     ),
     Fault(
         "a message's store time goes back with the clock",
@@ -401,14 +401,14 @@ FAULTS: Final = (
         f"{SERVICE}/following/table_copies.py",
         "while end is not None and self.log_end() < end:",
         "while end is not None and self.log_end() < 0:",
-        f"{TESTS}/service/test_timer_copies.py::test_what_is_delivered_counts_when_it_is_here",
+        f"{TESTS}/service/test_timers.py::test_what_is_delivered_counts_when_it_is_here",
     ),
     Fault(
         "a slave delivers again what its master delivered",
         f"{SERVICE}/following/table_copies.py",
         "        self.timers.copy(",
         "        self.timers.copy if self.runtime else (",
-        f"{TESTS}/service/test_timer_copies.py::test_a_master_of_rocketmq_says_less",
+        f"{TESTS}/service/test_timers.py::test_a_master_of_rocketmq_says_less",
     ),
     Fault(
         "a slave is sent what nobody sees here",
@@ -529,6 +529,6 @@ FAULTS: Final = (
         f"{SERVICE}/following/follower.py",
         "if len(self._pending) < self._due_size:",
         "if len(self._pending) < 0:",
-        f"{TESTS}/service/test_replication.py::test_a_record_that_comes_byte_by_byte_is_looked_at_twice",
+        f"{TESTS}/service/test_follower.py::test_a_record_in_pieces_is_appended_when_it_is_whole",
     ),
 )

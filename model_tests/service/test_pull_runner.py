@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.service_b import Box, decoded
 
 from longpoll_broker.core.hold import ANSWERED, HELD, Cause, Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check
@@ -13,14 +14,14 @@ from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
+from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.pull.pull_answers import PullAnswers
+from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.io.processors import Refusal
+from longpoll_broker.service.pull.pull_answers import KINDS, PullAnswers
 from longpoll_broker.service.pull.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, Policy
 
@@ -44,23 +45,6 @@ class Told(PullEvents):
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
         self.notes.append((code, cause, read))
-
-
-class Box(Outbox):
-    """Keeps the answers."""
-
-    __slots__ = ("answers",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[Command] = []
-
-    def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        connection = Connection()
-        connection.receive_data(b"".join(map(bytes, parts)))
-        command = connection.next_event()
-        assert isinstance(command, Command)
-        self.answers.append(command)
 
 
 class World(RealRuntime):
@@ -165,20 +149,20 @@ def test_a_pull_is_run_from_its_first_check_on() -> None:
     runner.run(pull, "woken", outbox)
     read = runner.store.get("T", 0, 5, 32)
     assert world.notes == ["now", "run", "get", ("ran", 7), (0, "woken", read), "get"]
-    assert [(each.code, each.opaque, bytes(each.body)) for each in outbox.answers] == [(0, 11, b"0123456789")]
+    assert [(each.code, each.opaque, bytes(each.body)) for each in outbox.replies] == [(0, 11, b"0123456789")]
     assert (pull.phase, counted(runner)[:2]) == (ANSWERED, [2, 10])
 
     world, outbox = World(GetStatus.OFFSET_OVERFLOW_ONE), Box()
     decision = world.runner().run_now(pull_of(), "expired", 4, outbox)
     assert isinstance(decision, Miss)
-    assert [(each.code, each.ext_fields and each.ext_fields["nextBeginOffset"]) for each in outbox.answers] == [
+    assert [(each.code, each.ext_fields and each.ext_fields["nextBeginOffset"]) for each in outbox.replies] == [
         (19, "8")
     ]
 
     world, outbox = World(), Box()
     decision = world.runner().run_now(pull_of(topic="gone"), "woken", 4, outbox)
     assert isinstance(decision, Refused)
-    assert ("get" not in world.notes, [each.code for each in outbox.answers]) == (True, [17])
+    assert ("get" not in world.notes, [each.code for each in outbox.replies]) == (True, [17])
 
 
 def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
@@ -187,13 +171,13 @@ def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
     decision = world.runner().run_now(pull_of(), "woken", 4, outbox)
     assert decision == Refused(1, "OSError: no disk")
     assert world.notes == ["get", ("ran", 4), (1, "thrown", None)]
-    assert [(each.code, each.remark) for each in outbox.answers] == [(1, "OSError: no disk")]
+    assert [(each.code, each.remark) for each in outbox.replies] == [(1, "OSError: no disk")]
 
     outbox = Box()
     runner = world.runner(policy=attrs.evolve(STRICT, on_throw="drop_rest"))
     with pytest.raises(OSError, match="no disk"):
         runner.run_now(pull_of(), "woken", 4, outbox)
-    assert not outbox.answers
+    assert not outbox.replies
 
 
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
@@ -204,10 +188,10 @@ def test_a_pull_that_is_not_run_is_answered_why() -> None:
         runner.refuse(pull_of(), cause, outbox)
     unread = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 5, 3, 9, [], [], 0, suggest_slave=False)
     assert world.notes == [(19, "stopped", unread), (2, "busy", None), (1, "thrown", None)]
-    stopped = outbox.answers[0].ext_fields
+    stopped = outbox.replies[0].ext_fields
     assert stopped is not None
     assert [stopped[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")] == ["5", "3", "9"]
-    assert [each.code for each in outbox.answers] == [19, 2, 1]
+    assert [each.code for each in outbox.replies] == [19, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +202,7 @@ def test_who_wants_no_answer_gets_none_but_from_4_9(traits: Traits, flag: int, i
     """The pull is over all the same."""
     outbox, pull = Box(), pull_of(flag=flag)
     World().runner(traits).refuse(pull, "busy", outbox)
-    assert (len(outbox.answers), pull.phase) == (is_answered, ANSWERED)
+    assert (len(outbox.replies), pull.phase) == (is_answered, ANSWERED)
 
 
 @pytest.mark.parametrize(("traits", "kinds"), [(STRICT_TRAITS, [0, 1]), (TRAITS_4_9, [0, 0])], ids=["strict", "4.9"])
@@ -227,4 +211,78 @@ def test_a_woken_pull_is_answered_as_it_was_written_but_by_4_9(traits: Traits, k
     runner = World().runner(traits)
     for serialize in (0, 1):
         runner.refuse(pull_of(serialize=serialize), "busy", outbox)
-    assert [each.serialisation.value for each in outbox.answers] == kinds
+    assert [each.serialisation.value for each in outbox.replies] == kinds
+
+
+RECORD = memoryview(b"0123456789")
+
+FIELDS = {"suggestWhichBrokerId": "0", "nextBeginOffset": "8", "minOffset": "3", "maxOffset": "9"}
+
+
+def read_of(status: GetStatus = GetStatus.FOUND, *, suggest_slave: bool = False) -> GetResult:
+    """A read that found one record, whatever its status says."""
+    return GetResult(status, 8, 3, 9, [RECORD], [5], len(RECORD), suggest_slave)
+
+
+def answered(
+    decision: Decision,
+    traits: Traits = STRICT_TRAITS,
+    standing: Standing | None = None,
+    *,
+    kind: int = 0,
+    pull: dict[str, str] | None = None,
+) -> tuple[Command, list[Any], Pull, Any]:
+    """The answer, what was told of it, the pull, and the buffers."""
+    topics, groups = Topics(), Groups()
+    topics.put(TopicConfig("T", topic_sys_flag=5))
+    groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))
+    desk = Desk(topics, groups, Clients(), traits=traits, standing=standing or Standing())
+    names: dict[str, Any] = {"group": "G", "topic": "T"} | (pull or {})
+    told: list[Any] = []
+    asked = Pull("c", 11, **names, queue_id=0, offset=5, count_max=32, sys_flag=4)
+    parts = PullAnswers(desk, Told(told)).encode(asked, decision, "woken", KINDS[kind], Outbox())
+    return decoded(parts), told, asked, parts
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_was_found_follows_the_offsets(kind: int) -> None:
+    reply, told, pull, parts = answered(Found(read_of()), kind=kind)
+    assert (reply.code, reply.opaque, reply.remark, bytes(reply.body)) == (0, 11, "FOUND", bytes(RECORD))
+    assert (reply.ext_fields, reply.is_response, reply.serialisation) == (FIELDS, True, KINDS[kind])
+    assert told == [(0, "woken", read_of())]
+    assert (pull.phase, len(parts)) == (ANSWERED, 2)
+
+
+def test_what_is_no_find_carries_offsets_alone() -> None:
+    read = read_of(GetStatus.OFFSET_TOO_SMALL)
+    reply, told, _, parts = answered(OffsetMoved(read, 21))
+    assert (reply.code, reply.remark, bytes(reply.body), len(parts)) == (21, "OFFSET_TOO_SMALL", b"", 1)
+    assert (reply.ext_fields, told) == (FIELDS, [(21, "woken", read)])
+
+
+def test_a_refusal_carries_its_reason_and_no_offsets() -> None:
+    for traits, forbidden, fields in (
+        (STRICT_TRAITS, 3, {}),
+        (TRAITS_5, 3, {"forbiddenType": "3"}),
+        (TRAITS_5, None, {}),
+    ):
+        reply, told, pull, parts = answered(Refused(16, "no", forbidden), traits)
+        assert (reply.code, reply.remark, reply.ext_fields or {}, reply.is_response) == (16, "no", fields, True)
+        assert (told, pull.phase) == ([(16, "woken", None)], ANSWERED)
+        assert isinstance(parts, Refusal)
+        assert (parts.code, parts.remark) == (16, "no")
+
+
+def test_5_tells_of_the_topic_and_the_group() -> None:
+    for pull, flags in (({}, ("5", "6")), ({"topic": "U", "group": "H"}, ("0", "0"))):
+        fields = answered(Found(read_of()), TRAITS_5, pull=pull)[0].ext_fields
+        assert fields == FIELDS | {"topicSysFlag": flags[0], "groupSysFlag": flags[1]}
+
+
+def test_a_broker_whose_readers_may_go_to_a_slave_says_to_which() -> None:
+    for standing, read, fields in (
+        (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
+        (Standing(slave_read=True), read_of(), {}),
+        (Standing("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
+    ):
+        assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields

@@ -6,14 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from model_tests.support.service_b import ShiftedRuntime, answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS
+from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.core.tables.topics import GroupConfig
 from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdKey, HerdRunner
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -23,10 +25,12 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, preset
 
 PULL = RequestCode.PULL_MESSAGE
+
 LONG_MS = 30_000
+
 """A deadline that no passing test waits for."""
 
 
@@ -110,8 +114,7 @@ def test_the_scan_answers_what_is_late_under_rocketmq(start_broker: StartBroker,
     client = connect(broker.address)
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=10)))
-    assert reply is not None
+    reply = answer_of(client, client.send(PULL, pull_fields("T", 1, timeout_ms=10)))
     assert reply.code == 19
 
 
@@ -195,13 +198,13 @@ def answers_of_herd(broker: Broker, connect: Connect) -> list[tuple[int, list[by
         assert reply.code == 0, reply.remark
     found = []
     for opaque in opaques:
-        answer = puller.reply(opaque)
-        assert answer is not None
+        answer = answer_of(puller, opaque)
         found.append((answer.code, [bytes(record.body) for record in records_of(answer)]))
     return found
 
 
 BOTH = (0, [b"1", b"2"])
+
 HERDS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []), BOTH, BOTH, (0, [b"3", b"4"])]
 
 
@@ -217,6 +220,7 @@ def test_woken_pulls_in_a_herd_get_what_each_asked_for(
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
+
 """Code, fields, remark and bodies of an answer."""
 
 
@@ -232,8 +236,7 @@ def told_in_herd(broker: Broker, connect: Connect, body: bytes) -> list[dict[int
     for puller, opaques in zip(pullers, asked, strict=True):
         told.append({})
         for opaque in opaques:
-            reply = puller.reply(opaque)
-            assert reply is not None
+            reply = answer_of(puller, opaque)
             bodies = [bytes(record.body) for record in records_of(reply)]
             told[-1][opaque] = (reply.code, reply.ext_fields, reply.remark, bodies)
     # What comes after a pass is answered when the pass is over.
@@ -380,7 +383,112 @@ def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
     assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert len(broker.hold_service) == 1
     send_message(sender, "T", b"wanted", properties="color\x01red\x02size\x0110\x02")
-    woken = puller.reply(opaque)
-    assert woken is not None
+    woken = answer_of(puller, opaque)
     assert (woken.code, fields(woken)["nextBeginOffset"]) == (0, "4")
     assert [bytes(record.body) for record in records_of(woken)] == [b"wanted"]
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_deadlines_do_not_go_by_the_wall_clock(
+    policy: object, step_ms: int, start_broker: StartBroker, connect: Connect
+) -> None:
+    runtime = ShiftedRuntime()
+    broker = start_broker(policy=policy, runtime=runtime, config=BrokerConfig(scan_period_ms=50))
+    client = connect(broker.address)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    began_ns = time.monotonic_ns()
+    opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=200))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    runtime.ahead_ms = step_ms
+    reply = client.reply(opaque)
+    assert time.monotonic_ns() - began_ns >= 200_000_000
+    assert reply is not None
+    assert reply.code == 19
+
+
+def test_what_is_counted_as_latency_is_not_negative(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    count_get = Statistics.count_get
+
+    def noting(table: Statistics, *place: Any, latency_ms: int, **sums: Any) -> None:
+        counted.append(latency_ms)
+        count_get(table, *place, latency_ms=latency_ms, **sums)
+
+    monkeypatch.setattr(Statistics, "count_get", noting)
+    broker = start_broker()
+    client, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    assert client.call(PULL, pull_fields("T", 0)).code == 0
+    opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T")
+    assert client.reply(opaque) is not None
+    assert len(counted) == 2
+    assert all(0 <= latency_ms < LONG_MS for latency_ms in counted)
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
+    policy: object, start_broker: StartBroker, connect: Connect
+) -> None:
+    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
+    client, sender = connect(broker.address), connect(broker.address)
+    topic = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "20", "writeQueueNums": "20", "perm": "6"}
+    topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+    asked = {queue: client.send(PULL, pull_fields("T", 0, queue_id=queue, timeout_ms=LONG_MS)) for queue in range(20)}
+    wait_until(lambda: len(broker.hold_service) == 20)
+    batch = encode_batch([BatchMessage(b"b", "")])
+    for number, queue in enumerate(reversed(range(20))):
+        fields_sent = send_fields("T", queue)
+        if number % 3 == 0:
+            assert sender.call(RequestCode.SEND_MESSAGE_V2, fields_sent, b"x").code == 0
+        elif number % 3 == 1:
+            assert sender.call(RequestCode.SEND_BATCH_MESSAGE, fields_sent | {"m": "true"}, batch).code == 0
+        else:
+            [opaque] = sender.send_burst(RequestCode.SEND_MESSAGE_V2, [(fields_sent, b"y")])
+            assert sender.reply(opaque) is not None
+        reply = client.reply(asked[queue])
+        assert reply is not None, f"nobody is woken by queue {queue}"
+        assert [record.queue_id for record in records_of(reply)] == [queue]
+        assert len(broker.hold_service) == 19 - number
+
+
+ALL_POLICIES = ("strict", "rocketmq-4.9", "rocketmq-5")
+
+
+def told_first(answer: Command) -> tuple[int, str, bool]:
+    """Code and the remark's first line, and whether there are fields."""
+    return answer.code, (answer.remark or "").partition("\n")[0], bool(answer.ext_fields)
+
+
+def answers(broker: RawClient, name_server: RawClient) -> list[tuple[int, str, bool]]:
+    """A route of no topic; a pull from a queue without messages, at 0 and beyond; a delay that is no number."""
+    topic = {"topic": "Empty", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+    found = [told_first(name_server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {}))]
+    found += [told_first(broker.call(RequestCode.PULL_MESSAGE, pull_fields("Empty", offset))) for offset in (0, 5)]
+    code, _remark, has_fields = told_first(
+        broker.call(RequestCode.SEND_MESSAGE_V2, send_fields("Empty", properties="DELAY\x01x\x02"), b"x")
+    )
+    # Java's remark is its exception's text.
+    return [*found, (code, "", has_fields)]
+
+
+EXPECTED = [
+    (17, "No topic route info in name server for the topic: null", False),
+    (19, "NO_MESSAGE_IN_QUEUE", True),
+    (21, "NO_MESSAGE_IN_QUEUE", True),
+    (1, "", False),
+]
+
+
+@pytest.mark.parametrize("policy", ALL_POLICIES)
+def test_small_answers_are_javas(start_broker: StartBroker, connect: Connect, policy: str) -> None:
+    broker = start_broker(policy=preset(policy))
+    assert answers(connect(broker.address), connect(broker.name_server_address)) == EXPECTED

@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 import pytest
 from model_tests.conformance.java_broker import free_port
+from model_tests.support.service_b import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -159,8 +160,7 @@ def test_who_waits_at_a_slave_is_told_of_what_is_copied(cluster: Cluster, connec
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=30_000))
     wait_until(lambda: len(slave.hold_service) == 1)
     cluster.fill(master, 1)
-    reply = client.reply(opaque)
-    assert reply is not None
+    reply = answer_of(client, opaque)
     assert len(records_of(reply)) == 1
 
 

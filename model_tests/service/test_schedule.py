@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
+from model_tests.support.service_b import ShiftedRuntime, answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -33,22 +33,6 @@ NOTED_MS = 2 * HOUR_MS // SEEN_PARTS
 policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 
 
-class FastRuntime(RealRuntime):
-    """A clock that runs ahead of the real one when told, so that nobody waits for an hour."""
-
-    ahead_ms = 0
-    gone_ms = 0
-    """By how much more time has gone by, on the monotonic clock, than really did."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        really_ns = self.monotonic_ns
-        self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
-
-    def unix_ms(self) -> int:
-        return super().unix_ms() + self.ahead_ms
-
-
 def messages(client: RawClient, topic: str) -> list[Record]:
     """What stands in queue 0 of a topic."""
     reply = client.call(PULL, pull_fields(topic, 0))
@@ -65,7 +49,7 @@ def test_a_delayed_message_wakes_who_waits_when_it_is_due(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
     """Level 18 is two hours: nothing before, all in order once the clock has come there."""
-    runtime = FastRuntime()
+    runtime = ShiftedRuntime()
     broker = start_broker(policy=policy, runtime=runtime)
     puller, sender = connect(broker.address), connect(broker.address)
     for number in range(3):
@@ -75,16 +59,14 @@ def test_a_delayed_message_wakes_who_waits_when_it_is_due(
     wait_until(lambda: len(broker.hold_service) == 1)
     assert broker.store.visible_end("T", 0) == 0
     runtime.ahead_ms = 2 * 3600 * 1000
-    reply = puller.reply(opaque)
-
-    assert reply is not None
+    reply = answer_of(puller, opaque)
     assert reply.code == 0
     wait_until(lambda: broker.store.visible_end("T", 0) == 3)
     assert [bytes(record.body) for record in messages(sender, "T")] == [b"0", b"1", b"2"]
 
 
 def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    runtime = FastRuntime()
+    runtime = ShiftedRuntime()
     directory = str(tmp_path / "again")
     broker = start_broker(runtime=runtime, directory=directory)
     client = connect(broker.address)
@@ -108,7 +90,7 @@ def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter_than_the_level(
 
     Store times do not go back, so the wall clock would have both wait for an hour more, or for nothing.
     """
-    runtime = FastRuntime()
+    runtime = ShiftedRuntime()
     runtime.ahead_ms = HOUR_MS
     broker = start_broker(runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS))
     client = connect(broker.address)
@@ -152,7 +134,7 @@ def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
 
 
 def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    runtime, directory = FastRuntime(), tmp_path / "own"
+    runtime, directory = ShiftedRuntime(), tmp_path / "own"
     own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
     broker = start_broker(runtime=runtime, directory=str(directory), store_config=own)
     client = connect(broker.address)
@@ -270,7 +252,7 @@ def test_only_the_right_producer_ends_a_transaction(
 
 def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker, connect: Connect) -> None:
     """Levels grow from 3 with each time; after the last one it is among the dead letters."""
-    runtime = FastRuntime()
+    runtime = ShiftedRuntime()
     broker = start_broker(runtime=runtime)
     client = connect(broker.address)
     send_message(client, "T", b"bad", properties="TAGS\x01a\x02")

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from model_tests.support.service_b import Box, decoded
 
 from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
-from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.send.append import Appender
 from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
@@ -24,7 +25,6 @@ from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.properties import decode_properties, read_properties
 from longpoll_protocol.tags import java_hash
@@ -107,27 +107,6 @@ class Told(SendEvents):
         self.notes.append(("acknowledged", asked.number, [tag for _message, tag, _result in stored]))
 
 
-class Box(Outbox):
-    """Keeps what is written."""
-
-    __slots__ = ("replies",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replies: list[Command] = []
-
-    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
-        self.replies.append(read(parts))
-
-
-def read(parts: Parts) -> Command:
-    connection = Connection()
-    connection.receive_data(b"".join(map(bytes, parts)))
-    reply = connection.next_event()
-    assert isinstance(reply, Command)
-    return reply
-
-
 def channel() -> Any:
     """A connection that has sent six requests."""
     return SimpleNamespace(request_count=6, host_bytes=b"", peer_host=("127.0.0.2", 7), gives_way=False)
@@ -147,7 +126,7 @@ def told(
     """The code and the fields of the answer, which must be given at once."""
     parts = world.processor(traits, inner).receive(channel(), asked, Outbox())
     assert parts is not None
-    reply = read(parts)
+    reply = decoded(parts)
     return reply.code, reply.ext_fields or {}
 
 
@@ -173,7 +152,7 @@ def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
     world, sender = World(offset=5), channel()
     parts = world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox())
     assert parts is not None
-    reply = read(parts)
+    reply = decoded(parts)
     message_id = "7F000001000000090000000000000000"
     assert (reply.code, reply.opaque) == (0, 11)
     assert reply.ext_fields == REGION | {"queueId": "2", "msgId": message_id, "queueOffset": "5"}

@@ -21,6 +21,7 @@ import pytest
 from attrs import define, field
 from model_tests.service.sequences import BROKER_CODES, KINDS, NAME_SERVER_CODES, Script
 from model_tests.service.test_edges import watching
+from model_tests.support.service_b import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -94,8 +95,7 @@ class World:
             assert sent.code in {0, 10, 11, 12}, sent.remark
             offset = int((sent.ext_fields or {})["queueOffset"])
             fields = pull_fields("SAFE", offset, timeout_ms=9_000, group="STRANGER")
-            reply = stranger.reply(stranger.send(RequestCode.PULL_MESSAGE, fields))
-            assert reply is not None
+            reply = answer_of(stranger, stranger.send(RequestCode.PULL_MESSAGE, fields))
             assert [bytes(record.body) for record in records_of(reply)] == [b"still there"]
             assert names.call(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
             assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "SAFE"}).code == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.service_b import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -140,8 +141,7 @@ def test_when_the_master_is_back_those_who_wait_are_let_go(
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
-    reply = client.reply(opaque)
-    assert reply is not None
+    reply = answer_of(client, opaque)
     assert (reply.code, field(reply, "nextBeginOffset")) == (20 if acting else 19, "3")
     assert len(broker.hold_service) == 0
 
@@ -176,8 +176,7 @@ def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
 
     assert len(broker.hold_service) == (0 if woken else 1)
     if woken:
-        reply = client.reply(opaque)
-        assert reply is not None
+        reply = answer_of(client, opaque)
         assert reply.code == 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.service_b import answer_of
 
 from longpoll_broker.service.upkeep import config_files, table_saves
 from longpoll_broker.service.upkeep.table_saves import TableSaves
@@ -86,8 +87,7 @@ def test_who_cannot_be_saved_is_told_and_keeps_nobody_waiting(
         assert send_message(bystander, "Other", b"meanwhile") == 0
     finally:
         goes_on.set()
-    refused = admin.reply(asked)
-    assert refused is not None
+    refused = answer_of(admin, asked)
     assert refused.code == 1
     assert "could not be saved yet: OSError: [Errno 28]" in str(refused.remark)
     assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP).code == 0

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.test_administered import commit, joined, told
+from model_tests.support.service_b import ShiftedRuntime
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.tables.offsets import Offsets
@@ -20,12 +21,13 @@ from longpoll_broker.service.admin import connection_processor, list_processor, 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import PoolExecutor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 DAYS = ("YesterdayMorning", "TodayMorning", "TodayNow")
+
 POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 
 
@@ -289,17 +291,8 @@ def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, co
     assert ("brokerActive" in table) == (policy is ROCKETMQ_5)
 
 
-class Clock(RealRuntime):
-    """A wall clock that can be set forward."""
-
-    ahead_ms = 0
-
-    def unix_ms(self) -> int:
-        return super().unix_ms() + self.ahead_ms
-
-
 def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
-    clock = Clock()
+    clock = ShiftedRuntime()
     broker = start_broker(runtime=clock)
     client = connect(broker.address)
     tables = broker.administering.tables
@@ -328,3 +321,68 @@ def test_the_queue_of_pulls_is_told() -> None:
         assert pool.offer(Outbox.flush, Outbox.flush)
         now_ns[0] += 7_000_000
     assert pool.waiting() == (2, 14) == pool.waiting()
+
+
+def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    reply = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
+    assert reply.code == 0
+    assert json.loads(bytes(reply.body))["statsMinute"] == {"sum": 0, "tps": 0.0, "avgpt": 0.0}
+    broker.shared.statistics.sample(0)
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    broker.shared.statistics.sample(10**9)
+    found = broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G")
+    assert found is not None
+    assert found["statsMinute"].sum == 1
+    unknown = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@H"})
+    assert unknown.code == 1
+    assert "T@H" in (unknown.remark or "")
+
+
+def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().address)
+    send_message(client, "T")
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    codes = [
+        client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}).code
+        for name, key in (
+            ("BROKER_GET_NUMS", "DefaultCluster"),
+            ("BROKER_GET_NUMS", "T@G"),
+            ("GROUP_GET_SIZE", "T@G"),
+            ("GROUP_GET_LATENCY", "0@T@G"),
+            ("GROUP_GET_LATENCY", "T@G"),
+            ("NO_SUCH_NUMS", "T@G"),
+        )
+    ]
+    assert codes == [0, 1, 0, 0, 1, 1]
+
+
+def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker(policy=ROCKETMQ_4_9)
+    client = connect(broker.address)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
+    wait_until(lambda: broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 1)
+    (record,) = records_of(
+        client.call(RequestCode.PULL_MESSAGE, pull_fields("OFFSET_MOVED_EVENT", 0, subscription="G"))
+    )
+    assert json.loads(bytes(record.body)) == {
+        "consumerGroup": "G",
+        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
+        "offsetNew": 1,
+        "offsetRequest": 77,
+    }
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_nobody_else_does(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
+    assert broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 0

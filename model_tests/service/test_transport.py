@@ -6,6 +6,7 @@ import errno
 import threading
 
 import pytest
+from model_tests.support.service_b import answer_of
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
@@ -27,8 +28,7 @@ def test_a_request_in_single_bytes_is_served(start_broker: StartBroker, connect:
     client = connect(start_broker().address)
     for byte in b"".join(encode(Command(RequestCode.GET_MAX_OFFSET, 77, ext_fields=MAX_OFFSET))):
         client.send_bytes(bytes((byte,)))
-    reply = client.reply(77)
-    assert reply is not None
+    reply = answer_of(client, 77)
     assert reply.code == 0
 
 
@@ -40,8 +40,7 @@ def test_a_slow_reader_gets_every_byte_in_order(start_broker: StartBroker, conne
     send_message(client, "T", body)
     opaques = [client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0)) for _ in range(200)]
     for opaque in opaques:
-        reply = client.reply(opaque)
-        assert reply is not None
+        reply = answer_of(client, opaque)
         assert [bytes(record.body) for record in records_of(reply)] == [body]
 
 

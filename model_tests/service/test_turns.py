@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import define
+from model_tests.support.service_b import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -74,11 +75,9 @@ def test_others_are_served_during_a_long_query(
     assert searching[0].reply(asked[0][2], 0.0) is None
     unending.append(True)
     for client, query, send in asked:
-        found = client.reply(query)
-        assert found is not None
+        found = answer_of(client, query)
         assert len(records_of(found)) == 1
-        sent = client.reply(send)
-        assert sent is not None
+        sent = answer_of(client, send)
         assert sent.code == 0
 
 

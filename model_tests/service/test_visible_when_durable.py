@@ -6,6 +6,7 @@ import threading
 
 import attrs
 import pytest
+from model_tests.support.service_b import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.store.message_store import MessageStore
@@ -54,8 +55,7 @@ def sent_while_the_disk_works(
     late = early or puller.reply(opaque)
     assert late is not None
     assert late.code == 0
-    reply = sender.reply(acknowledged)
-    assert reply is not None
+    reply = answer_of(sender, acknowledged)
     assert reply.code == 0
     return broker, disk, early is not None
 

@@ -1,0 +1,67 @@
+"""Fakes and helpers that several tests of the service share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
+from longpoll_runtime.real import RealRuntime
+
+
+class ShiftedRuntime(RealRuntime):
+    """A real runtime whose clocks a test moves, so that nothing waits for an hour."""
+
+    ahead_ms = 0
+    """By how much the wall clock is ahead."""
+    gone_ms = 0
+    """By how much the monotonic clock is ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        really_ns = self.monotonic_ns
+        self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
+
+    def unix_ms(self) -> int:
+        return super().unix_ms() + self.ahead_ms
+
+
+def decoded(parts: Parts) -> Command:
+    """The one command of these buffers."""
+    connection = Connection()
+    connection.receive_data(b"".join(map(bytes, parts)))
+    command = connection.next_event()
+    assert isinstance(command, Command)
+    return command
+
+
+class Box(Outbox):
+    """An outbox that keeps the replies."""
+
+    __slots__ = ("replies",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies: list[Command] = []
+
+    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        self.replies.append(decoded(parts))
+
+    def write_in_herd(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        self.replies.append(decoded(parts))
+
+
+def answer_of(client: RawClient, opaque: int) -> Command:
+    """The reply to a request; an AssertionError when none comes."""
+    reply = client.reply(opaque)
+    assert reply is not None, "no reply came"
+    return reply
+
+
+def fields_of(reply: Command) -> dict[str, str]:
+    """The fields of a reply that must have some."""
+    assert reply.ext_fields is not None
+    return reply.ext_fields
