@@ -209,7 +209,7 @@ def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[t
     return broken
 
 
-@settings(max_examples=500)
+@settings(max_examples=120)
 @given(changes)
 def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
     with pytest.MonkeyPatch.context() as patched:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from model_tests.service.commands import StartCommand, commands
 from model_tests.service.observed import events_of
 
+from longpoll.cli import main
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
 from longpoll_judge.run.job import judge
@@ -121,7 +123,7 @@ def test_an_answer_arrives_after_the_client_said_that_it_sends_no_more(observe: 
     assert told[-4:] == ["request_received", "answer_sent", "connection_closed", "source_stopped"]
 
 
-def test_a_users_mistake_is_one_line_and_exit_2(observe: StartCommand, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     record = ("--record", str(tmp_path / "history"))
@@ -135,9 +137,8 @@ def test_a_users_mistake_is_one_line_and_exit_2(observe: StartCommand, tmp_path:
             (("--listen", here, "--broker", here, *record), "give another address"),
             ((*any_port, "--broker", here, "--record", str(file)), "name a directory that can be written"),
         )
-        processes = [(observe(*options), text) for options, text in mistakes]
-        for process, text in processes:
-            out, err = process.communicate(timeout=60)
-            assert (process.returncode, out) == (2, ""), err
-            assert text in err.replace("\n", " ")
-            assert "Traceback" not in err
+        for options, text in mistakes:
+            done = CliRunner().invoke(main, ["observe", *options])
+            assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+            assert text in done.stderr.replace("\n", " ")
+            assert "Traceback" not in done.stderr

@@ -112,12 +112,20 @@ def test_without_descriptors_the_port_is_left_alone_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_one"),
-    [("10.1.2.3", True), ("11.0.0.1", False), ("::ffff:10.1.2.3", True), ("2001:db8::1", True), ("2001:db9::1", False)],
+    ("host", "networks", "is_one"),
+    [
+        ("10.1.2.3", ["10.0.0.0/8", "2001:db8::/32"], True),
+        ("11.0.0.1", ["10.0.0.0/8", "2001:db8::/32"], False),
+        ("::ffff:10.1.2.3", ["10.0.0.0/8"], True),
+        ("::ffff:10.1.2.3", ["::ffff:0:0/96"], False),
+        ("2001:db8::1", ["10.0.0.0/8", "2001:db8::/32"], True),
+        ("2001:db9::1", ["10.0.0.0/8", "2001:db8::/32"], False),
+        ("10.1.2.3", ["2001:db8::/32"], False),
+    ],
 )
-def test_slaves_come_from_the_networks_that_are_named(host: str, is_one: bool) -> None:
+def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[str], is_one: bool) -> None:
     """An address of IPv4 that an IPv6 socket shows counts as what it is."""
-    bench = Bench(networks=("10.0.0.0/8", "2001:db8::/32"))
+    bench = Bench(networks=networks)
     slave = Slave(host=host)
     bench.connect(slave)
 
