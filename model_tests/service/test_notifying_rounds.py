@@ -18,6 +18,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_runtime.real import RealRuntime
 
+FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit"), RuntimeError("a bug"))
 ROUNDS_MAX = 5
 """A loop that is not ended ends the test here."""
 
@@ -56,7 +57,8 @@ class Waiting:
     notes: list[str]
     arrivals: list[Arrival] = field(factory=list)
     fails: set[str] = field(factory=set)
-    """What raises OSError."""
+    """What raises `error`."""
+    error: Exception = FAULTS[0]
     troubles: Mapping[str, str] = field(factory=dict)
     dispatched_end: int = 0
     dispatchable_end: int = 10
@@ -65,7 +67,7 @@ class Waiting:
     def _do(self, name: str) -> None:
         self.notes.append(name)
         if name in self.fails:
-            raise OSError("no room")
+            raise self.error
 
     def flush(self) -> None:
         self._do("flush store")
@@ -145,7 +147,8 @@ def test_in_batches_the_last_message_of_each_queue_is_announced(notes: list[str]
         assert notes[3:] == [f"notify {each}" for each in announced]
 
 
-def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str]) -> None:
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str], error: Exception) -> None:
     dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0), fails={"dispatch"}))
     dispatcher.run(Outbox())
     assert notes == ["make_visible", "dispatch"]
@@ -232,8 +235,10 @@ def test_a_dispatcher_without_a_thread_is_stopped_too(notes: list[str]) -> None:
     assert notes == []
 
 
-@pytest.mark.parametrize("fails", [set[str](), {"scan"}])
-def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(notes: list[str], fails: set[str]) -> None:
+@pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
+def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(
+    notes: list[str], error: Exception | None
+) -> None:
     waits: list[float] = []
 
     class Stop:
@@ -243,7 +248,11 @@ def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(notes: lis
 
     runtime = Played(notes)
     runtime.event = Stop  # type: ignore[method-assign,assignment]
-    scanner = ScanService(runtime, cast("HoldService", Waiting(notes, fails=fails)), 5_000)
+    scanner = ScanService(
+        runtime,
+        cast("HoldService", Waiting(notes, fails={"scan"} if error else set(), error=error or OSError())),
+        5_000,
+    )
     scanner.start()
     runtime.bodies["scanner"]()
     assert notes == ["scan", "flush"] * 2

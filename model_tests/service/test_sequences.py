@@ -23,6 +23,8 @@ from model_tests.support.service_b import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.hold import Pull
+from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
@@ -163,5 +165,12 @@ def test_every_code_is_asked_at_every_kind_of_number() -> None:
 
 def test_planted_a_processor_that_raises_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The injected fault raises struct.error, which the broker answers and goes on."""
-    monkeypatch.setattr(PullProcessor, "_decode", lambda *_: struct.pack(">i", 2**31))
+    decode = PullProcessor._decode
+
+    def fails(processor: PullProcessor, channel: Channel, command: Command) -> Pull:
+        if (command.ext_fields or {}).get("topic") != "SAFE":
+            struct.pack(">i", 2**31)
+        return decode(processor, channel, command)
+
+    monkeypatch.setattr(PullProcessor, "_decode", fails)
     assert any("'i' format" in line for line in found(tmp_path, 0))
