@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -19,7 +19,7 @@ from longpoll_broker.service.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Poller
@@ -95,26 +95,49 @@ def test_a_connection_that_goes_during_its_query_costs_nothing(
     assert send_message(bystander, "Other") == 1
 
 
-def passes_of(client: RawClient, broker: Broker) -> int:
-    """How many passes of the loop it takes to answer one connection's 200 requests for a table."""
-    count = [0]
-    ended = broker.loops[0]._pass_ended
+class Passes:
+    """A broker's loop by a clock of its own: what each pass did, and a halt between two passes."""
 
-    def count_pass(outbox: Outbox) -> None:
-        count[0] += 1
-        ended(outbox)
+    def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
+        self.broker, self.now_ns = broker, 0
+        self.noted: list[list[int]] = [[]]
+        """What a test has noted, pass by pass."""
+        self.halts, self.halted, self.goes_on = (broker.runtime.event() for _ in range(3))
+        loop = broker.loops[0]
+        ended = loop._pass_ended
 
-    broker.loops[0]._pass_ended = count_pass
-    opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
-    answers = [client.reply(opaque) for opaque in opaques]
-    sizes = {len(answer.body) for answer in answers if answer is not None}
-    assert len(sizes) == 1
-    return count[0] * QUEUED_SIZE_MAX // (200 * sizes.pop())
+        def end_pass(outbox: Outbox) -> None:
+            ended(outbox)
+            outbox.flush()
+            self.noted.append([])
+            if self.halts.is_set():
+                self.halted.set()
+                self.goes_on.wait(PATIENCE_S)
+
+        patch.setattr(loop, "_pass_ended", end_pass)
+        patch.setattr(broker.runtime, "monotonic_ns", lambda: self.now_ns)
+
+    def after_a_halt(self, work: Callable[[], list[tuple[RawClient, int]]]) -> list[list[int]]:
+        """Have clients ask while the loop halts; what the passes did that noted anything, once all are answered."""
+        self.halts.set()
+        self.broker.loops[0].wake()
+        assert self.halted.wait(PATIENCE_S)
+        asked = work()
+        begun = len(self.noted)
+        self.goes_on.set()
+        assert all(peer.reply(opaque) is not None for peer, opaque in asked)
+        return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_a_connection_with_much_to_be_answered_gives_way(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_connection_with_much_to_be_answered_gives_way(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass queues little more than its part of the 200 answers."""
     broker = start_broker()
-    assert passes_of(connect(broker.address), broker) >= 1
+    client, passes = connect(broker.address), Passes(broker, monkeypatch)
+    opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
+    (size,) = {len(answer_of(client, opaque).body) for opaque in opaques}
+    assert len(passes.noted) > 200 * size // QUEUED_SIZE_MAX
 
 
 LONG_FIELDS: Final = {
@@ -125,89 +148,57 @@ LONG_FIELDS: Final = {
 }
 
 
-def passes_of_slow_requests(
-    client: RawClient,
-    broker: Broker,
-    monkeypatch: pytest.MonkeyPatch,
-    code: RequestCode = RequestCode.GET_MAX_OFFSET,
-) -> int:
-    """How many passes it takes to answer 20 requests of one piece that take half a turn each, by a clock of our own."""
-    clock_ns, count, ended = [0], [0], broker.loops[0]._pass_ended
-
-    def serve(*arguments: object) -> None:
-        clock_ns[0] += TURN_NS_MAX // 2
-        original(*arguments)  # type: ignore[arg-type] # as it is called
-
-    def count_pass(outbox: Outbox) -> None:
-        count[0] += 1
-        ended(outbox)
-
-    original = broker.handler._serve
-    monkeypatch.setattr(broker.handler, "_serve", serve)
-    for bursts in (broker.handler.send_bursts, broker.handler.pull_bursts):
-        monkeypatch.setattr(bursts, "serve_one", serve)
-        monkeypatch.setattr(bursts, "now_ns", lambda: clock_ns[0])
-    monkeypatch.setattr(broker.loops[0], "_pass_ended", count_pass)
-    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
-    opaques = client.send_burst(code, [(LONG_FIELDS[code], b"x")] * 20)
-    assert all(client.reply(opaque) is not None for opaque in opaques)
-    return count[0]
-
-
 @pytest.mark.parametrize("code", LONG_FIELDS, ids=lambda code: code.name)
 def test_a_connection_whose_requests_take_long_gives_way(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
+    """Twenty requests that take half a turn each need six passes, however they are served."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
-    assert passes_of_slow_requests(client, broker, monkeypatch, code) >= 6
+    passes, original = Passes(broker, monkeypatch), broker.handler._serve
 
+    def serve(*arguments: object) -> None:
+        passes.now_ns += TURN_NS_MAX // 2
+        original(*arguments)  # type: ignore[arg-type] # as it is called
 
-LEAVING_COUNT = 40
-
-
-def most_closed_in_a_pass(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Forty connections with held pulls end while the loop is busy; how many of them one pass closed at most."""
-    broker = start_broker()
-    loop, closed, most = broker.loops[0], BrokerHandler.closed, [0]
-    goes_on, stands = broker.runtime.event(), broker.runtime.event()
-    in_pass = [0]
-
-    def count_closed(handler: BrokerHandler, channel: Channel) -> None:
-        in_pass[0] += 1
-        most[0] = max(most[0], in_pass[0])
-        closed(handler, channel)
-
-    def end_pass(outbox: Outbox) -> None:
-        in_pass[0] = 0
-        if stands.is_set() and not goes_on.is_set():
-            goes_on.wait(60.0)
-        ended(outbox)
-
-    ended = loop._pass_ended
-    clients = [RawClient(broker.address) for _ in range(LEAVING_COUNT)]
-    send_message(clients[0], "T")
-    for client in clients:
-        client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
-    wait_until(lambda: len(broker.hold_service) == LEAVING_COUNT)
-    monkeypatch.setattr(BrokerHandler, "closed", count_closed)
-    monkeypatch.setattr(loop, "_pass_ended", end_pass)
-    stands.set()
-    for client in clients:
-        client.close()
-    goes_on.set()
-    wait_until(lambda: loop.channel_count == 0 and not len(broker.hold_service))
-    assert not loop._leaving
-    return most[0]
+    monkeypatch.setattr(broker.handler, "_serve", serve)
+    for bursts in (broker.handler.send_bursts, broker.handler.pull_bursts):
+        monkeypatch.setattr(bursts, "serve_one", serve)
+        monkeypatch.setattr(bursts, "now_ns", lambda: passes.now_ns)
+    opaques = client.send_burst(code, [(LONG_FIELDS[code], b"x")] * 20)
+    assert all(client.reply(opaque) is not None for opaque in opaques)
+    assert len(passes.noted) > 6
 
 
 def test_connections_that_end_at_once_are_closed_in_turns(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few a pass, and all of them, with what they hold, in the end."""
+    """Forty connections with held pulls end while the loop halts; a pass closes four of them at most."""
     monkeypatch.setattr(transport, "CLOSES_MAX", 4)
-    assert 0 < most_closed_in_a_pass(start_broker, monkeypatch) <= 4
+    broker = start_broker()
+    loop, closed = broker.loops[0], BrokerHandler.closed
+    clients = [RawClient(broker.address) for _ in range(40)]
+    send_message(clients[0], "T")
+    for client in clients:
+        client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
+    wait_until(lambda: len(broker.hold_service) == len(clients))
+    passes = Passes(broker, monkeypatch)
+
+    def close(handler: BrokerHandler, channel: Channel) -> None:
+        passes.noted[-1].append(channel.number)
+        closed(handler, channel)
+
+    def leave() -> list[tuple[RawClient, int]]:
+        for client in clients:
+            client.close()
+        return []
+
+    monkeypatch.setattr(BrokerHandler, "closed", close)
+    passes.after_a_halt(leave)
+    wait_until(lambda: loop.channel_count == 0 and not len(broker.hold_service))
+    assert not loop._leaving
+    assert max(map(len, passes.noted)) == 4
 
 
 def test_a_loop_that_stops_closes_those_that_wait_for_it(
@@ -244,178 +235,92 @@ def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
 
 
 SLOW, QUICK = RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET
+PLACE: Final = {"topic": "T", "queueId": "0"}
 
 
-def served_in_passes(
-    start_broker: StartBroker,
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    slow_count: int,
-    *,
-    large: bytes | None = None,
-) -> list[list[int]]:
-    """The codes that each pass served: peers whose request takes a whole pass ask, and behind them one that is quick.
-
-    All have asked the same before, and now they ask while the loop stands still; with a `large` body they have all been
-    quick before, and that comes with what they ask now.
-    """
+@pytest.mark.parametrize("body", [b"", bytes(transport.LARGE_SIZE)], ids=["slow before", "large now"])
+def test_who_is_quick_is_served_before_those_that_take_long(
+    body: bytes, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it asked last. Those that were slow, or ask something large, have a pass each."""
     broker = start_broker()
-    peers = [connect(broker.address) for _ in range(slow_count + 1)]
+    peers = [connect(broker.address) for _ in range(6)]
     send_message(peers[-1], "T")
-    clock_ns, passes = [0], list[list[int]]()
-    loop, goes_on = broker.loops[0], broker.runtime.event()
-    stands, stood = broker.runtime.event(), broker.runtime.event()
-    ended, original = loop._pass_ended, broker.handler._serve
+    passes, original = Passes(broker, monkeypatch), broker.handler._serve
 
     def serve(channel: Channel, command: Command, outbox: Outbox) -> None:
-        passes[-1].append(command.code)
-        clock_ns[0] += PASS_NS + 1 if command.code == SLOW else 1
+        passes.noted[-1].append(command.code)
+        passes.now_ns += PASS_NS + 1 if command.code == SLOW else 1
         original(channel, command, outbox)
 
-    def end_pass(outbox: Outbox) -> None:
-        ended(outbox)
-        outbox.flush()
-        passes.append([])
-        if stands.is_set():
-            stood.set()
-            goes_on.wait(60.0)
+    def ask(code: int, content: bytes = b"") -> list[tuple[RawClient, int]]:
+        *slow, quick = peers
+        return [*((peer, peer.send(code, PLACE, content)) for peer in slow), (quick, quick.send(QUICK, PLACE))]
 
-    def ask(code: int = SLOW, body: bytes = b"") -> list[tuple[RawClient, int]]:
-        place = {"topic": "T", "queueId": "0"}
-        return [
-            (peer, peer.send(QUICK, place) if peer is peers[-1] else peer.send(code, place, body)) for peer in peers
-        ]
-
-    passes.append([])
     monkeypatch.setattr(broker.handler, "_serve", serve)
-    monkeypatch.setattr(loop, "_pass_ended", end_pass)
-    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
-    assert all(peer.reply(opaque) is not None for peer, opaque in ask(SLOW if large is None else QUICK))
-    stands.set()
-    loop.wake()
-    assert stood.wait(60.0)
-    asked = ask(body=large or b"")
-    goes_on.set()
-    assert all(peer.reply(opaque) is not None for peer, opaque in asked)
-    served = [each for each in passes if each]
-    while sum(map(len, served)) > len(peers):
-        served.pop(0)
-    return served
-
-
-def test_who_is_quick_is_served_before_those_that_take_long(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = served_in_passes(start_broker, connect, monkeypatch, 5)
-    assert passes[0][0] == QUICK
-    assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
-
-
-def test_who_is_quick_is_served_before_what_is_large(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = served_in_passes(start_broker, connect, monkeypatch, 5, large=bytes(transport.LARGE_SIZE))
-    assert passes[0][0] == QUICK
-    assert [each.count(SLOW) for each in passes if SLOW in each] == [1] * 5
-
-
-def read_in_passes(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, new_count: int
-) -> list[list[int]]:
-    """For each pass the numbers of the connections that were read: new ones, whose reads take a whole pass, and a 0.
-
-    That one is quick, and asks last while the loop stands still. The poller tells of all the other way round each time.
-    """
-    broker = start_broker()
-    quick, *new = [connect(broker.address) for _ in range(new_count + 1)]
-    clock_ns, passes = [0], list[list[int]]()
-    loop, goes_on = broker.loops[0], broker.runtime.event()
-    stands, stood = broker.runtime.event(), broker.runtime.event()
-    ended, original, polled = loop._pass_ended, loop._receive, type(loop.poller).poll
-
-    def poll(poller: Poller, timeout_s: float | None) -> list[tuple[object, bool, bool]]:
-        return polled(poller, timeout_s)[:: 1 if len(passes) % 2 else -1]
-
-    def receive(channel: Channel, now_ns: int) -> int:
-        # As a TLS handshake takes its time.
-        passes[-1].append(channel.number if channel.is_slow else 0)
-        clock_ns[0] += PASS_NS + 1 if channel.is_slow else 1
-        return original(channel, now_ns)
-
-    def end_pass(outbox: Outbox) -> None:
-        ended(outbox)
-        passes.append([])
-        if stands.is_set():
-            stood.set()
-            goes_on.wait(60.0)
-
-    passes.append([])
-    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: clock_ns[0])
-    send_message(quick, "T")
-    send_message(quick, "T")
-    wait_until(lambda: loop.channel_count == new_count + 1)
-    monkeypatch.setattr(loop, "_receive", receive)
-    monkeypatch.setattr(type(loop.poller), "poll", poll)
-    monkeypatch.setattr(loop, "_pass_ended", end_pass)
-    stands.set()
-    loop.wake()
-    assert stood.wait(60.0)
-    asked = [(peer, peer.send(QUICK, {"topic": "T", "queueId": "0"})) for peer in (*new, quick)]
-    goes_on.set()
-    assert all(peer.reply(opaque) is not None for peer, opaque in asked)
-    return [each for each in passes if each]
+    assert all(peer.reply(opaque) is not None for peer, opaque in ask(QUICK if body else SLOW))
+    found = passes.after_a_halt(lambda: ask(SLOW, body))
+    assert found[0][0] == QUICK
+    assert [each.count(SLOW) for each in found if SLOW in each] == [1] * 5
 
 
 def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand handshakes at once are a second's work on the thread that serves everybody."""
-    passes = read_in_passes(start_broker, connect, monkeypatch, 5)
-    assert passes[0][0] == 0
-    new = [[number for number in each if number] for each in passes]
-    assert [len(each) for each in new if each] == [1] * 5
-    # In the order in which they were first told of.
-    read = [number for each in new for number in each]
-    assert read in (sorted(read), sorted(read, reverse=True))
-
-
-def passes_until_served(start_broker: StartBroker, connect: Connect, new_count: int) -> int:
-    """How many passes begin until one is served that was slow once, beside so many that ask for the first time."""
     broker = start_broker()
-    loop, goes_on, stood = broker.loops[0], broker.runtime.event(), broker.runtime.event()
-    known = connect(broker.address)
+    quick, *new = [connect(broker.address) for _ in range(6)]
+    loop, passes = broker.loops[0], Passes(broker, monkeypatch)
+    original, polled = loop._receive, type(loop.poller).poll
+
+    def poll(poller: Poller, timeout_s: float | None) -> list[tuple[object, bool, bool]]:
+        # The poller reports all of them in the opposite order each time.
+        return polled(poller, timeout_s)[:: 1 if len(passes.noted) % 2 else -1]
+
+    def receive(channel: Channel, now_ns: int) -> int:
+        # A read of a new connection takes as long as a TLS handshake.
+        passes.noted[-1].append(channel.number if channel.is_slow else 0)
+        passes.now_ns += PASS_NS + 1 if channel.is_slow else 1
+        return original(channel, now_ns)
+
+    send_message(quick, "T")
+    send_message(quick, "T")
+    wait_until(lambda: loop.channel_count == 6)
+    monkeypatch.setattr(loop, "_receive", receive)
+    monkeypatch.setattr(type(loop.poller), "poll", poll)
+    found = passes.after_a_halt(lambda: [(peer, peer.send(QUICK, PLACE)) for peer in (*new, quick)])
+    assert found[0][0] == 0
+    read = [[number for number in each if number] for each in found]
+    assert [len(each) for each in read if each] == [1] * 5
+    # In the order in which they were first reported.
+    order = [number for each in read for number in each]
+    assert order in (sorted(order), sorted(order, reverse=True))
+
+
+def test_who_was_slow_once_waits_for_no_flood_of_new_connections(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine anybody is slow once; a port scan's connections, a few a pass, then came before it for ever."""
+    broker = start_broker()
+    loop, known = broker.loops[0], connect(broker.address)
     send_message(known, "T")
     (channel,) = loop._channels
-    new = [connect(broker.address) for _ in range(new_count)]
-    wait_until(lambda: loop.channel_count == new_count + 1)
-    served: list[int] = []
-    run_pass, serve = loop._run_pass, loop._serve
-
-    def stand(ready: list[tuple[object, bool, bool]]) -> None:
-        stood.set()
-        assert goes_on.wait(60.0)
-        served.append(0)
-        run_pass(ready)
+    count = 10 * transport.RESTS_MAX
+    new = [connect(broker.address) for _ in range(count)]
+    wait_until(lambda: loop.channel_count == count + 1)
+    passes, serve = Passes(broker, monkeypatch), loop._serve
 
     def note(one: Channel) -> None:
-        if one is channel:
-            served.append(1)
+        passes.noted[-1].append(one.number)
         serve(one)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_run_pass", stand)
-        patch.setattr(loop, "_serve", note)
-        loop.wake()
-        assert stood.wait(60.0)
-        asked = [(peer, peer.send(QUICK, {"topic": "T", "queueId": "0"})) for peer in (*new, known)]
+    def ask() -> list[tuple[RawClient, int]]:
         channel.is_slow = True
-        goes_on.set()
-        assert all(peer.reply(opaque) is not None for peer, opaque in asked)
-    return served[: served.index(1)].count(0)
+        return [(peer, peer.send(QUICK, PLACE)) for peer in (*new, known)]
 
-
-def test_who_was_slow_once_waits_for_no_flood_of_new_connections(start_broker: StartBroker, connect: Connect) -> None:
-    assert passes_until_served(start_broker, connect, 10 * transport.RESTS_MAX) <= 3
+    monkeypatch.setattr(loop, "_serve", note)
+    found = passes.after_a_halt(ask)
+    assert next(at for at, numbers in enumerate(found) if channel.number in numbers) < 3
 
 
 @define(eq=False)
