@@ -7,8 +7,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from model_tests.service.observed import events_of, observing
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import send_message
 from longpoll_observe import Observer, observer
+from longpoll_observe.links import Link
 from longpoll_observe.loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -65,6 +66,13 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
     """An upstream whose history is the test's own."""
     with closing(Upstream(tmp_path / "history")) as made:
         yield made
+
+
+def link_of(upstream: Upstream) -> Link:
+    """The one connection through the proxy."""
+    wait_until(lambda: upstream.observer.loop.link_count == 1)
+    (link,) = upstream.observer.loop._links
+    return link
 
 
 def read_exactly(from_socket: socket.socket, size: int) -> bytes:
@@ -174,12 +182,13 @@ def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream)
     content = bytes(range(251)) * 4178
     client, behind = upstream.connect()
     with client, behind:
+        link = link_of(upstream)
         behind.setblocking(False)
         sent = 0
-        while select.select([], [behind], [], 1.0)[1]:
-            sent += behind.send(content[sent % len(content) :])
+        while not link.client.out or select.select([], [behind], [], 0.1)[1]:
+            with suppress(BlockingIOError):
+                sent += behind.send(content[sent % len(content) :])
             assert sent < total, "the proxy takes everything although nobody reads"
-        (link,) = upstream.observer.loop._links
         assert 0 < len(link.client.out) <= CHUNK_SIZE
         received = 0
         while received < sent:
@@ -197,12 +206,13 @@ FRAME = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(100
 """An answer to nothing that was asked."""
 
 
-def stuff(into: socket.socket) -> int:
-    """Send frames until nothing more is taken; how many bytes were."""
+def stuff(into: socket.socket, is_stuck: Callable[[], object]) -> int:
+    """Send frames until the proxy is stuck; how many bytes were taken."""
     sent = 0
     into.setblocking(False)
-    while select.select([], [into], [], 0.3)[1]:
-        sent += into.send(memoryview(FRAME)[sent % len(FRAME) :])
+    while not is_stuck():
+        if select.select([], [into], [], 0.02)[1]:
+            sent += into.send(memoryview(FRAME)[sent % len(FRAME) :])
     into.setblocking(True)
     return sent
 
@@ -211,14 +221,12 @@ def stuff(into: socket.socket) -> int:
 def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream) -> None:
     client, behind = upstream.connect()
     with client, behind:
-        wait_until(lambda: upstream.observer.loop.link_count == 1)
-        (link,) = upstream.observer.loop._links
+        link = link_of(upstream)
         writer, reader = (behind, client) if direction == "answers" else (client, behind)
         stopped_side = link.client if direction == "answers" else link.broker
         begun_ns = time.monotonic_ns()
-        sent = stuff(writer)
+        sent = stuff(writer, lambda: stopped_side.stuck_told)
         stuffed_ns = time.monotonic_ns()
-        wait_until(lambda: stopped_side.stuck_told)
         reading_ns = time.monotonic_ns()
         assert len(read_exactly(reader, sent)) == sent
         wait_until(lambda: not upstream.observer.loop._stuck)
@@ -240,7 +248,8 @@ def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstr
     client, behind = upstream.connect()
     with client, behind:
         begun_ns = time.monotonic_ns()
-        stuff(behind)
+        link = link_of(upstream)
+        stuff(behind, lambda: link.client.stuck)
         client.close()
         wait_until(lambda: upstream.observer.loop.link_count == 0)
     upstream.close()
@@ -275,7 +284,8 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
     """The broker reads all and then the end, and what it sends afterwards arrives; only then the connection closes."""
     client, behind = upstream.connect()
     with client, behind:
-        sent = stuff(client) if waits else 0
+        broker_side = link_of(upstream).broker
+        sent = stuff(client, lambda: broker_side.stuck) if waits else 0
         asked = FRAME[sent % len(FRAME) :] + FRAME
         sender = threading.Thread(target=send_and_half_close, args=(client, asked))
         sender.start()

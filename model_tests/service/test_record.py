@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
+from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from longpoll_judge.run.job import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
@@ -242,24 +242,22 @@ class FussyFile:
         if self._disk.tears_at:
             self._file.write(memoryview(content)[: self._disk.tears_at])
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._disk.slow.wait(self._disk.seconds(len(content)))
+        assert self._disk.writes.wait(PATIENCE_S)
         assert len(content) <= self._kept, "written without room"
         self._kept -= len(content)
         self._file.write(content)
 
 
 class FullDisk(RealRuntime):
-    """A disk with so much room, and so quick (bytes a second; 0: at once)."""
+    """A disk with so much room, which writes nothing while `writes` is not set."""
 
-    def __init__(self, room: int, speed: int = 0) -> None:
+    def __init__(self, room: int) -> None:
         super().__init__()
-        self.room, self.speed, self.tears_at = room, speed, 0
-        self.slow = threading.Event()
+        self.room, self.tears_at = room, 0
+        self.writes = threading.Event()
+        self.writes.set()
         real = self._files.open_append
         self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value] # pyright: ignore[reportAttributeAccessIssue]
-
-    def seconds(self, size: int) -> float:
-        return size / self.speed if self.speed else 0
 
 
 KEPT = 4_096
@@ -296,8 +294,11 @@ def put_events(recorder: HistoryRecorder, numbers: range) -> None:
 
 
 def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) -> None:
-    recorder = HistoryRecorder(FullDisk(1 << 30, speed=200_000), str(tmp_path), broker="b", policy="strict", wait_s=0)
+    runtime = FullDisk(1 << 30)
+    runtime.writes.clear()
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(2_000))
+    runtime.writes.set()
     recorder.stop()
     events = whole_of(tmp_path, 2_000)
     lost = sum(event.lost_count for event in events)

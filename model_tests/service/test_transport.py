@@ -77,7 +77,7 @@ class HeldFiles(RealFiles):
             if self.made == 1:
                 assert self.asked.wait(PATIENCE_S)
             if self.made == NEW_QUEUES // 4:
-                self.is_stalled = not self.answered.wait(STALL_S)
+                self.is_stalled = not self.answered.wait(PATIENCE_S)
         super().make_directory(path)
 
 
@@ -91,7 +91,6 @@ class HeldRuntime(RealRuntime):
 
 NEW_QUEUES = 64
 PATIENCE_S = 10.0
-STALL_S = 2.0
 
 
 def is_stalled_by_new_queues(start_broker: StartBroker, connect: Connect) -> tuple[bool, list[str | None]]:

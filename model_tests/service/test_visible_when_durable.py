@@ -11,7 +11,7 @@ from model_tests.support.service_b import answer_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -30,7 +30,7 @@ class Disk:
 
         def waits(store: MessageStore) -> int:
             self.begun.set()
-            assert self.may_end.wait(10)
+            assert self.may_end.wait(3 * PATIENCE_S)
             return flush(store)
 
         monkeypatch.setattr(MessageStore, "flush", waits)
@@ -49,8 +49,8 @@ def sent_while_the_disk_works(
     opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
-    assert disk.begun.wait(10)
-    early = puller.reply(opaque, SHORT_S)
+    assert disk.begun.wait(PATIENCE_S)
+    early = puller.reply(opaque, PATIENCE_S if policy is ROCKETMQ_4_9 else SHORT_S)
     disk.may_end.set()
     late = early or puller.reply(opaque)
     assert late is not None

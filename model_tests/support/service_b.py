@@ -20,8 +20,8 @@ class ShiftedRuntime(RealRuntime):
     gone_ms = 0
     """By how much the monotonic clock is ahead."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         really_ns = self.monotonic_ns
         self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
 
