@@ -170,7 +170,7 @@ def test_moments_hold_what_happened(tmp_path: Path) -> None:
     assert (events[0].before_ns, events[-1].after_ns) == (sent[0].time_ns, sent[-1].time_ns)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_order_copies_and_overlaps_change_nothing(seed: int, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
     """Segments that come late by up to 20 ms, twice, and joined with what was sent before them."""
     rng = random.Random(seed)
@@ -205,16 +205,6 @@ def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path:
     report = read(tmp_path, pcap(sent))
     assert report.gaps == 1
     assert [event.event for event in events_of(tmp_path / "history")].count("lost") >= 1
-    assert judged(tmp_path).verdict == "unknown"
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_many_lost_packets_convict_nobody(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
-    sent = [each for each in captured(spoken()) if rng.random() < 0.7]
-    read(tmp_path, pcap(sent))
-    assert judged(tmp_path).verdict != "invalid"
-    assert any(each.content for each in captured(spoken()) if each not in sent)
     assert judged(tmp_path).verdict == "unknown"
 
 
@@ -366,7 +356,7 @@ def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
 def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
     """Bytes changed, cut out and put in at random: a history that is not `invalid`, or a sentence."""
     content = make(captured(spoken()), "Ethernet")
-    for seed in range(40):
+    for seed in range(15):
         rng = random.Random(seed)
         damaged = bytearray(content)
         for _ in range(rng.randrange(1, 6)):

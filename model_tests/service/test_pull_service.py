@@ -22,7 +22,6 @@ from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, preset
@@ -138,43 +137,6 @@ def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBrok
     leaver.close()
     wait_until(lambda: len(broker.hold_service) == 1)
     broker.hold_service.assert_tidy()
-
-
-def test_the_commit_bit_stores_the_offset(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T")
-    hold(client, broker, "T", 1, sysFlag=7, commitOffset=42)
-    asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
-    assert fields(client.call(RequestCode.QUERY_CONSUMER_OFFSET, asked))["offset"] == "42"
-    refused = pull_fields("T", 0, queue_id=99) | {"sysFlag": "5", "commitOffset": "7"}
-    assert client.call(PULL, refused).code == 1
-    assert broker.offsets.query("T", "G", 99) is None
-
-
-def test_a_rocketmq_header_is_answered_in_kind(start_broker: StartBroker, connect: Connect) -> None:
-    """An immediate answer copies the request's serialisation."""
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T")
-    reply = client.call(PULL, pull_fields("T", 0), serialisation=Serialisation.ROCKETMQ)
-    assert reply.code == 0
-    assert reply.serialisation is Serialisation.ROCKETMQ
-
-
-def test_one_message_wakes_every_pull_of_its_queue(start_broker: StartBroker, connect: Connect) -> None:
-    """A thousand on ten connections, each answered once with the message."""
-    broker = start_broker()
-    sender = connect(broker.address)
-    send_message(sender, "T")
-    pullers = [connect(broker.address) for _ in range(10)]
-    opaques = [[puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)) for _ in range(100)] for puller in pullers]
-    wait_until(lambda: len(broker.hold_service) == 1000)
-    send_message(sender, "T")
-    for puller, asked in zip(pullers, opaques, strict=True):
-        for opaque in asked:
-            assert fields(puller.reply(opaque))["nextBeginOffset"] == "2"
-    assert len(broker.hold_service) == 0
 
 
 def answers_of_herd(broker: Broker, connect: Connect) -> list[tuple[int, list[bytes]]]:

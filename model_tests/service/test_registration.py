@@ -27,7 +27,6 @@ from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.protocol_page import sections
 from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
 from longpoll_protocol.bodies import BODY_SIZE_MAX, TopicList
@@ -528,10 +527,3 @@ def test_the_name_servers_settings_are_properties(start_broker: StartBroker, con
     """A key and a value a line, as `mqadmin getNamesrvConfig` reads them."""
     body = bytes(connect(start_broker().name_server_address).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
     assert dict(line.split("=") for line in body.splitlines())["brokerChannelExpiredTime"] == "120000"
-
-
-def test_the_page_of_the_protocol_tells_name_servers_from_brokers() -> None:
-    """No service of the name server is taken for one of the broker."""
-    told = {section.code: section.server for section in sections()}
-    assert told[RequestCode.PUT_KV_CONFIG] == ["served by the name server"]
-    assert told[RequestCode.GET_MAX_OFFSET] == ["served by the broker"]

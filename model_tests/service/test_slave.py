@@ -112,12 +112,12 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
     assert (broker.topics.get("V") is not None) == changes
 
 
-def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(start_slave: StartSlave, connect: Connect) -> None:
-    assert ask(connect(start_slave(ROCKETMQ_5).address), 0).code == 2
-
-
-def test_a_slave_that_must_not_be_read_serves_all_the_same_in_4_9(start_slave: StartSlave, connect: Connect) -> None:
-    assert ask(connect(start_slave(ROCKETMQ_4_9).address), 0).code == 0
+@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 2), (ROCKETMQ_4_9, 0)], ids=["5", "4.9"])
+def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(
+    policy: Policy, code: int, start_slave: StartSlave, connect: Connect
+) -> None:
+    """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
+    assert ask(connect(start_slave(policy).address), 0).code == code
 
 
 @pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
@@ -146,19 +146,17 @@ def test_when_the_master_is_back_those_who_wait_are_let_go(
     assert len(broker.hold_service) == 0
 
 
-def test_5_takes_no_notice_unless_slaves_may_act(start_slave: StartSlave, connect: Connect) -> None:
+@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 0), (ROCKETMQ_4_9, 3)], ids=["5", "4.9"])
+def test_a_master_that_is_back_is_not_noticed_unless_slaves_may_act(
+    policy: Policy, code: int, start_slave: StartSlave, connect: Connect
+) -> None:
     """`enableSlaveActingMaster` is off by default, and 4.9 does not know the request."""
-    broker = start_slave(ROCKETMQ_5, slave_read=True)
+    broker = start_slave(policy, slave_read=True)
     client, watcher = connect(broker.address), connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
-    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
+    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == code
     assert client.reply(opaque, SHORT_S) is None
-
-
-def test_4_9_does_not_know_the_request(start_slave: StartSlave, connect: Connect) -> None:
-    client = connect(start_slave(ROCKETMQ_4_9).address)
-    assert client.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 3
 
 
 @pytest.mark.parametrize(("policy", "woken"), [(ROCKETMQ_4_9, False), (ROCKETMQ_5, True)], ids=["4.9", "5"])
