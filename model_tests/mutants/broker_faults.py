@@ -35,7 +35,7 @@ FAULTS: Final = (
         "reference/longpoll_runtime/real.py",
         "self.monotonic_ns: Callable[[], int] = time.monotonic_ns",
         "self.monotonic_ns: Callable[[], int] = lambda: self.unix_ms() * 1_000_000",
-        f"{TESTS}/service/test_pull_service.py::test_deadlines_do_not_go_by_the_wall_clock",
+        f"{TESTS}/service/test_pull_service.py::test_deadlines_are_monotonic",
     ),
     Fault(
         "an earlier deadline does not wake the clock",
@@ -49,7 +49,7 @@ FAULTS: Final = (
         f"{SERVICE}/pull/dispatch_service.py",
         "self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end",
         "self.hold_service.notify((arrival.topic, arrival.queue_id & 7), visible_end",
-        f"{TESTS}/service/test_pull_service.py::test_a_message_wakes_who_waits_for_its_queue_and_nobody_else",
+        f"{TESTS}/service/test_pull_service.py::test_a_message_wakes_its_queue_alone",
     ),
     Fault(
         "an end is shown before its unit is written",
@@ -64,7 +64,7 @@ FAULTS: Final = (
         f"{SERVICE}/io/transport.py",
         "(new if channel.is_new else known).append(channel)",
         "known.append(channel)",
-        f"{TESTS}/service/test_turns.py::test_who_was_slow_once_waits_for_no_flood_of_new_connections",
+        f"{TESTS}/service/test_turns.py::test_slow_once_before_a_flood",
     ),
     Fault(
         "a channel over its limit goes on",
@@ -106,7 +106,7 @@ FAULTS: Final = (
         f"{SERVICE}/send/send_processor.py",
         "return next(self._next_queue) % max(topic.write_queue_nums, 1)",
         "return 0",
-        f"{TESTS}/service/test_send.py::test_a_send_that_names_no_queue_goes_to_each_in_turn",
+        f"{TESTS}/service/test_send.py::test_the_broker_picks_each_queue_in_turn",
     ),
     Fault(
         "a deadline is rounded down",
@@ -120,7 +120,7 @@ FAULTS: Final = (
         f"{SERVICE}/pull/pull_runner.py",
         "latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000",
         "latency_ms = (begun_ns - self.runtime.monotonic_ns()) // 1_000_000",
-        f"{TESTS}/service/test_pull_service.py::test_what_is_counted_as_latency_is_not_negative",
+        f"{TESTS}/service/test_pull_service.py::test_latencies_are_counted",
     ),
     Fault(
         "a message's store time goes back with the clock",
@@ -197,14 +197,14 @@ FAULTS: Final = (
         "reference/longpoll_broker/assembly/pulling.py",
         "not shared.standing.is_slave or shared.traits.slave_notifies",
         "True",
-        f"{TESTS}/service/test_slave.py::test_whether_what_is_copied_to_a_slave_wakes_who_waits_there",
+        f"{TESTS}/service/test_slave.py::test_copied_messages_wake_held_pulls",
     ),
     Fault(
         "a broker that records answers pulls together",
         "reference/longpoll_broker/assembly/pulling.py",
         "HerdRunner if is_fast and not shared.recording.is_on else",
         "HerdRunner if is_fast else",
-        f"{TESTS}/service/test_record.py::test_pulls_that_one_message_wakes_are_told_one_by_one",
+        f"{TESTS}/service/test_record.py::test_each_woken_pull_has_its_events",
     ),
     Fault(
         "a slave delivers what is delayed",
@@ -218,28 +218,28 @@ FAULTS: Final = (
         f"{SERVICE}/send/send_events.py",
         "            return\n        after_ns, connection = ",
         "            pass\n        after_ns, connection = ",
-        f"{TESTS}/service/test_record.py::test_a_refused_send_and_a_refused_pull_are_told_as_answers",
+        f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a one-way send is recorded as refused",
         f"{SERVICE}/send/send_events.py",
         "            return\n        after_ns, connection, header = ",
         "            pass\n        after_ns, connection, header = ",
-        f"{TESTS}/service/test_record.py::test_a_refused_send_and_a_refused_pull_are_told_as_answers",
+        f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a message that no queue lists is recorded as appended to one",
         f"{SERVICE}/send/send_events.py",
         '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
         '            if True:\n                self.recorder.put("append"',
-        f"{TESTS}/service/test_record.py::test_a_message_that_no_queue_lists_is_at_no_place_of_one",
+        f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "a message that no queue lists is recorded as acknowledged in one",
         f"{SERVICE}/send/send_events.py",
         "                if is_listed(each[0].sys_flag):\n",
         "                if True:\n",
-        f"{TESTS}/service/test_record.py::test_a_message_that_no_queue_lists_is_at_no_place_of_one",
+        f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "an offset that no history can hold is recorded",
@@ -401,7 +401,7 @@ FAULTS: Final = (
         f"{SERVICE}/following/table_copies.py",
         "while end is not None and self.log_end() < end:",
         "while end is not None and self.log_end() < 0:",
-        f"{TESTS}/service/test_timers.py::test_what_is_delivered_counts_when_it_is_here",
+        f"{TESTS}/service/test_timers.py::test_deliveries_wait_for_the_log",
     ),
     Fault(
         "a slave delivers again what its master delivered",

@@ -58,9 +58,7 @@ def test_what_is_no_group_changes_nothing(
     assert broker.groups.by_name == before
 
 
-def test_a_name_that_is_too_long_is_refused_wherever_it_would_be_kept(
-    version: str, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_group_name_that_is_too_long_is_refused(version: str, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=preset(version))
     client = connect(broker.address)
     send_message(client, "T")
@@ -80,9 +78,7 @@ def test_a_name_that_is_too_long_is_refused_wherever_it_would_be_kept(
     assert all(len(pair) < 512 for pair in broker.offsets.by_pair)
 
 
-def test_a_group_of_300_characters_is_taken_by_4_9_alone(
-    version: str, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_only_4_9_takes_a_group_of_300_characters(version: str, start_broker: StartBroker, connect: Connect) -> None:
     client = client_of(version, start_broker, connect)
     assert (make_group(client, "g" * 300).code == 0) == (version == OLD)
     pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="h" * 300)).code
@@ -94,9 +90,7 @@ def test_a_group_of_300_characters_is_taken_by_4_9_alone(
 
 
 @pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
-def test_a_group_is_deleted_with_its_offsets_when_asked(
-    field: str, version: str, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_group_goes_with_its_offsets(field: str, version: str, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=preset(version))
     client = connect(broker.address)
     send_message(client, "T")
@@ -112,9 +106,7 @@ def test_a_group_is_deleted_with_its_offsets_when_asked(
     assert broker.offsets.query("T", "GG", 0) == 7
 
 
-def test_a_client_on_two_connections_is_listed_as_its_version_lists_it(
-    version: str, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_client_on_two_connections_is_listed(version: str, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=preset(version))
     body = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
     for client in (connect(broker.address), connect(broker.address)):
@@ -124,9 +116,7 @@ def test_a_client_on_two_connections_is_listed_as_its_version_lists_it(
 
 
 @pytest.mark.parametrize(("unit", "flags"), [("true", (1, 2)), ("false", (0, 0))])
-def test_a_topic_that_a_unit_makes_says_so(
-    unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect
-) -> None:
+def test_the_flag_of_a_unit(unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker()
     client = connect(broker.address)
     for topic, flag in zip(("New", "%RETRY%G"), flags, strict=True):

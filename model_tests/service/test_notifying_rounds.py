@@ -154,9 +154,7 @@ def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str], 
     assert notes == ["make_visible", "dispatch"]
 
 
-def test_what_cannot_be_made_visible_is_told_once_and_again_after_it_could(
-    notes: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_dispatch_is_logged_once(notes: list[str], caplog: pytest.LogCaptureFixture) -> None:
     store = Waiting(notes, arrivals_of(0), fails={"dispatch"})
     dispatcher, _ = dispatcher_of(store)
     for _ in range(3):
@@ -236,9 +234,7 @@ def test_a_dispatcher_without_a_thread_is_stopped_too(notes: list[str]) -> None:
 
 
 @pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
-def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(
-    notes: list[str], error: Exception | None
-) -> None:
+def test_the_scanner_scans_once_a_period(notes: list[str], error: Exception | None) -> None:
     waits: list[float] = []
 
     class Stop:

@@ -289,9 +289,7 @@ def loop() -> Iterator[RelayLoop]:
     [(50, [(100, 50)], [(100 + 2 * CALL_NS, 57)]), (60, [(100, 60)], []), (49, [], [])],
     ids=["all is read", "more has come", "the socket says less than was read"],
 )
-def test_a_look_was_before_and_an_acknowledgement_after(
-    loop: RelayLoop, come: int, looks: object, acknowledgements: object
-) -> None:
+def test_looks_and_acknowledgements(loop: RelayLoop, come: int, looks: object, acknowledgements: object) -> None:
     """An acknowledgement counts where it was one of everything that had come."""
     kernel, noted = Kernel(come, 7), Noted(50)
     loop._now_ns = lambda: kernel.now_ns
@@ -355,9 +353,7 @@ def test_since_when_a_side_does_not_read_is_told_by_the_first_send(loop: RelayLo
 
 
 @pytest.mark.parametrize(("is_told", "for_ns", "said"), [(False, 1, 1), (False, 0, 0), (True, 1, 0)])
-def test_a_connection_that_ends_unseen_was_perhaps_not_read(
-    loop: RelayLoop, is_told: bool, for_ns: int, said: int
-) -> None:
+def test_a_connection_that_ends_unseen(loop: RelayLoop, is_told: bool, for_ns: int, said: int) -> None:
     told: list[tuple[object, ...]] = []
     broker = Part(busy_pass=loop._pass, look_ns=0, arrivals=Noted(50, 70))
     tap = Part(blocked=lambda *what: told.append(what))

@@ -71,9 +71,7 @@ def test_a_signal_ends_it_with_the_whole_history(
     assert (result.verdict, result.requests) == ("valid", 2)
 
 
-def test_a_killed_proxy_leaves_a_history_that_says_so(
-    observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_a_killed_proxy(observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     broker = start_broker()
     history = tmp_path / "history"
     process = observe(

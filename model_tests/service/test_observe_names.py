@@ -44,9 +44,7 @@ def names() -> SlowNames:
     return SlowNames()
 
 
-def test_a_look_up_keeps_nobody_waiting(
-    names: SlowNames, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_a_slow_name_look_up(names: SlowNames, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """Clients of another broker are served meanwhile, and those of the named one once its address is there."""
     broker = start_broker()
     port = broker.address[1]

@@ -243,9 +243,7 @@ def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, conn
         assert uncertainty_ns() >= UNCERTAINTY_NS_MIN
 
 
-def test_a_name_server_that_is_down_is_said_once(
-    connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_server_that_is_down(connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address: tuple[str, int] = taken.getsockname()
     with Observer.start(

@@ -154,9 +154,7 @@ def test_a_refused_pull_reads_and_commits_nothing() -> None:
         (TRAITS_4_9, 0, SUBSCRIPTION, False),
     ],
 )
-def test_a_miss_is_held_if_it_may_wait_and_somebody_waits_for_it(
-    traits: Traits, flag: int, sys_flag: int, is_held: bool
-) -> None:
+def test_which_misses_are_held(traits: Traits, flag: int, sys_flag: int, is_held: bool) -> None:
     world = World(MISS)
     reply = received(world.processor(traits=traits), flag=flag, sysFlag=sys_flag, subscription="a")
     assert world.notes[3:] == ([("hold", "a")] if is_held else [("count", "Miss", RECEIVED_NS)])
@@ -167,9 +165,7 @@ def test_a_miss_is_held_if_it_may_wait_and_somebody_waits_for_it(
     ("is_deleted", "on_truncate", "is_told"),
     [(True, "wake", True), (True, "ignore", False), (False, "wake", False), (False, "ignore", False)],
 )
-def test_a_pull_of_a_topic_that_is_deleted_as_it_is_held_is_told(
-    is_deleted: bool, on_truncate: Any, is_told: bool
-) -> None:
+def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_told: bool) -> None:
     """The deletion may have looked into the table before: the pull would wait for a topic that is gone."""
     world = World(MISS)
     world.deletes_topic = is_deleted

@@ -280,9 +280,7 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
     broker.hold_service.assert_tidy()
 
 
-def test_a_read_that_fails_is_answered_and_costs_no_other_pull(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten pulls are woken, every read fails: ten answers with code 1, and the broker goes on."""
     broker = start_broker()
     puller, sender = connect(broker.address), connect(broker.address)
@@ -301,9 +299,7 @@ def test_a_read_that_fails_is_answered_and_costs_no_other_pull(
     assert len(broker.hold_service) == 0
 
 
-def test_a_dispatch_that_fails_is_tried_again(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dispatch_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is stored; it becomes visible, and wakes who waits for it, once the disk has room."""
     broker = start_broker()
     puller, sender = connect(broker.address), connect(broker.address)
@@ -326,9 +322,7 @@ def topic_fields(topic: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
-    policy: object, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_held_pull_is_woken_by_its_properties(policy: object, start_broker: StartBroker, connect: Connect) -> None:
     config = BrokerConfig(scan_period_ms=100_000, property_filter=True)
     broker = start_broker(policy=policy, config=config)
     puller, sender = connect(broker.address), connect(broker.address)
@@ -352,9 +346,7 @@ def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
-def test_deadlines_do_not_go_by_the_wall_clock(
-    policy: object, step_ms: int, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_deadlines_are_monotonic(policy: object, step_ms: int, start_broker: StartBroker, connect: Connect) -> None:
     runtime = ShiftedRuntime()
     broker = start_broker(policy=policy, runtime=runtime, config=BrokerConfig(scan_period_ms=50))
     client = connect(broker.address)
@@ -370,9 +362,7 @@ def test_deadlines_do_not_go_by_the_wall_clock(
     assert reply.code == 19
 
 
-def test_what_is_counted_as_latency_is_not_negative(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latencies_are_counted(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     count_get = Statistics.count_get
 
@@ -394,9 +384,7 @@ def test_what_is_counted_as_latency_is_not_negative(
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
-    policy: object, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
     client, sender = connect(broker.address), connect(broker.address)
     topic = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "20", "writeQueueNums": "20", "perm": "6"}

@@ -46,9 +46,7 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_a_wake_is_told_from_request_to_answer(
-    policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
     broker = start_broker(policy=policy, record_directory=str(directory))
     puller, sender = connect(broker.address), connect(broker.address)
@@ -86,9 +84,7 @@ def test_a_wake_is_told_from_request_to_answer(
     assert one(events, "answer_sent", request=late.request).cause == "expired"
 
 
-def test_pulls_that_one_message_wakes_are_told_one_by_one(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     puller, sender = connect(broker.address), connect(broker.address)
@@ -111,9 +107,7 @@ def test_pulls_that_one_message_wakes_are_told_one_by_one(
 
 
 @pytest.mark.parametrize("flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK])
-def test_a_message_that_no_queue_lists_is_at_no_place_of_one(
-    flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     client = connect(broker.address)
@@ -200,9 +194,7 @@ def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: C
     assert answered.sequence < one(events, "connection_closed").sequence
 
 
-def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_refused_requests_are_answers(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
     broker = start_broker(record_directory=str(directory))
     client = connect(broker.address)
@@ -316,9 +308,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
     assert f"did not take {events[-2].lost_count} events" in recorder.trouble
 
 
-def test_a_disk_that_has_room_again_is_written_to_again(
-    small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One line when it refuses, one when it takes again, and the events that could wait are all there."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)

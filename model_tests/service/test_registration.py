@@ -300,9 +300,7 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
     assert count == 2
 
 
-def test_lists_of_topics_are_answered_after_their_last_turn(
-    monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect) -> None:
     monkeypatch.setattr(routes_processor, "TURN_COUNT", 1)
     client = connect(start_broker().name_server_address)
     for number in range(3):
@@ -374,9 +372,7 @@ def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connec
             assert client.reply(client.send(code), AT_ONCE_S) is not None, code.name
 
 
-def test_a_setting_is_kept_and_forgotten(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     client = connect(start_broker().name_server_address)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
@@ -401,9 +397,7 @@ def test_a_setting_is_kept_and_forgotten(
         ({"namespace": "n", "key": "k"}, "value"),
     ],
 )
-def test_a_setting_that_cannot_be_kept_is_refused(
-    start_broker: StartBroker, connect: Connect, fields: dict[str, str], words: str
-) -> None:
+def test_a_setting_is_refused(start_broker: StartBroker, connect: Connect, fields: dict[str, str], words: str) -> None:
     answer = connect(start_broker().name_server_address).call(RequestCode.PUT_KV_CONFIG, fields)
     assert answer.code == 1
     assert words in str(answer.remark)
@@ -459,9 +453,7 @@ def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: Sta
     assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
 
 
-def test_a_broker_that_tells_of_others_each_time_fills_no_memory(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_of_topics(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "TOLD_COUNT_MAX", 3)
     client = connect(start_broker().name_server_address)
     for number in range(1, 8):
@@ -474,9 +466,7 @@ def test_a_broker_that_tells_of_others_each_time_fills_no_memory(
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_a_deleted_topics_route_stays_until_216_under_rocketmq(
-    start_broker: StartBroker, connect: Connect, policy: Policy
-) -> None:
+def test_a_deleted_topic_keeps_its_route(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
     broker = start_broker(policy=policy)
     client, admin = connect(broker.name_server_address), connect(broker.address)
     kept = {} if policy is STRICT else {"broker-a": 6}
@@ -492,9 +482,7 @@ def test_a_deleted_topics_route_stays_until_216_under_rocketmq(
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_216_hides_a_topic_that_is_there_under_rocketmq(
-    start_broker: StartBroker, connect: Connect, policy: Policy
-) -> None:
+def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
     broker = start_broker(policy=policy)
     client, admin = connect(broker.name_server_address), connect(broker.address)
     hidden = {"broker-a": 6} if policy is STRICT else {}

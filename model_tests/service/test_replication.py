@@ -211,9 +211,7 @@ def test_a_slave_whose_log_differs_takes_nothing(cluster: Cluster, caplog: pytes
     ("allowed", "is_one"),
     [("127.0.0.1", True), ("10.0.0.0/8; 127.0.0.0/8", True), ("10.0.0.0/8; 127.0.0.2", False)],
 )
-def test_slaves_may_come_from_these_addresses(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture, allowed: str, is_one: bool
-) -> None:
+def test_slave_addresses(cluster: Cluster, caplog: pytest.LogCaptureFixture, allowed: str, is_one: bool) -> None:
     master = cluster.master(slave_addresses=allowed)
     cluster.fill(master, 1)
     with socket.create_connection(ha_of(master)) as slave:
@@ -401,9 +399,7 @@ def test_a_slave_that_is_late_or_far_behind(cluster: Cluster, connect: Connect) 
 
 
 @POLICIES
-def test_a_send_that_waits_for_a_silent_slave_keeps_nobody_else_waiting(
-    cluster: Cluster, connect: Connect, policy: Policy
-) -> None:
+def test_a_silent_slave_delays_its_sends_alone(cluster: Cluster, connect: Connect, policy: Policy) -> None:
     master = cluster.master(role="SYNC_MASTER", policy=policy, in_sync_replicas=2, slave_timeout_ms=LONG_MS)
     _replicator, slave = silent_slave(master)
     waiting, other = connect(master.address), connect(master.address)
@@ -484,9 +480,7 @@ def test_5_counts_brokers_and_asks_nobody_whether_they_are_there(cluster: Cluste
     slave.stop()
 
 
-def test_a_java_slave_finds_the_table_of_topics(
-    cluster: Cluster, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_port_of_java_slaves(cluster: Cluster, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     port = free_port((-2,))
     master = cluster.master(listen=("127.0.0.1", port))
     assert connect(("127.0.0.1", port - 2)).call(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS

@@ -141,9 +141,7 @@ def ends_of(client: RawClient, topic: str) -> int:
     return int((found.ext_fields or {}).get("offset", -1))
 
 
-def test_a_java_slave_behind_ours(
-    class_path: str, tmp_path: Path, master: Callable[..., Broker], connect: Connect
-) -> None:
+def test_a_java_slave(class_path: str, tmp_path: Path, master: Callable[..., Broker], connect: Connect) -> None:
     ours = master(role="SYNC_MASTER", in_sync_replicas=2, slave_timeout_ms=30_000)
     client = connect(ours.address)
     ours.topics.make_for_send("T", "TBW102", 4)

@@ -154,9 +154,7 @@ def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFi
 # -- who goes --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_one_slave_costs_the_others_nothing(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_slave_costs_others_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that closes, one that reports what cannot be, one whose close fails: each is let go, once, and told of."""
     bench = Bench(slave_count_max=9)
     ends, lies, falls, good = following(bench, 0, 0, 0, 0)

@@ -60,9 +60,7 @@ def sent_back(client: RawClient, times: int, **fields: str) -> int:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_message_tried_too_often_to_count_is_sent_back(
-    start_broker: StartBroker, connect: Connect, policy: str
-) -> None:
+def test_a_count_of_tries_that_overflows(start_broker: StartBroker, connect: Connect, policy: str) -> None:
     broker = start_broker(policy=preset(policy))
     client = connect(broker.address)
     for times in TIMES:
@@ -179,9 +177,7 @@ def test_what_reading_raises_costs_the_connection_only(
     assert_serves(broker, connect)
 
 
-def test_what_is_done_beside_requests_costs_nobody_anything(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_beside_requests(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection's end, a pass's end and a deadline's clock raise, each once: the loop goes on."""
     broker = start_broker()
     raised: list[str] = []

@@ -190,9 +190,7 @@ def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, conne
 
 
 @pytest.mark.parametrize("delay_level", ["-1", "1"])
-def test_what_a_denied_group_failed_on_is_not_read_by_its_place(
-    delay_level: str, broker: Broker, connect: Connect
-) -> None:
+def test_retries_and_dead_letters_by_their_place(delay_level: str, broker: Broker, connect: Connect) -> None:
     """33 of a dead letter, and of a retry that waits; a group's own is read without a right to any topic."""
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
@@ -222,9 +220,7 @@ DEAD: Final = {"topic": "%DLQ%theirs", "queueId": "0", "timestamp": "0"}
         (SEND, send_fields("%DLQ%theirs")),
     ],
 )
-def test_dead_letters_of_a_denied_group_are_not_read(
-    code: int, fields: dict[str, str], broker: Broker, connect: Connect
-) -> None:
+def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broker: Broker, connect: Connect) -> None:
     """An account that may read every topic reads those of other groups."""
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
@@ -350,9 +346,7 @@ MEASURING: Final = frozenset(
 """What producers ask as well as consumers, so that either right is enough."""
 
 
-def test_who_may_only_read_writes_nothing_and_who_may_only_write_reads_nothing(
-    broker: Broker, connect: Connect
-) -> None:
+def test_rights_to_read_or_to_write_alone(broker: Broker, connect: Connect) -> None:
     client = connect(broker.address)
     for code, name, wire in named_fields():
         if name == "topic":

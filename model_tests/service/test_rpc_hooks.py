@@ -45,9 +45,7 @@ class Notes:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_hook_is_told_of_every_request_and_answer(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
     broker = start_broker(policy=policy, hooks=[notes])
     client = connect(broker.address)
@@ -62,9 +60,7 @@ def test_a_hook_is_told_of_every_request_and_answer(
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_held_pull_has_no_answer_and_its_wake_asks_no_hook(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
     broker = start_broker(policy=policy, hooks=[notes])
     puller, sender = connect(broker.address), connect(broker.address)

@@ -220,9 +220,7 @@ class Gated:
     ],
     ids=["in vain", "woken", "offered", "taken", "taken if wanted", "one of two"],
 )
-def test_an_interrupt_at_any_moment_leaves_nobody_asleep(
-    work: Callable[[RealQueue[int]], object], place_min: int
-) -> None:
+def test_an_interrupt_leaves_nobody_asleep(work: Callable[[RealQueue[int]], object], place_min: int) -> None:
     place, is_at_work = 0, True
     while is_at_work:
         place += 1

@@ -45,9 +45,7 @@ def saved(store: Path) -> dict[str, int]:
 
 
 @policies
-def test_a_delayed_message_wakes_who_waits_when_it_is_due(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_delayed_message_wakes_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     """Level 18 is two hours: nothing before, all in order once the clock has come there."""
     runtime = ShiftedRuntime()
     broker = start_broker(policy=policy, runtime=runtime)
@@ -83,9 +81,7 @@ def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Con
     assert [bytes(record.body) for record in messages(connect(broker.address), "T")] == [b"first", b"second"]
 
 
-def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter_than_the_level(
-    start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_clock_that_is_set_changes_no_delay(start_broker: StartBroker, connect: Connect) -> None:
     """An hour ahead and back: what was stored before, and what is stored after, waits for its level and no more.
 
     Store times do not go back, so the wall clock would have both wait for an hour more, or for nothing.
@@ -178,9 +174,7 @@ def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> Non
         MessageStore.open(RealRuntime(), str(tmp_path / "s"), attrs.evolve(SMALL_STORE, delay_levels="1x"))
 
 
-def test_a_full_disk_delays_and_loses_nothing(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_delivery(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that fails is tried again from the message that failed."""
     failures = [OSError("full"), OSError("full")]
     deliver = ScheduleService._deliver
@@ -216,9 +210,7 @@ def prepare(client: RawClient) -> dict[str, str]:
 
 
 @policies
-def test_a_prepared_message_is_seen_when_it_is_committed(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=policy)
     client = connect(broker.address)
     kept, dropped = prepare(client), prepare(client)
@@ -239,9 +231,7 @@ def test_a_prepared_message_is_seen_when_it_is_committed(
 @pytest.mark.parametrize(
     "wrong", [{"producerGroup": "other"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "1"}], ids=str
 )
-def test_only_the_right_producer_ends_a_transaction(
-    wrong: dict[str, str], start_broker: StartBroker, connect: Connect
-) -> None:
+def test_wrong_ends_of_transactions(wrong: dict[str, str], start_broker: StartBroker, connect: Connect) -> None:
     """A wrong group or place is refused and delivers nothing."""
     broker = start_broker()
     client = connect(broker.address)

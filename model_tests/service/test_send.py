@@ -33,7 +33,7 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 
 
 @pytest.mark.parametrize(("policy", "answered"), [(STRICT, True), (ROCKETMQ_4_9, False), (ROCKETMQ_5, False)])
-def test_how_a_transaction_must_not_end(
+def test_wrong_ends_of_transactions(
     policy: Policy, answered: bool, start_broker: StartBroker, connect: Connect
 ) -> None:
     client = connect(start_broker(policy=policy).address)
@@ -51,9 +51,7 @@ def test_how_a_transaction_must_not_end(
 
 
 @POLICIES
-def test_a_send_that_names_no_queue_goes_to_each_in_turn(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     """Queue -1 leaves the choice to the broker, which must not make it 0 for everybody; one by one and in bursts."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)

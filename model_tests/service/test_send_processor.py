@@ -213,9 +213,7 @@ def test_5_answers_with_the_messages_key(traits: Traits, key: str | None) -> Non
 @pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
 @pytest.mark.parametrize(("kind", "end"), [("one", RECORD_SIZE), ("batch", 2 * RECORD_SIZE)])
 @pytest.mark.parametrize(("is_durable", "code"), [(True, 0), (False, 10)])
-def test_a_send_is_answered_when_all_of_it_is_durable(
-    kind: str, end: int, is_durable: bool, code: int, traits: Traits
-) -> None:
+def test_a_send_is_answered_when_durable(kind: str, end: int, is_durable: bool, code: int, traits: Traits) -> None:
     world, outbox = World(commits=True), Box()
     assert world.processor(traits).receive(channel(), one_or_two(kind), outbox) is None
     assert world.notes == [("received", 7)]

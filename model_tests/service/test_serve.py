@@ -36,7 +36,7 @@ ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "ctrl-c"])
-def test_it_says_ready_serves_and_stops_cleanly(
+def test_it_serves_until_a_signal(
     number: signal.Signals, serve: StartCommand, connect: Connect, tmp_path: Path
 ) -> None:
     """One ready line, messages served, exit 0, nothing on stderr, the store closed and the history there."""
@@ -127,9 +127,7 @@ def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path
         assert "secret77" not in str(caught.value)
 
 
-def test_a_broker_conf_says_where_the_broker_is_and_keeps_its_store(
-    serve: StartCommand, connect: Connect, tmp_path: Path
-) -> None:
+def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
     """Port, advertised host and the store's directory; the log may be elsewhere, and is found there again."""
     conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
     conf.write_text(

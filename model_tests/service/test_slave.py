@@ -113,17 +113,13 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
 
 
 @pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 2), (ROCKETMQ_4_9, 0)], ids=["5", "4.9"])
-def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(
-    policy: Policy, code: int, start_slave: StartSlave, connect: Connect
-) -> None:
+def test_only_5_refuses_pulls_at_a_slave(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
     """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
     assert ask(connect(start_slave(policy).address), 0).code == code
 
 
 @pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
-def test_whether_a_slave_stores_what_a_pull_carries_along(
-    policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect
-) -> None:
+def test_commits_by_a_pull(policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect) -> None:
     """The test of the role was lost on the way to 5.x."""
     broker = start_slave(policy, slave_read=True)
     fields = pull_fields("T", 0) | {"sysFlag": "5", "commitOffset": "2"}
@@ -132,9 +128,7 @@ def test_whether_a_slave_stores_what_a_pull_carries_along(
 
 
 @pytest.mark.parametrize(("policy", "acting"), [(STRICT, False), (ROCKETMQ_5, True)], ids=["strict", "5"])
-def test_when_the_master_is_back_those_who_wait_are_let_go(
-    policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect
-) -> None:
+def test_the_masters_return_ends_holds(policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect) -> None:
     """Strict answers 19 with the offset asked for; 5.x runs the pulls again, and holds nobody from then on."""
     broker = start_slave(policy, slave_read=True, slave_acting_master=acting)
     client, watcher = connect(broker.address), connect(broker.address)
@@ -147,9 +141,7 @@ def test_when_the_master_is_back_those_who_wait_are_let_go(
 
 
 @pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 0), (ROCKETMQ_4_9, 3)], ids=["5", "4.9"])
-def test_a_master_that_is_back_is_not_noticed_unless_slaves_may_act(
-    policy: Policy, code: int, start_slave: StartSlave, connect: Connect
-) -> None:
+def test_the_masters_return_is_ignored(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
     """`enableSlaveActingMaster` is off by default, and 4.9 does not know the request."""
     broker = start_slave(policy, slave_read=True)
     client, watcher = connect(broker.address), connect(broker.address)
@@ -160,7 +152,7 @@ def test_a_master_that_is_back_is_not_noticed_unless_slaves_may_act(
 
 
 @pytest.mark.parametrize(("policy", "woken"), [(ROCKETMQ_4_9, False), (ROCKETMQ_5, True)], ids=["4.9", "5"])
-def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
+def test_copied_messages_wake_held_pulls(
     policy: Policy, woken: bool, start_slave: StartSlave, connect: Connect
 ) -> None:
     broker = start_slave(policy, slave_read=True, scan_period_ms=100 * LONG_MS)

@@ -194,7 +194,7 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
         assert is_readable(client, 1)
 
 
-def test_a_first_message_is_not_kept_where_a_store_was(
+def test_no_queue_without_a_store(
     start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000))

@@ -64,7 +64,7 @@ def test_a_change_that_is_answered_outlives_a_kill(
     assert change(client, tmp_path / "lost", tmp_path / "planted") == [([], [])] * 4
 
 
-def test_who_cannot_be_saved_is_told_and_keeps_nobody_waiting(
+def test_a_failed_save_is_reported(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the disk stands still others are served; the change is then refused, and saved by a later one."""

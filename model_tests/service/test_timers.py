@@ -165,9 +165,7 @@ def test_only_5_knows_of_times(start_broker: StartBroker, connect: Connect, tmp_
         assert client.call(code).code == 3
 
 
-def test_messages_of_a_batch_and_prepared_ones_do_not_wait(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_batches_and_prepared_messages(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """A batch's go at once; a prepared one waits when it is committed, and not before."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
@@ -258,9 +256,7 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     assert read_handle(text) is None or text
 
 
-def test_properties_that_fit_while_it_waits_fit_when_it_goes(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """A message gets two properties more with its delivery: one without room for them is refused, not lost."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
@@ -281,9 +277,7 @@ def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect:
     assert answer.code == 16
 
 
-def test_what_waits_outlives_a_restart_and_what_went_does_not_come_again(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_waiting_messages_outlive_a_restart(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -519,9 +513,7 @@ def lone(start_broker: StartBroker) -> Broker:
 
 
 @pytest.mark.parametrize("code", [DELAYS, TIMER])
-def test_what_is_delivered_counts_when_it_is_here(
-    lone: Broker, code: RequestCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deliveries_wait_for_the_log(lone: Broker, code: RequestCode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that is behind is waited for; in vain: nothing is taken, and it is told."""
     monkeypatch.setattr(table_copies, "LOG_WAIT_MS", 20)
     end = lone.store.log_end

@@ -241,9 +241,7 @@ def test_a_plain_connection_is_refused_where_tls_is_required(
     client.close()
 
 
-def test_only_who_shows_a_certificate_is_served_where_one_is_asked_for(
-    strict: Broker, secure: RealRuntime, certificates: Path, tmp_path: Path
-) -> None:
+def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: Path, tmp_path: Path) -> None:
     """One of the authority's; none, and one that somebody else has signed, reach nothing that serves."""
     other = trustme.CA().issue_cert("client.example")
     other.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "other.pem"))

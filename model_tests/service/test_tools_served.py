@@ -57,9 +57,7 @@ def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
-    start_broker: StartBroker, connect: Connect, policy: Policy
-) -> None:
+def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
     client = connect(start_broker(policy=policy).address)
     body = {"topicConfigList": [{"topicName": "A", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}]}
     made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
@@ -92,9 +90,7 @@ def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
         (225, {}, "nothing"),
     ],
 )
-def test_a_list_is_made_whole_or_not_at_all(
-    start_broker: StartBroker, connect: Connect, code: int, body: object, kind: str
-) -> None:
+def test_lists_are_atomic(start_broker: StartBroker, connect: Connect, code: int, body: object, kind: str) -> None:
     broker = start_broker(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)
@@ -103,9 +99,7 @@ def test_a_list_is_made_whole_or_not_at_all(
     assert (set(broker.topics.by_name), set(broker.groups.by_name)) == before
 
 
-def test_a_list_that_is_too_long_is_refused(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_over_the_limit(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 1)
     body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B"}]}
     client = connect(start_broker().address)

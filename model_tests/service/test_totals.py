@@ -52,9 +52,7 @@ def keep_unfinished(broker: Broker, connect: Connect) -> tuple[RawClient, RawCli
     return modest, greedy[0]
 
 
-def test_unfinished_frames_of_all_connections_have_a_limit(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
     bystander = connect(broker.address)
     modest, _one = keep_unfinished(broker, connect)
@@ -82,9 +80,7 @@ def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker:
     wait_until(lambda: broker.totals.connections.count == 1)
 
 
-def test_one_byte_now_and_then_does_not_keep_a_frame_open(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame has its time from its first byte; a connection that ends its frames stays as long as it likes."""
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
     broker = start_broker(config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000))
@@ -116,9 +112,7 @@ def leave_unread(broker: Broker, connect: Connect) -> list[RawClient]:
     return asking
 
 
-def test_unsent_answers_of_all_connections_have_a_limit(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
     bystander = connect(broker.address)
     asking = leave_unread(broker, connect)
@@ -146,9 +140,7 @@ def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, co
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-def test_an_address_has_a_part_of_the_connections(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_connections_per_address(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """The one over it is closed and told of, and one that goes makes room."""
     broker = start_broker(config=BrokerConfig(address_connection_count_max=3))
     clients = [connect(broker.address) for _ in range(3)]

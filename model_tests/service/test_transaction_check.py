@@ -150,9 +150,7 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
         assert bodies(client, "T") == [b"1", b"0", b"3"]
 
 
-def test_what_the_log_is_about_to_lose_is_given_up_unasked(
-    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_expiring_messages_are_given_up(broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """Older than files are kept, by the time that its producer gave it."""
     client = connect(broker.address)
     join(client)
@@ -165,9 +163,7 @@ def test_what_the_log_is_about_to_lose_is_given_up_unasked(
     assert client.pushes == []
 
 
-def test_one_that_cannot_be_asked_about_keeps_nobody_back(
-    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_without_room(broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     client = connect(broker.address)
     join(client)
     full = HALF.format(group="PG") + "filler\x01"

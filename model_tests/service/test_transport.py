@@ -122,9 +122,7 @@ def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker
     assert answered == [str(number) for number in range(NEW_QUEUES)]
 
 
-def test_nothing_more_is_read_before_what_came_is_served(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_wait_for_requests(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that gives way again and again has no more than one read of the loop in memory."""
     broker = start_broker()
     make_topic(broker.address, "T", NEW_QUEUES)

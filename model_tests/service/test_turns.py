@@ -56,9 +56,7 @@ def queried(client: RawClient) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_others_are_served_during_a_long_query(
-    count: int, unending: list[bool], start_broker: StartBroker, connect: Connect
-) -> None:
+def test_service_during_a_query(count: int, unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
     """A bystander's sends and pulls are answered while queries are under way, which then find their message.
 
     What the same connections asked after their queries is answered after those.
@@ -81,9 +79,7 @@ def test_others_are_served_during_a_long_query(
         assert sent.code == 0
 
 
-def test_a_connection_that_goes_during_its_query_costs_nothing(
-    unending: list[bool], start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
     """The broker ends the search or drops it, and serves others."""
     broker = start_broker()
     bystander, leaving = connect(broker.address), connect(broker.address)
@@ -129,9 +125,7 @@ class Passes:
         return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_a_connection_with_much_to_be_answered_gives_way(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_answers_give_way(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass queues little more than its part of the 200 answers."""
     broker = start_broker()
     client, passes = connect(broker.address), Passes(broker, monkeypatch)
@@ -171,9 +165,7 @@ def test_a_connection_whose_requests_take_long_gives_way(
     assert len(passes.noted) > 6
 
 
-def test_connections_that_end_at_once_are_closed_in_turns(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_ends_are_closed_in_turns(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty connections with held pulls end while the loop halts; a pass closes four of them at most."""
     monkeypatch.setattr(transport, "CLOSES_MAX", 4)
     broker = start_broker()
@@ -201,9 +193,7 @@ def test_connections_that_end_at_once_are_closed_in_turns(
     assert max(map(len, passes.noted)) == 4
 
 
-def test_a_loop_that_stops_closes_those_that_wait_for_it(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_closes_those_that_wait(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = start_broker()
     loop = broker.loops[0]
     clients = [RawClient(broker.address) for _ in range(5)]
@@ -297,9 +287,7 @@ def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     assert order in (sorted(order), sorted(order, reverse=True))
 
 
-def test_who_was_slow_once_waits_for_no_flood_of_new_connections(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_once_before_a_flood(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine anybody is slow once; a port scan's connections, a few a pass, then came before it for ever."""
     broker = start_broker()
     loop, known = broker.loops[0], connect(broker.address)
