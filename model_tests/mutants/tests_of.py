@@ -84,7 +84,6 @@ HELD: Final = (
     "service/test_hold_service.py",
     "service/test_hold_sections.py",
     "service/test_notifying_rounds.py",
-    "service/test_step_points.py",
     *PULLED,
     "service/test_light_queues.py",
     *SCHEDULED,

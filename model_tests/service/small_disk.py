@@ -1,24 +1,20 @@
 """A broker on a real disk that ends: a file system of four mebibytes, or a directory that its user must not write to.
 
     unshare --user --map-root-user --mount python small_disk.py full
-    unshare --user --map-root-user --mount python small_disk.py record
     setpriv --bounding-set -dac_override,-dac_read_search python small_disk.py forbidden
 
 A process of its own, because mounting needs a namespace, and root must lose its right to write anywhere. It ends with
-0 when sends were refused while pulls went on, and everything went on when there was room again; with `record`, when
-the recording proxy said that its disk was full and what its history lacks. Run by `test_small_disk.py`.
+0 when sends were refused while pulls went on, and everything went on when there was room again. Run by
+`test_small_disk.py`.
 """
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -27,7 +23,6 @@ from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.history import PART_GLOB, Event
 
 DISK_SIZE: Final = 4 * 1024 * 1024
 BALLAST_SIZE: Final = DISK_SIZE // 2
@@ -35,12 +30,6 @@ LOG_FILE_SIZE: Final = 256 * 1024
 BODY: Final = bytes(8000)
 SENDS_MAX: Final = DISK_SIZE // len(BODY) + 1
 HOLD_MS: Final = 30_000
-RECORDED: Final = 10_000
-BURST: Final = 500
-"""Sends, of two events each, and how many are under way at once."""
-OBSERVE: Final = (
-    sys.executable, "-c", "from longpoll.cli import main; main()", "observe", "--listen", "127.0.0.1:0"
-)  # fmt: skip
 
 
 def go_on_beside(store: Path, *, ballast: Path | None) -> None:
@@ -69,38 +58,6 @@ def go_on_beside(store: Path, *, ballast: Path | None) -> None:
         assert woken is not None
         assert [record.queue_offset for record in records_of(woken)] == [stored]
     assert not verify(RealRuntime().files, str(store)).problems
-
-
-def record_until_full(disk: Path) -> None:
-    """Have `longpoll observe` record more than there is room for: every request is served, and the history says so."""
-    with (
-        tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store) as broker,
-        subprocess.Popen(
-            [*OBSERVE, "--broker", "{}:{}".format(*broker.address), "--record", str(disk / "history")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) as proxy,
-    ):  # fmt: skip
-        assert proxy.stdout is not None
-        port = int(proxy.stdout.readline().split()[1].rsplit(":", 1)[1])
-        with RawClient(("127.0.0.1", port)) as client:
-            for _ in range(RECORDED // BURST):
-                opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"x")] * BURST)
-                assert all((reply := client.reply(opaque)) is not None and reply.code == 0 for opaque in opaques)
-        proxy.send_signal(signal.SIGTERM)
-        _out, told = proxy.communicate(timeout=60)
-    events = msgspec.json.Decoder(Event).decode_lines(
-        b"".join(part.read_bytes() for part in sorted((disk / "history").glob(PART_GLOB)))
-    )
-    assert [event.event for event in events[-2:]] == ["lost", "source_stopped"], events[-2:]
-    lost, acknowledged = events[-2].lost_count, sum(event.event == "message_acknowledged" for event in events)
-    assert 0 < acknowledged < RECORDED
-    assert [event.sequence for event in events] == list(range(len(events)))
-    # Beside the sends a start, a connection's opening and closing, and perhaps that it was read late.
-    assert 2 * RECORDED + 3 <= len(events) - 2 + lost <= 2 * RECORDED + 5, (len(events), lost)
-    assert proxy.returncode == 3, proxy.returncode
-    assert f"did not take {lost} events in time" in told, told
-    assert "Traceback" not in told, told
 
 
 def permit(store: Path, mode: int) -> None:
@@ -132,9 +89,6 @@ def main(kind: str) -> None:
             return
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", name], check=True)
         try:
-            if kind == "record":
-                record_until_full(directory)
-                return
             ballast = directory / "ballast"
             ballast.write_bytes(bytes(BALLAST_SIZE))
             go_on_beside(directory / "store", ballast=ballast)

@@ -24,6 +24,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, preset
 
 PULL = RequestCode.PULL_MESSAGE
@@ -442,3 +443,31 @@ EXPECTED = [
 def test_small_answers_are_javas(start_broker: StartBroker, connect: Connect, policy: str) -> None:
     broker = start_broker(policy=preset(policy))
     assert answers(connect(broker.address), connect(broker.name_server_address)) == EXPECTED
+
+
+THE_BROKERS = {
+    "append", "make_visible", "pull_read", "hold", "recheck", "expire", "run", "stop",
+    "notify_start", "notify_each", "notify_end", "scan_start", "scan_each", "scan_end",
+}  # fmt: skip
+"""The step points that the broker's own threads pass in the scenario below."""
+
+
+def test_the_step_points_are_the_laws_actions(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """A wake, a late pull and a stop with a held pull, under each policy."""
+    passed: set[str] = set()
+    for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9):
+        runtime, config = Counting(), BrokerConfig(scan_period_ms=20)
+        broker = start_broker(runtime=runtime, directory=str(tmp_path / policy.name), policy=policy, config=config)
+        puller, sender = connect(broker.address), connect(broker.address)
+        send_message(sender, "T")
+        wait_until(lambda broker=broker: broker.store.visible_end("T", 0) == 1)  # type: ignore[misc] # bound at once
+        opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+        wait_until(lambda broker=broker: len(broker.hold_service) == 1)  # type: ignore[misc] # bound at once
+        send_message(sender, "T")
+        assert puller.reply(opaque) is not None
+        assert puller.call(PULL, pull_fields("T", 2, timeout_ms=50)).code == 19
+        puller.send(PULL, pull_fields("T", 2, timeout_ms=LONG_MS))
+        wait_until(lambda broker=broker: len(broker.hold_service) == 1)  # type: ignore[misc] # bound at once
+        broker.stop()
+        passed |= set(runtime.passed)
+    assert passed == THE_BROKERS <= set(ACTION_NAMES)

@@ -13,7 +13,7 @@ from model_tests.support.service_b import ShiftedRuntime, answer_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, ScheduleService, _Seen
+from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, _Seen
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
@@ -172,26 +172,6 @@ def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: C
 def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(StoreUserError, match="messageDelayLevel cannot be '1x': level 1"):
         MessageStore.open(RealRuntime(), str(tmp_path / "s"), attrs.evolve(SMALL_STORE, delay_levels="1x"))
-
-
-def test_a_failed_delivery(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round that fails is tried again from the message that failed."""
-    failures = [OSError("full"), OSError("full")]
-    deliver = ScheduleService._deliver
-
-    def fail_twice(self: ScheduleService, physical_offset: int) -> None:
-        if failures:
-            raise failures.pop()
-        deliver(self, physical_offset)
-
-    monkeypatch.setattr(ScheduleService, "_deliver", fail_twice)
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T", properties="DELAY\x011\x02")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-
-    assert failures == []
-    assert len(messages(client, "T")) == 1
 
 
 def prepare(client: RawClient) -> dict[str, str]:

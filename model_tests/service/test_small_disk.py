@@ -41,14 +41,6 @@ def test_on_a_full_disk_pulls_go_on() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_history_on_a_full_disk_says_what_it_lacks() -> None:
-    """The proxy serves on, its history ends with what was lost and its end, and its exit code is 3."""
-    need_namespace()
-    done = run(*NAMESPACE, sys.executable, str(SCRIPT), "record")
-
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 def test_in_a_directory_that_must_not_be_written_to_pulls_go_on() -> None:
     """Files that are open stay so; none can be made."""
     done = run(*(WITHOUT_RIGHTS if os.getuid() == 0 else ()), sys.executable, str(SCRIPT), "forbidden")

@@ -15,14 +15,11 @@ from model_tests.bench.broker_sides import Side, ours
 
 from longpoll.racing.load import race
 from longpoll.racing.plan import Delivery, RacePlan, RaceReport
-from longpoll_broker.broker import Broker
 from longpoll_broker.testing.harness.held import HeldPlan, HeldReport, hold
 from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.workers import private_bytes
-from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import StallWatch
-from longpoll_spec.policy import ROCKETMQ_4_9
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -75,29 +72,6 @@ def test_no_delivery_is_late_in_a_million_races(side: Side) -> None:
     assert rounds >= ROUNDS
 
 
-class SometimesSlow(RealRuntime):
-    """A runtime in which one pull of two hundred takes 5 ms from its read to its hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._numbers = itertools.count()
-
-    def step(self, action: str) -> None:
-        if action == "hold" and next(self._numbers) % 200 == 0:
-            self.sleep(0.005)
-
-
-def test_a_forgotten_delivery_is_seen(tmp_path: Path) -> None:
-    """The planted fault is RocketMQ's: no look after the hold. Others are served while one waits for the scan."""
-    with Broker.start(SometimesSlow(), str(tmp_path / "store"), policy=ROCKETMQ_4_9) as faulty:
-        make_topic(faulty.address, "RACE", RACE_QUEUES)
-        send_each(faulty.address, "RACE", RACE_QUEUES)
-        plan = RacePlan("RACE", RACE_S / 2, RACE_QUEUES, late_ms=LATE_MS)
-        report = race(faulty.address, plan, first_offset=1)
-
-    assert forgotten(report)
-
-
 def test_memory_does_not_grow_with_the_messages(side: Side) -> None:
     part = MESSAGES // PARTS
     used: list[int] = []
@@ -128,10 +102,3 @@ def test_a_hundred_thousand_pulls_are_answered_in_time_and_cost_little(side: Sid
     report, stalled_ms = hold_many(side, 10_000)
     assert report.late_p99_ms <= HELD_LATE_MS + stalled_ms
     assert report.private_bytes_each <= HELD_BYTES
-
-
-def test_a_scan_answers_a_hundred_thousand_pulls_too_late(tmp_path: Path) -> None:
-    """The planted fault is RocketMQ's: nothing looks at deadlines but a scan every 5 s."""
-    with ours("scanning", tmp_path / "store", ("--policy", "rocketmq-4.9")) as scanning:
-        report, stalled_ms = hold_many(scanning, 12_500)
-    assert report.late_p99_ms > HELD_LATE_MS + stalled_ms
