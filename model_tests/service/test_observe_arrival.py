@@ -24,77 +24,84 @@ def arrivals() -> Arrivals:
     return Arrivals(100, SETTLE, HELD_MAX)
 
 
-def test_a_connection_that_stays_empty_is_bound_by_each_look() -> None:
-    one = arrivals()
-    one.looked(109, 0)
-    assert one.since_ns == 100
-    one.looked(110, 0)
-    assert one.since_ns == 110
+LATER_NS = 200 + 3 * RECOVER_NS
+FAR_NS = 3 * RECOVER_NS
+WHOLE = LARGE_FLIGHT
+Step = tuple[str, int] | tuple[str, int, int]
+CASES: dict[str, list[Step]] = {
+    "a connection that stays empty is bound by each look": [
+        ("look", 109, 0), ("since", 100), ("look", 110, 0), ("since", 110),
+    ],
+    "empty after a read counts once the acknowledgement has settled": [
+        ("read", 50), ("look", 120, 50), ("since", 100), ("permit", 121, 50), ("look", 130, 50), ("since", 100),
+        ("look", 131, 50), ("since", 131),
+    ],
+    "an acknowledgement that was not used up binds": [
+        ("read", 10), ("permit", 120, 1_000), ("read", 1_000), ("look", 130, 1_000), ("since", 120),
+    ],
+    "one that was used up does not": [
+        ("read", 10), ("permit", 120, 1_000), ("read", 1_001), ("look", 130, 1_001), ("since", 100),
+    ],
+    "a sender that used up what it was permitted may take long to go on": [
+        ("read", 1_000), ("permit", 120, 2_000), ("read", 3_000), ("look", 130, 3_000), ("permit", 131, 9_000),
+        ("look", 131 + RECOVER_NS - 1, 3_000), ("since", 100),
+        ("look", 131 + RECOVER_NS, 3_000), ("since", 131 + RECOVER_NS),
+        ("permit", LATER_NS, 9_000), ("look", LATER_NS + SETTLE, 4_000), ("read", 4_000), ("since", LATER_NS),
+    ],
+    "a large flight settles quickly up to its limit": [
+        ("permit", 120, 10 * WHOLE), ("read", WHOLE), ("look", 121, WHOLE), ("permit", 121, 10 * WHOLE),
+        ("look", 120 + SETTLE, WHOLE), ("since", 100), ("look", 121 + SETTLE, WHOLE), ("since", 121 + SETTLE),
+    ],
+    "a larger one needs as long as a sender that recovers": [
+        ("permit", 120, 10 * WHOLE), ("read", WHOLE + 1), ("look", 121, WHOLE + 1), ("permit", 121, 10 * WHOLE),
+        ("look", 120 + RECOVER_NS, WHOLE + 1), ("since", 100),
+        ("look", 121 + RECOVER_NS, WHOLE + 1), ("since", 121 + RECOVER_NS),
+    ],
+    "acknowledgements of a sender that recovers are kept until it has": [
+        ("read", 3_000), ("permit", 120, 2_000), ("look", 130, 3_000),
+        *(("permit", 131 + number * THIN_NS, 9_000) for number in range(RECOVER_NS // THIN_NS + 2)),
+        ("look", 131 + RECOVER_NS + THIN_NS, 3_000), ("since", 131 + RECOVER_NS + THIN_NS),
+    ],
+    "a bound is never taken back": [
+        ("permit", 120, 1_000), ("look", 200, 0), ("since", 200), ("look", 210, 60), ("read", 60), ("since", 200),
+    ],
+    "a look ahead binds what comes later and not what lies there": [
+        ("permit", 120, 1_000), ("look", 130, 600), ("since", 100), ("read", 599), ("since", 100),
+        ("read", 600), ("since", 120),
+    ],
+    "a sender that is always ahead is bound by what its kernel can hold": [
+        *(step for at in range(10) for step in (("read", at * STEP), ("look", 1_000 + at, at * STEP))),
+        ("since", 1_000 + 9 - HELD_MAX // STEP),
+    ],
+    "the end of the stream binds": [("read", 5), ("end", 200), ("since", 200)],
+}  # fmt: skip
+"""What the relay notes of a connection, and since when the next byte can have been sent."""
 
 
-def test_empty_after_a_read_says_nothing_until_the_acknowledgement_has_settled() -> None:
-    one = arrivals()
-    one.read = 50
-    one.looked(120, 50)
-    assert one.since_ns == 100
-    one.acknowledged(121, 50)
-    one.looked(130, 50)
-    assert one.since_ns == 100
-    one.looked(131, 50)
-    assert one.since_ns == 131
+@pytest.mark.parametrize("name", CASES)
+def test_since_when_bytes_can_have_been_sent(name: str) -> None:
+    play(arrivals(), CASES[name])
 
 
-@pytest.mark.parametrize(("come", "since_ns"), [(999, 120), (1000, 120), (1001, 100)])
-def test_a_busy_connection_is_bound_by_an_acknowledgement_that_was_not_used_up(come: int, since_ns: int) -> None:
-    """One byte more than it permitted, and the sender may have waited for the next, and for the processor."""
-    one = arrivals()
-    one.read = 10
-    one.acknowledged(120, 1000)
-    one.read = come
-    one.looked(130, come)
-    assert one.since_ns == since_ns
-
-
-def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() -> None:
-    one = arrivals()
-    one.read = 1_000
-    one.acknowledged(120, 2_000)
-    one.read = 3_000
-    one.looked(130, 3_000)
-    one.acknowledged(131, 9_000)
-    one.looked(131 + RECOVER_NS - 1, 3_000)
-    assert one.since_ns == 100
-    one.looked(131 + RECOVER_NS, 3_000)
-    assert one.since_ns == 131 + RECOVER_NS
-    later_ns = 200 + 3 * RECOVER_NS
-    one.acknowledged(later_ns, 9_000)
-    one.looked(later_ns + SETTLE, 4_000)
-    one.read = 4_000
-    assert one.since_ns == later_ns
-
-
-@pytest.mark.parametrize(("size", "settled_ns"), [(LARGE_FLIGHT, SETTLE), (LARGE_FLIGHT + 1, RECOVER_NS)])
-def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
-    one = arrivals()
-    one.acknowledged(120, 10 * LARGE_FLIGHT)
-    one.read = size
-    one.looked(121, size)
-    one.acknowledged(121, 10 * LARGE_FLIGHT)
-    one.looked(121 + settled_ns - 1, size)
-    assert one.since_ns < 121
-    one.looked(121 + settled_ns, size)
-    assert one.since_ns == 121 + settled_ns
+def play(one: Arrivals, steps: list[Step]) -> None:
+    """Note what a case says, and check each bound."""
+    for step in steps:
+        match step:
+            case ("read", size):
+                one.read = size
+            case ("look", now_ns, come):
+                one.looked(now_ns, come)
+            case ("permit", now_ns, permitted):
+                one.acknowledged(now_ns, permitted)
+            case ("end", now_ns):
+                one.ended(now_ns)
+            case ("since", since_ns):
+                assert one.since_ns == since_ns, step
 
 
 def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
-    far_ns = 3 * RECOVER_NS
-    one = Arrivals(100, far_ns, HELD_MAX)
-    one.read = 3_000
-    one.acknowledged(1_000, 2_000)
-    one.looked(1_000, 3_000)
-    one.acknowledged(1_001, 9_000)
-    one.looked(1_001 + RECOVER_NS, 3_000)
-    assert one.since_ns == 100
+    steps: list[Step] = [("read", 3_000), ("permit", 1_000, 2_000), ("look", 1_000, 3_000), ("permit", 1_001, 9_000)]
+    play(Arrivals(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
 
 
 def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None:
@@ -106,29 +113,6 @@ def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None
     one.looked(now_ns, 10)
     one.read = 10
     assert now_ns - SETTLE_NS - 2 * THIN_NS <= one.since_ns <= now_ns - SETTLE_NS
-
-
-def test_acknowledgements_that_may_have_to_recover_are_kept_until_they_have() -> None:
-    one = arrivals()
-    one.read = 3_000
-    one.acknowledged(120, 2_000)
-    one.looked(130, 3_000)
-    for number in range(RECOVER_NS // THIN_NS + 2):
-        one.acknowledged(131 + number * THIN_NS, 9_000)
-    now_ns = 131 + RECOVER_NS + THIN_NS
-    one.looked(now_ns, 3_000)
-    assert one.since_ns == now_ns
-
-
-def test_a_bound_is_never_taken_back() -> None:
-    """A look that tells less than the one before changes nothing."""
-    one = arrivals()
-    one.acknowledged(120, 1_000)
-    one.looked(200, 0)
-    assert one.since_ns == 200
-    one.looked(210, 60)
-    one.read = 60
-    assert one.since_ns == 200
 
 
 def test_looks_at_the_same_place_are_not_kept() -> None:
@@ -145,33 +129,6 @@ def test_what_nobody_looks_at_is_not_kept_for_ever() -> None:
     for number in range(10_000):
         one.acknowledged(1_000_000 * number, number)
     assert len(one._permits) < 100
-
-
-def test_a_look_ahead_binds_what_comes_later_and_not_what_lies_there() -> None:
-    one = arrivals()
-    one.acknowledged(120, 1000)
-    one.looked(130, 600)
-    assert one.since_ns == 100
-    one.read = 599
-    assert one.since_ns == 100
-    one.read = 600
-    assert one.since_ns == 120
-
-
-def test_a_sender_that_is_always_ahead_is_bound_by_what_its_kernel_can_hold() -> None:
-    """No acknowledgement is ever enough; yet what is far behind a look was sent after it."""
-    one = arrivals()
-    for step in range(10):
-        one.read = step * STEP
-        one.looked(1_000 + step, one.read)
-    assert one.since_ns == 1_000 + 9 - HELD_MAX // STEP
-
-
-def test_the_end_of_the_stream_is_all_that_there_is() -> None:
-    one = arrivals()
-    one.read = 5
-    one.ended(200)
-    assert one.since_ns == 200
 
 
 Change = tuple[int, bool, int, int]

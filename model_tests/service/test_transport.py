@@ -6,10 +6,10 @@ import errno
 import threading
 
 import pytest
-from model_tests.support.service_b import answer_of
-from msgspec.structs import replace
+from model_tests.support.service_b import answer_of, fields_of
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.io import transport
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import RECEIVE_SIZE
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -17,9 +17,10 @@ from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
-from longpoll_runtime import Listener, Socket
+from longpoll_runtime import Address, Socket
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.sockets import RealListener
 
 MAX_OFFSET = {"topic": "T", "queueId": "0"}
 
@@ -93,33 +94,30 @@ NEW_QUEUES = 64
 PATIENCE_S = 10.0
 
 
-def is_stalled_by_new_queues(start_broker: StartBroker, connect: Connect) -> tuple[bool, list[str | None]]:
-    """One connection sends the first messages of many queues; whether another one has to wait for most of them.
-
-    The other asks while the first of them gets its files. Also the queues that the answers name.
-    """
+def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
+    """Another connection is answered while one sends the first messages of many queues, in order."""
     runtime = HeldRuntime()
     files = runtime.held_files
     broker = start_broker(runtime=runtime)
     sender, other = connect(broker.address), connect(broker.address)
     make_topic(broker.address, "T", NEW_QUEUES)
-    numbers = range(NEW_QUEUES)
-    sends = [Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number)) for number in numbers]
-    sender.send_bytes(b"".join(b"".join(encode(replace(each, body=b"x"))) for each in sends))
-    asked = other.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+    sender.send_bytes(sends(b"x"))
+    asked = other.send(RequestCode.GET_MAX_OFFSET, MAX_OFFSET)
     files.asked.set()
     assert other.reply(asked) is not None
     files.answered.set()
-    replies = [sender.reply(number) for number in numbers]
-    queues = [reply.ext_fields.get("queueId") if reply and reply.ext_fields else None for reply in replies]
-    assert files.made == NEW_QUEUES
-    return files.is_stalled, queues
+    queues = [fields_of(answer_of(sender, number))["queueId"] for number in range(NEW_QUEUES)]
+    assert (files.made, files.is_stalled) == (NEW_QUEUES, False)
+    assert queues == [str(number) for number in range(NEW_QUEUES)]
 
 
-def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
-    is_stalled, answered = is_stalled_by_new_queues(start_broker, connect)
-    assert not is_stalled
-    assert answered == [str(number) for number in range(NEW_QUEUES)]
+def sends(body: bytes) -> bytes:
+    """A send to each queue, in one piece."""
+    commands = [
+        Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number), body=body)
+        for number in range(NEW_QUEUES)
+    ]
+    return b"".join(b"".join(encode(each)) for each in commands)
 
 
 def test_reads_wait_for_requests(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,42 +135,26 @@ def test_reads_wait_for_requests(start_broker: StartBroker, connect: Connect, mo
 
     monkeypatch.setattr(Channel, "receive_into", noted)
     sender = connect(broker.address)
-    numbers = range(NEW_QUEUES)
-    sends = [Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number)) for number in numbers]
-    sender.send_bytes(b"".join(b"".join(encode(replace(each, body=body))) for each in sends))
-    assert all(sender.reply(number) for number in numbers)
-    assert len(left) > len(numbers) * len(body) // RECEIVE_SIZE
+    sender.send_bytes(sends(body))
+    assert all(sender.reply(number) for number in range(NEW_QUEUES))
+    assert len(left) > NEW_QUEUES * len(body) // RECEIVE_SIZE
     assert max(left) < len(body)
 
 
-class RefusingRuntime(RealRuntime):
-    """Its listeners refuse their first connection as a process out of descriptors does."""
+def test_a_refused_connection_is_accepted_when_there_is_room_again(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop pauses accepting, and comes back to the connection that waits."""
+    monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.01)
+    refusals = [OSError(errno.EMFILE, "Too many open files")]
+    accept = RealListener.accept
 
-    def listen(self, host: str, port: int) -> Listener:
-        return RefusingOnce(super().listen(host, port))
+    def refused_once(listener: RealListener) -> tuple[Socket, Address]:
+        if refusals:
+            raise refusals.pop()
+        return accept(listener)
 
-
-class RefusingOnce:
-    """A listener that fails once."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self.refused = False
-        self.fileno = listener.fileno
-        self.close = listener.close
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return self._listener.address
-
-    def accept(self) -> tuple[Socket, tuple[str, int]]:
-        if not self.refused:
-            self.refused = True
-            raise OSError(errno.EMFILE, "Too many open files")
-        return self._listener.accept()
-
-
-def test_a_refused_connection_is_accepted_when_there_is_room_again(start_broker: StartBroker, connect: Connect) -> None:
-    """The loop pauses accepting, serves on, and comes back to the one that waits."""
-    broker = start_broker(runtime=RefusingRuntime())
+    broker = start_broker()
+    monkeypatch.setattr(RealListener, "accept", refused_once)
     assert connect(broker.address).call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
+    assert not refusals
