@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from model_tests.service.observed import events_of
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
@@ -23,17 +24,11 @@ from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime.interface import AppendFile, Buffer
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 WOKEN_COUNT = 5
 """Pulls that ask the same."""
-
-
-def events_of(directory: Path) -> list[Event]:
-    """Every event of a history, by sequence."""
-    lines = b"".join(part.read_bytes() for part in sorted(directory.glob(PART_GLOB)))
-    return msgspec.json.Decoder(Event).decode_lines(lines)
 
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:

@@ -325,15 +325,6 @@ AT_ONCE_S = 2.0
 """A client of Java gives up after 3 or 5 s."""
 
 
-def register_topics(client: RawClient, *topics: str, name: str = "other", counter: int = 1) -> int:
-    """Register another broker of cluster C with these topics; the answer's code."""
-    rows = {topic: {"topicName": topic, "readQueueNums": 3, "writeQueueNums": 2, "perm": 6} for topic in topics}
-    wrapper = {"topicConfigTable": rows, "dataVersion": {"counter": counter, "timestamp": 7}}
-    fields = {"brokerName": name, "brokerAddr": ADDRESS, "clusterName": "C", "haServerAddr": "", "brokerId": "0"}
-    body = json.dumps({"topicConfigSerializeWrapper": wrapper}).encode()
-    return client.call(RequestCode.REGISTER_BROKER, fields, body).code
-
-
 def permissions(client: RawClient, topic: str) -> dict[str, int]:
     """What a topic's route says may be done at each broker; empty without a route."""
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
@@ -406,7 +397,7 @@ def test_a_setting_is_refused(start_broker: StartBroker, connect: Connect, field
 def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker()
     client = connect(broker.name_server_address)
-    assert register_topics(client, "T", "U") == 0
+    assert register(client, table("T", "U")) == 0
     made = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
     admin = connect(broker.address)
     assert admin.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
@@ -427,14 +418,14 @@ def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, con
 
 def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker: StartBroker, connect: Connect) -> None:
     client = connect(start_broker().name_server_address)
-    assert register_topics(client, "T", "U") == 0
+    assert register(client, table("T", "U")) == 0
     elsewhere = {"topic": "T", "clusterName": "elsewhere"}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, elsewhere).code == 0
     assert permissions(client, "T") == {"other": 6}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "C"}).code == 0
     assert permissions(client, "T") == {}
     assert permissions(client, "U") == {"other": 6}
-    assert register_topics(client, "T", "U") == 0
+    assert register(client, table("T", "U")) == 0
     assert permissions(client, "T") == {"other": 6}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "TBW102"}).code == 0
     assert permissions(client, "TBW102") == {"broker-a": 7}
@@ -448,8 +439,8 @@ def make(client: RawClient, topic: str) -> None:
 
 def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
     client = connect(start_broker().name_server_address)
-    assert register_topics(client, "T") == 0
-    assert register_topics(client, "U", counter=2) == 0
+    assert register(client, table("T")) == 0
+    assert register(client, table("U", counter=2)) == 0
     assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
 
 
@@ -457,10 +448,10 @@ def test_the_limit_of_topics(start_broker: StartBroker, connect: Connect, monkey
     monkeypatch.setattr(routes, "TOLD_COUNT_MAX", 3)
     client = connect(start_broker().name_server_address)
     for number in range(1, 8):
-        assert register_topics(client, f"T{number}", counter=number) == 0
+        assert register(client, table(f"T{number}", counter=number)) == 0
     assert permissions(client, "T7") == {"other": 6}
     assert sum(bool(permissions(client, f"T{number}")) for number in range(1, 8)) == 3
-    assert register_topics(client, "T7", counter=8) == 0
+    assert register(client, table("T7", counter=8)) == 0
     assert permissions(client, "T7") == {"other": 6}
     assert sum(bool(permissions(client, f"T{number}")) for number in range(1, 8)) == 3
 
@@ -502,7 +493,7 @@ def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Conn
 def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connect) -> None:
     """An unknown cluster has none; the names of clusters and brokers are topics of the system."""
     client = connect(start_broker().name_server_address)
-    assert register_topics(client, "T", "U") == 0
+    assert register(client, table("T", "U")) == 0
     assert listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"})) == ["T", "U"]
     assert "TBW102" in listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
     assert listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "none"})) == []

@@ -13,7 +13,6 @@ from attrs import evolve
 from model_tests.support.service_b import answer_of
 
 from longpoll_broker.service.upkeep import config_files, table_saves
-from longpoll_broker.service.upkeep.table_saves import TableSaves
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_protocol.codes import RequestCode
@@ -58,10 +57,6 @@ def test_a_change_that_is_answered_outlives_a_kill(
     saved = change(client, tmp_path / "killed", tmp_path / "store")
     assert saved == [(["Made"], []), (["Made"], ["Made"]), ([], ["Made"]), ([], [])]
     assert json.loads((tmp_path / "killed" / "17" / "topics.json").read_text())["topicConfigTable"]["Made"]["perm"] == 4
-
-    monkeypatch.setattr(TableSaves, "answer_when_saved", lambda _self, _channel, _command, parts, _work=None: parts)
-    client = connect(start_broker(store_config=rare, directory=str(tmp_path / "planted")).address)
-    assert change(client, tmp_path / "lost", tmp_path / "planted") == [([], [])] * 4
 
 
 def test_a_failed_save_is_reported(

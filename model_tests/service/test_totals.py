@@ -42,20 +42,13 @@ def reached(broker: Broker, limit: Reached) -> float:
 # -- unfinished frames -------------------------------------------------------------------------------------------------
 
 
-def keep_unfinished(broker: Broker, connect: Connect) -> tuple[RawClient, RawClient]:
-    """Have twenty connections that begin frames of 1 MiB; one that begins a small frame, and one of the twenty."""
-    modest = connect(broker.address)
-    modest.send_bytes(unfinished(100))
-    greedy = [connect(broker.address) for _ in range(20)]
-    for client in greedy:
-        client.send_bytes(unfinished(MIB))
-    return modest, greedy[0]
-
-
 def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
     bystander = connect(broker.address)
-    modest, _one = keep_unfinished(broker, connect)
+    modest, *greedy = (connect(broker.address) for _ in range(21))
+    modest.send_bytes(unfinished(100))
+    for client in greedy:
+        client.send_bytes(unfinished(MIB))
     wait_until(lambda: reached(broker, Reached.UNFINISHED_BYTES) >= 16)
     assert values(broker)["longpoll_unfinished_bytes",] <= BYTES_MAX
     assert is_served(bystander)
@@ -103,19 +96,12 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
 # -- unsent answers ----------------------------------------------------------------------------------------------------
 
 
-def leave_unread(broker: Broker, connect: Connect) -> list[RawClient]:
-    """Have eight connections ask for much more than their sockets hold, and read none of it."""
-    asking = [connect(broker.address) for _ in range(8)]
-    for client in asking:
-        content = client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1]
-        client.send_bytes(content * 6_000)
-    return asking
-
-
 def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
     bystander = connect(broker.address)
-    asking = leave_unread(broker, connect)
+    asking = [connect(broker.address) for _ in range(8)]
+    for client in asking:
+        client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
     wait_until(lambda: reached(broker, Reached.UNSENT_BYTES) >= len(asking) - 2)
     assert is_served(bystander)
     assert values(broker)["longpoll_unsent_bytes",] <= BYTES_MAX
