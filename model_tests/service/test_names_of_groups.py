@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from model_tests.support.service_b import served
 
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
@@ -59,8 +60,7 @@ def test_what_is_no_group_changes_nothing(
 
 
 def test_a_group_name_that_is_too_long_is_refused(version: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=preset(version))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=preset(version))
     send_message(client, "T")
     for size in (LONG[version], 900_000):
         name = "g" * size
@@ -91,8 +91,7 @@ def test_only_4_9_takes_a_group_of_300_characters(version: str, start_broker: St
 
 @pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
 def test_a_group_goes_with_its_offsets(field: str, version: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=preset(version))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=preset(version))
     send_message(client, "T")
     for name in ("G", "GG"):
         assert make_group(client, name).code == 0
@@ -117,8 +116,7 @@ def test_a_client_on_two_connections_is_listed(version: str, start_broker: Start
 
 @pytest.mark.parametrize(("unit", "flags"), [("true", (1, 2)), ("false", (0, 0))])
 def test_the_flag_of_a_unit(unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     for topic, flag in zip(("New", "%RETRY%G"), flags, strict=True):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic) | {"k": unit}, b"x").code == 0
         assert broker.topics.by_name[topic].topic_sys_flag == flag

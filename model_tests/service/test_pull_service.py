@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_tests.support.service_b import ShiftedRuntime, answer_of
+from model_tests.support.service_b import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -25,7 +25,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, preset
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -53,23 +53,10 @@ def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: 
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_what_was_sent_is_pulled(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    """Bodies and tags come back in queue order; the next offset is the one after the last."""
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
-    for number in range(3):
-        assert send_message(client, "T", b"body %d" % number, properties="TAGS\x01a\x02") == number
-    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
-    reply = client.call(PULL, pull_fields("T", 0))
-    assert (reply.code, fields(reply)["nextBeginOffset"]) == (0, "3")
-    bodies = [bytes(record.body) for record in records_of(reply)]
-    assert bodies == [b"body 0", b"body 1", b"body 2"]
-
-
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(
+        start_broker, connect, policy=policy, config=BrokerConfig(scan_period_ms=100_000)
+    )
     send_message(sender, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -81,21 +68,8 @@ def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroke
     broker.hold_service.assert_tidy()
 
 
-def test_a_tag_that_nobody_wants_wakes_nobody(start_broker: StartBroker, connect: Connect) -> None:
-    """The held pull waits for its own tag."""
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
-    send_message(sender, "T")
-    opaque = hold(puller, broker, "T", 1, subscription="b")
-    send_message(sender, "T", properties="TAGS\x01a\x02")
-    assert len(broker.hold_service) == 1
-    send_message(sender, "T", properties="TAGS\x01b\x02")
-    assert fields(puller.reply(opaque))["nextBeginOffset"] == "3"
-
-
 def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     send_message(client, "T")
     started_s = time.monotonic()
     opaques = {ms: client.send(PULL, pull_fields("T", 1, timeout_ms=ms)) for ms in (150, 50, 100)}
@@ -108,19 +82,8 @@ def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, conne
     assert len(broker.hold_service) == 0
 
 
-def test_the_scan_answers_what_is_late_under_rocketmq(start_broker: StartBroker, connect: Connect) -> None:
-    """A deadline is noticed by the next scan."""
-    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(scan_period_ms=50))
-    client = connect(broker.address)
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    reply = answer_of(client, client.send(PULL, pull_fields("T", 1, timeout_ms=10)))
-    assert reply.code == 19
-
-
 def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(config=BrokerConfig(held_count_max=1))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, config=BrokerConfig(held_count_max=1))
     send_message(client, "T")
     hold(client, broker, "T", 1)
     assert client.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 2
@@ -128,8 +91,7 @@ def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBrok
 
 
 def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    leaver, stayer = connect(broker.address), connect(broker.address)
+    broker, leaver, stayer = served_two(start_broker, connect)
     send_message(stayer, "T")
     hold(leaver, broker, "T", 1)
     assert leaver.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("U")).code == 0
@@ -239,8 +201,7 @@ def test_a_herd_is_told_what_each_would_be_told_alone(
 def refused_in_herd(start_broker: StartBroker, connect: Connect, directory: Path) -> int:
     """Four pulls come to their run; at the third one's their group may consume no more: how many of them hear so."""
     runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
-    broker = start_broker(runtime=runtime, directory=str(directory))
-    sender, puller = connect(broker.address), connect(broker.address)
+    broker, sender, puller = served_two(start_broker, connect, runtime=runtime, directory=str(directory))
     send_message(sender, "T")
     opaques = [hold(puller, broker, "T", 1) for _ in range(4)]
     send_message(sender, "T")
@@ -283,8 +244,7 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
 
 def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten pulls are woken, every read fails: ten answers with code 1, and the broker goes on."""
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     opaques = [hold(puller, broker, "T", 1) for _ in range(10)]
 
@@ -302,8 +262,7 @@ def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypa
 
 def test_a_dispatch_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is stored; it becomes visible, and wakes who waits for it, once the disk has room."""
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     opaque = hold(puller, broker, "T", 1)
 
@@ -325,8 +284,7 @@ def topic_fields(topic: str) -> dict[str, str]:
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_held_pull_is_woken_by_its_properties(policy: object, start_broker: StartBroker, connect: Connect) -> None:
     config = BrokerConfig(scan_period_ms=100_000, property_filter=True)
-    broker = start_broker(policy=policy, config=config)
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, config=config)
     send_message(sender, "T", properties="color\x01red\x02size\x017\x02")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     sql = {"subscription": "color = 'red' AND size > 5", "expressionType": "SQL92"}
@@ -349,8 +307,9 @@ def test_a_held_pull_is_woken_by_its_properties(policy: object, start_broker: St
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 def test_deadlines_are_monotonic(policy: object, step_ms: int, start_broker: StartBroker, connect: Connect) -> None:
     runtime = ShiftedRuntime()
-    broker = start_broker(policy=policy, runtime=runtime, config=BrokerConfig(scan_period_ms=50))
-    client = connect(broker.address)
+    broker, client = served(
+        start_broker, connect, policy=policy, runtime=runtime, config=BrokerConfig(scan_period_ms=50)
+    )
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     began_ns = time.monotonic_ns()
@@ -372,8 +331,7 @@ def test_latencies_are_counted(start_broker: StartBroker, connect: Connect, monk
         count_get(table, *place, latency_ms=latency_ms, **sums)
 
     monkeypatch.setattr(Statistics, "count_get", noting)
-    broker = start_broker()
-    client, sender = connect(broker.address), connect(broker.address)
+    broker, client, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     assert client.call(PULL, pull_fields("T", 0)).code == 0
     opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -386,8 +344,9 @@ def test_latencies_are_counted(start_broker: StartBroker, connect: Connect, monk
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
-    client, sender = connect(broker.address), connect(broker.address)
+    broker, client, sender = served_two(
+        start_broker, connect, policy=policy, config=BrokerConfig(scan_period_ms=100_000)
+    )
     topic = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "20", "writeQueueNums": "20", "perm": "6"}
     topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
@@ -439,12 +398,6 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize("policy", ALL_POLICIES)
-def test_small_answers_are_javas(start_broker: StartBroker, connect: Connect, policy: str) -> None:
-    broker = start_broker(policy=preset(policy))
-    assert answers(connect(broker.address), connect(broker.name_server_address)) == EXPECTED
-
-
 THE_BROKERS = {
     "append", "make_visible", "pull_read", "hold", "recheck", "expire", "run", "stop",
     "notify_start", "notify_each", "notify_end", "scan_start", "scan_each", "scan_end",
@@ -457,8 +410,9 @@ def test_the_step_points_are_the_laws_actions(start_broker: StartBroker, connect
     passed: set[str] = set()
     for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9):
         runtime, config = Counting(), BrokerConfig(scan_period_ms=20)
-        broker = start_broker(runtime=runtime, directory=str(tmp_path / policy.name), policy=policy, config=config)
-        puller, sender = connect(broker.address), connect(broker.address)
+        broker, puller, sender = served_two(
+            start_broker, connect, runtime=runtime, directory=str(tmp_path / policy.name), policy=policy, config=config
+        )
         send_message(sender, "T")
         wait_until(lambda broker=broker: broker.store.visible_end("T", 0) == 1)  # type: ignore[misc] # bound at once
         opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.observed import events_of
+from model_tests.support.service_b import served, served_two
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
@@ -43,8 +44,7 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
 def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(policy=policy, record_directory=str(directory))
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, record_directory=str(directory))
     send_message(sender, "T", properties="TAGS\x01a\x02")
     opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000, subscription="a || b"))
     wait_until(lambda: len(broker.hold_service) == 1)
@@ -81,8 +81,7 @@ def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect
 
 def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, record_directory=str(directory))
     send_message(sender, "T")
     opaques = [
         puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000)) for _ in range(WOKEN_COUNT)
@@ -104,8 +103,7 @@ def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Conn
 @pytest.mark.parametrize("flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK])
 def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     for sys_flag in (0, int(flag)):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
     broker.stop()
@@ -120,8 +118,7 @@ def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, conn
 
 def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory, beyond = tmp_path / "history", (1 << 63) - 1
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     send_message(client, "T")
     fields = pull_fields("T", beyond, timeout_ms=beyond) | {"commitOffset": str(beyond)}
     assert client.call(RequestCode.PULL_MESSAGE, fields).code == 21
@@ -147,8 +144,7 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(policy=policy, record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy, record_directory=str(directory))
     send_message(client, "T", properties="TAGS\x01a\x02")
     hashes = frozenset(map(java_hash, codes))
     wanted = SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=hashes)
@@ -177,8 +173,7 @@ def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Co
 
 def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     send_message(client, "T")
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000))
     wait_until(lambda: len(broker.hold_service) == 1)
@@ -191,8 +186,7 @@ def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: C
 
 def test_refused_requests_are_answers(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("U", 0)).code == 17
     client.send(RequestCode.PULL_MESSAGE, pull_fields("U", 0, timeout_ms=10_000), flag=CommandFlag.ONE_WAY)

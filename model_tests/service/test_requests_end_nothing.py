@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.handler import BrokerHandler
@@ -58,8 +58,7 @@ def sent_back(client: RawClient, times: int, **fields: str) -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_count_of_tries_that_overflows(start_broker: StartBroker, connect: Connect, policy: str) -> None:
-    broker = start_broker(policy=preset(policy))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=preset(policy))
     for times in TIMES:
         assert [sent_back(client, times), sent_back(client, times, maxReconsumeTimes=str(2**31 - 1))] == [0, 0]
     wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
@@ -106,8 +105,7 @@ def test_what_a_processor_raises_is_answered(
     caplog: pytest.LogCaptureFixture,
     broken_invariants: list[str],
 ) -> None:
-    broker = start_broker(hooks=[Raises(RequestCode.GET_MAX_OFFSET, make)])
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, hooks=[Raises(RequestCode.GET_MAX_OFFSET, make)])
     reply = client.call(RequestCode.GET_MAX_OFFSET, QUEUE)
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
 
@@ -142,8 +140,7 @@ def test_what_reading_raises_costs_the_connection_only(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, method: str, caplog: Any
 ) -> None:
     """A memory that is full while a frame is read: the log says so, the peer is closed, and nobody else."""
-    broker = start_broker()
-    bystander = connect(broker.address)
+    broker, bystander = served(start_broker, connect)
     assert bystander.call(RequestCode.GET_MAX_OFFSET, QUEUE).code == 0
     others = channels(broker)
     victim = connect(broker.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import define, field
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served, served_two
 
 from longpoll_broker.service.io.rpc_hooks import RequestAbortedError
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -47,8 +47,7 @@ class Notes:
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
-    broker = start_broker(policy=policy, hooks=[notes])
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy, hooks=[notes])
     send_message(client, "T", b"body")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     reply = client.call(PULL, pull_fields("T", 0))
@@ -62,8 +61,7 @@ def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: Star
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
-    broker = start_broker(policy=policy, hooks=[notes])
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, hooks=[notes])
     send_message(sender, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     notes.told.clear()
@@ -90,8 +88,7 @@ def test_a_hook_may_end_a_request(
 ) -> None:
     """No later hook is asked, what was done stays done, and the next request is served."""
     second = Notes()
-    broker = start_broker(hooks=[hook, second])
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, hooks=[hook, second])
     reply = client.call(SEND, send_fields("T"), b"x")
     assert (reply.code, reply.remark) == (code, remark)
     assert len(second.told) == (0 if hook.fails_before else 1)
@@ -105,8 +102,9 @@ def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(start_broker: St
     broker = start_broker()
     send_message(connect(broker.address), "T")
     broker.stop()
-    broker = start_broker(hooks=[Notes(fails_after=RequestAbortedError(1, "planted"))])
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(
+        start_broker, connect, hooks=[Notes(fails_after=RequestAbortedError(1, "planted"))]
+    )
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     sender.send(SEND, send_fields("T"), b"x")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.support.service_b import ShiftedRuntime, answer_of
+from model_tests.support.service_b import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -48,8 +48,7 @@ def saved(store: Path) -> dict[str, int]:
 def test_a_delayed_message_wakes_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     """Level 18 is two hours: nothing before, all in order once the clock has come there."""
     runtime = ShiftedRuntime()
-    broker = start_broker(policy=policy, runtime=runtime)
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, runtime=runtime)
     for number in range(3):
         assert send_message(sender, "T", b"%d" % number, properties="DELAY\x0118\x02TAGS\x01a\x02") == number
     wait_until(lambda: broker.store.visible_end(SCHEDULE, 17) == 3)
@@ -66,8 +65,7 @@ def test_a_delayed_message_wakes_a_held_pull(policy: Policy, start_broker: Start
 def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     runtime = ShiftedRuntime()
     directory = str(tmp_path / "again")
-    broker = start_broker(runtime=runtime, directory=directory)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, runtime=runtime, directory=directory)
     send_message(client, "T", b"first", properties="DELAY\x011\x02")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     runtime.ahead_ms = 0
@@ -88,8 +86,9 @@ def test_a_clock_that_is_set_changes_no_delay(start_broker: StartBroker, connect
     """
     runtime = ShiftedRuntime()
     runtime.ahead_ms = HOUR_MS
-    broker = start_broker(runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS))
-    client = connect(broker.address)
+    broker, client = served(
+        start_broker, connect, runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS)
+    )
     send_message(client, "T", b"before", properties="DELAY\x0118\x02")
     runtime.ahead_ms = 0
     send_message(client, "T", b"after", properties="DELAY\x0118\x02")
@@ -132,8 +131,7 @@ def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
 def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     runtime, directory = ShiftedRuntime(), tmp_path / "own"
     own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
-    broker = start_broker(runtime=runtime, directory=str(directory), store_config=own)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, runtime=runtime, directory=str(directory), store_config=own)
     for topic, level in (("Hours", 1), ("Days", 2), ("Days", 18)):
         send_message(client, topic, properties=f"DELAY\x01{level}\x02")
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
@@ -191,8 +189,7 @@ def prepare(client: RawClient) -> dict[str, str]:
 
 @policies
 def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy)
     kept, dropped = prepare(client), prepare(client)
     wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 2)
     assert broker.store.visible_end("T", 0) == 0
@@ -213,8 +210,7 @@ def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker:
 )
 def test_wrong_ends_of_transactions(wrong: dict[str, str], start_broker: StartBroker, connect: Connect) -> None:
     """A wrong group or place is refused and delivers nothing."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     fields = prepare(client) | {"commitOrRollback": "8"} | wrong
     assert client.call(RequestCode.END_TRANSACTION, fields).code == 1
     assert broker.store.visible_end("T", 0) == 0
@@ -223,8 +219,7 @@ def test_wrong_ends_of_transactions(wrong: dict[str, str], start_broker: StartBr
 def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker, connect: Connect) -> None:
     """Levels grow from 3 with each time; after the last one it is among the dead letters."""
     runtime = ShiftedRuntime()
-    broker = start_broker(runtime=runtime)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, runtime=runtime)
     send_message(client, "T", b"bad", properties="TAGS\x01a\x02")
     (record,) = messages(client, "T")
     for times in range(3):

@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served, served_two
 
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.io.channel import NO_END_NS
@@ -53,8 +53,7 @@ def test_wrong_ends_of_transactions(
 @POLICIES
 def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     """Queue -1 leaves the choice to the broker, which must not make it 0 for everybody; one by one and in bursts."""
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy)
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
     topic = broker.topics.get("T")
     assert topic is not None
@@ -162,8 +161,7 @@ def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: S
 
 
 def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    sender, puller = connect(broker.address), connect(broker.address)
+    broker, sender, puller = served_two(start_broker, connect)
     sender.send_bytes(plain_burst(1))
     assert sender.reply(0) is not None
     pulled = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=20_000))
@@ -183,8 +181,7 @@ def test_sends_that_cannot_be_stored_together_after_all_are_served(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SendBursts, "_put", lambda *_: 0)
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     opaques = client.send_burst(
         RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"%d" % number) for number in range(9)]
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -185,8 +185,7 @@ def test_a_slave_needs_an_id_of_its_own(start_broker: StartBroker) -> None:
 
 def test_who_is_far_behind_is_sent_to_the_slave(start_broker: StartBroker, connect: Connect) -> None:
     store_config = attrs.evolve(SMALL_STORE, memory_size=1, memory_ratio_max=40)
-    broker = start_broker(config=BrokerConfig(slave_read=True), store_config=store_config)
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect, config=BrokerConfig(slave_read=True), store_config=store_config)
     for _ in range(2):
         send_message(client, "T")
     assert field(ask(client, 0), "suggestWhichBrokerId") == "1"

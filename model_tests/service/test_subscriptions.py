@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from model_tests.service.subscription_script import play, play_strict
+from model_tests.support.service_b import served
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -31,8 +32,7 @@ def test_heartbeats_count_as_strict_says(start_broker: StartBroker, connect: Con
 def test_parts_of_texts_are_compared_where_the_version_does(
     policy: Policy, codes: tuple[int, int, int], start_broker: StartBroker, connect: Connect
 ) -> None:
-    broker = start_broker(policy=policy, config=CONFIG)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy, config=CONFIG)
     expression = "TAGS NOT CONTAINS 'blue' AND TAGS STARTSWITH 're'"
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
     for tag in ("blue", "red"):

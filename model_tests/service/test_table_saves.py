@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served_two
 
 from longpoll_broker.service.upkeep import config_files, table_saves
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
@@ -63,8 +63,9 @@ def test_a_failed_save_is_reported(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the disk stands still others are served; the change is then refused, and saved by a later one."""
-    broker = start_broker(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
-    admin, bystander = connect(broker.address), connect(broker.address)
+    broker, admin, bystander = served_two(
+        start_broker, connect, store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
+    )
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
     write_atomic = RealFiles.write_atomic
 

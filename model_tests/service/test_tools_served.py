@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.test_administered import commit, joined, told
-from model_tests.support.service_b import ShiftedRuntime
+from model_tests.support.service_b import ShiftedRuntime, served
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.tables.offsets import Offsets
@@ -110,8 +110,7 @@ def test_lists_are_atomic(
 
 
 def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     sent(client)
     commit(client, "T", "G", 2)
     spans = told(client, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
@@ -222,8 +221,7 @@ def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, 
 
 
 def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     names = told(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(names)
     for name in names:
@@ -238,8 +236,7 @@ def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: Start
 def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     hour = (dt.datetime.now().astimezone() + dt.timedelta(hours=6)).hour
     config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=2000, delete_when=f"{hour:02}")
-    broker = start_broker(store_config=config, directory=str(tmp_path / "store"))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=config, directory=str(tmp_path / "store"))
     sent(client, 60)
     files = sorted((tmp_path / "store" / "commitlog").iterdir())
     assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0
@@ -280,8 +277,7 @@ def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, co
 
 def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
     clock = ShiftedRuntime()
-    broker = start_broker(runtime=clock)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, runtime=clock)
     tables = broker.administering.tables
     names = [f"msgPutTotal{when}" for when in DAYS]
 
@@ -311,8 +307,7 @@ def test_the_queue_of_pulls_is_told() -> None:
 
 
 def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     send_message(client, "T")
     client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     reply = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
@@ -348,8 +343,7 @@ def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBr
 
 
 def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=ROCKETMQ_4_9)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=ROCKETMQ_4_9)
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
@@ -367,8 +361,7 @@ def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connec
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_nobody_else_does(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy)
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.test_metrics import values
+from model_tests.support.service_b import served, served_two
 
 from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker
@@ -43,8 +44,7 @@ def reached(broker: Broker, limit: Reached) -> float:
 
 
 def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
-    bystander = connect(broker.address)
+    broker, bystander = served(start_broker, connect, config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
     modest, *greedy = (connect(broker.address) for _ in range(21))
     modest.send_bytes(unfinished(100))
     for client in greedy:
@@ -59,8 +59,7 @@ def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, ca
 
 
 def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    first, second = connect(broker.address), connect(broker.address)
+    broker, first, second = served_two(start_broker, connect)
     _opaque, content = first._request(RequestCode.GET_MAX_OFFSET, ASKED)
     first.send_bytes(content[:30])
     second.send_bytes(unfinished(50 * KIB))
@@ -76,8 +75,9 @@ def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker:
 def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame has its time from its first byte; a connection that ends its frames stays as long as it likes."""
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
-    broker = start_broker(config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000))
-    slow, busy = connect(broker.address), connect(broker.address)
+    broker, slow, busy = served_two(
+        start_broker, connect, config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000)
+    )
     slow.send_bytes(unfinished(100))
     while not slow.closed:
         try:
@@ -97,8 +97,7 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
 
 
 def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
-    bystander = connect(broker.address)
+    broker, bystander = served(start_broker, connect, config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
     asking = [connect(broker.address) for _ in range(8)]
     for client in asking:
         client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
@@ -114,8 +113,7 @@ def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplo
 
 def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, connect: Connect) -> None:
     """Below the limit everything that was asked for comes, and then nothing is counted any more."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 3_000)
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] > 0)
     bodies = {bytes(answer.body) for opaque in opaques if (answer := client.reply(opaque)) is not None}

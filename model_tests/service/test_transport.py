@@ -6,7 +6,7 @@ import errno
 import threading
 
 import pytest
-from model_tests.support.service_b import answer_of, fields_of
+from model_tests.support.service_b import answer_of, fields_of, served, served_two
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io import transport
@@ -35,8 +35,7 @@ def test_a_request_in_single_bytes_is_served(start_broker: StartBroker, connect:
 
 def test_a_slow_reader_gets_every_byte_in_order(start_broker: StartBroker, connect: Connect) -> None:
     """Far more than a socket takes at once: 200 answers of 60 KB asked before the first is read."""
-    broker = start_broker()
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect)
     body = bytes(range(256)) * 234
     send_message(client, "T", body)
     opaques = [client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0)) for _ in range(200)]
@@ -46,8 +45,7 @@ def test_a_slow_reader_gets_every_byte_in_order(start_broker: StartBroker, conne
 
 
 def test_silent_connections_are_closed(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(config=BrokerConfig(channel_idle_ms_max=1))
-    silent = connect(broker.address)
+    broker, silent = served(start_broker, connect, config=BrokerConfig(channel_idle_ms_max=1))
     loop = broker.loops[0]
 
     def is_closed() -> bool:
@@ -98,8 +96,7 @@ def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker
     """Another connection is answered while one sends the first messages of many queues, in order."""
     runtime = HeldRuntime()
     files = runtime.held_files
-    broker = start_broker(runtime=runtime)
-    sender, other = connect(broker.address), connect(broker.address)
+    broker, sender, other = served_two(start_broker, connect, runtime=runtime)
     make_topic(broker.address, "T", NEW_QUEUES)
     sender.send_bytes(sends(b"x"))
     asked = other.send(RequestCode.GET_MAX_OFFSET, MAX_OFFSET)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import define
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -61,8 +61,7 @@ def test_service_during_a_query(count: int, unending: list[bool], start_broker: 
 
     What the same connections asked after their queries is answered after those.
     """
-    broker = start_broker()
-    bystander = connect(broker.address)
+    broker, bystander = served(start_broker, connect)
     send_message(bystander, "T", properties="KEYS\x01k\x02")
     searching = [connect(broker.address) for _ in range(count)]
     asked = [(client, queried(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in searching]  # noqa: E501 - a triple a client  # fmt: skip
@@ -81,8 +80,7 @@ def test_service_during_a_query(count: int, unending: list[bool], start_broker: 
 
 def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
     """The broker ends the search or drops it, and serves others."""
-    broker = start_broker()
-    bystander, leaving = connect(broker.address), connect(broker.address)
+    _broker, bystander, leaving = served_two(start_broker, connect)
     send_message(bystander, "T", properties="KEYS\x01k\x02")
     queried(leaving)
     assert send_message(bystander, "Other") == 0
@@ -147,8 +145,7 @@ def test_a_connection_whose_requests_take_long_gives_way(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
     """Twenty requests that take half a turn each need six passes, however they are served."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     send_message(client, "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
 

@@ -6,7 +6,7 @@ import threading
 
 import attrs
 import pytest
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.store.message_store import MessageStore
@@ -41,8 +41,7 @@ def sent_while_the_disk_works(
 ) -> tuple[Broker, Disk, bool]:
     """A pull is held, a message is appended, and its sync does not end: whether the pull is answered all the same."""
     disk = Disk(monkeypatch)
-    broker = start_broker(policy=policy, store_config=SYNC)
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, store_config=SYNC)
     puller.call(
         RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     )
@@ -85,8 +84,9 @@ def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, mo
 def test_a_delayed_message_is_seen_too(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     # Where no thread polls the schedule syncs itself, so the flush thread's first round need not come.
     interval_ms = SYNC.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
-    broker = start_broker(policy=policy, store_config=attrs.evolve(SYNC, flush_interval_ms=interval_ms))
-    client = connect(broker.address)
+    broker, client = served(
+        start_broker, connect, policy=policy, store_config=attrs.evolve(SYNC, flush_interval_ms=interval_ms)
+    )
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties="DELAY\x011\x02"), b"m")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
@@ -65,3 +67,15 @@ def fields_of(reply: Command) -> dict[str, str]:
     """The fields of a reply that must have some."""
     assert reply.ext_fields is not None
     return reply.ext_fields
+
+
+def served(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient]:
+    """A broker, and a client of it."""
+    broker = start_broker(**options)
+    return broker, connect(broker.address)
+
+
+def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient, RawClient]:
+    """A broker, and two clients of it."""
+    broker = start_broker(**options)
+    return broker, connect(broker.address), connect(broker.address)
