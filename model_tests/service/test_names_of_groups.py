@@ -79,7 +79,8 @@ def test_a_group_name_that_is_too_long_is_refused(version: str, start_broker: St
 
 
 def test_only_4_9_takes_a_group_of_300_characters(version: str, start_broker: StartBroker, connect: Connect) -> None:
-    client = client_of(version, start_broker, connect)
+    client = connect(start_broker(policy=preset(version)).address)
+    send_message(client, "T")
     assert (make_group(client, "g" * 300).code == 0) == (version == OLD)
     pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="h" * 300)).code
     assert pulled in ({0, 19} if version == OLD else {26})  # what was sent may not be visible yet

@@ -14,11 +14,11 @@ from model_tests.support.service_b import ShiftedRuntime, answer_of, served, ser
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import notifier
-from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.core.tables.topics import GroupConfig
-from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdKey, HerdRunner
+from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdRunner
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -94,7 +94,7 @@ def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBrok
     broker, leaver, stayer = served_two(start_broker, connect)
     send_message(stayer, "T")
     hold(leaver, broker, "T", 1)
-    assert leaver.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("U")).code == 0
+    make_topic(broker.address, "U", 4)
     hold(leaver, broker, "U", 0)
     hold(stayer, broker, "T", 1)
     leaver.close()
@@ -215,16 +215,6 @@ def test_a_herd_sees_what_changed_before_it_ran(
 ) -> None:
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
     assert refused_in_herd(start_broker, connect, tmp_path / "seen") == 3
-
-    key_of = HerdRunner._herd_key
-    kept: list[HerdKey | None] = []
-
-    def key_once(service: HerdRunner, pull: Pull) -> HerdKey | None:
-        kept.append(kept[0] if kept else key_of(service, pull))
-        return kept[0]
-
-    monkeypatch.setattr(HerdRunner, "_herd_key", key_once)
-    assert refused_in_herd(start_broker, connect, tmp_path / "planted") == 0
 
 
 def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:
@@ -347,9 +337,7 @@ def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBrok
     broker, client, sender = served_two(
         start_broker, connect, policy=policy, config=BrokerConfig(scan_period_ms=100_000)
     )
-    topic = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "20", "writeQueueNums": "20", "perm": "6"}
-    topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
-    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+    make_topic(broker.address, "T", 20)
     asked = {queue: client.send(PULL, pull_fields("T", 0, queue_id=queue, timeout_ms=LONG_MS)) for queue in range(20)}
     wait_until(lambda: len(broker.hold_service) == 20)
     batch = encode_batch([BatchMessage(b"b", "")])
@@ -369,25 +357,6 @@ def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBrok
 
 
 ALL_POLICIES = ("strict", "rocketmq-4.9", "rocketmq-5")
-
-
-def told_first(answer: Command) -> tuple[int, str, bool]:
-    """Code and the remark's first line, and whether there are fields."""
-    return answer.code, (answer.remark or "").partition("\n")[0], bool(answer.ext_fields)
-
-
-def answers(broker: RawClient, name_server: RawClient) -> list[tuple[int, str, bool]]:
-    """A route of no topic; a pull from a queue without messages, at 0 and beyond; a delay that is no number."""
-    topic = {"topic": "Empty", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-    topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
-    assert broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
-    found = [told_first(name_server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {}))]
-    found += [told_first(broker.call(RequestCode.PULL_MESSAGE, pull_fields("Empty", offset))) for offset in (0, 5)]
-    code, _remark, has_fields = told_first(
-        broker.call(RequestCode.SEND_MESSAGE_V2, send_fields("Empty", properties="DELAY\x01x\x02"), b"x")
-    )
-    # Java's remark is its exception's text.
-    return [*found, (code, "", has_fields)]
 
 
 EXPECTED = [

@@ -141,7 +141,7 @@ def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
     slave.stop()
     cluster.fill(master, 30, 3000)
     master.stop()
-    slave = cluster.slave(("127.0.0.1", port), ha_port=slave_port(slave))
+    slave = cluster.slave(("127.0.0.1", port), ha_port=ha_of(slave)[1])
     assert slave.store.visible_end("T", 0) == 10
     master = cluster.master(ha_port=port)
     cluster.fill(master, 1)

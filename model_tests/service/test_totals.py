@@ -171,8 +171,8 @@ def test_addresses_without_connections_are_forgotten() -> None:
 # -- the sums ----------------------------------------------------------------------------------------------------------
 
 
-def noted(seed: int) -> None:
-    """Note amounts at random; fails where the total is not their sum, or is over the limit, or the wrong one goes."""
+@pytest.mark.parametrize("seed", range(10))
+def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
     draw, amount, expected = random.Random(seed), Amount[int](100, threading.Lock()), dict[int, int]()
     for _ in range(300):
         peer, size = draw.randrange(6), draw.choice((0, 1, 30, 99, 150))
@@ -182,11 +182,6 @@ def noted(seed: int) -> None:
             expected[gone] = 0
         assert amount.total == sum(expected.values()) <= 100
         assert amount.by_peer == {each: size for each, size in expected.items() if size}
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
-    noted(seed)
 
 
 def test_each_limit_is_a_setting(tmp_path: Path) -> None:

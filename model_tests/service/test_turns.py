@@ -196,19 +196,14 @@ def test_a_stop_closes_those_that_wait(start_broker: StartBroker, monkeypatch: p
     clients = [RawClient(broker.address) for _ in range(5)]
     wait_until(lambda: loop.channel_count == len(clients))
     with monkeypatch.context() as patch:
-        leave_waiting(loop, clients, patch)
+        patch.setattr(loop, "_close_those_leaving", lambda: setattr(loop, "_closes_left", 0))
+        for client in clients:
+            client.close()
+        wait_until(lambda: len(loop._leaving) == len(clients))
+        assert all(channel.has_left and not channel.closed for channel in loop._channels)
+        loop._stopping = True
     broker.stop()
     assert (loop.channel_count, len(loop._leaving)) == (0, 0)
-
-
-def leave_waiting(loop: IoLoop, clients: list[RawClient], patch: pytest.MonkeyPatch) -> None:
-    """End connections of a loop that closes none of them."""
-    patch.setattr(loop, "_close_those_leaving", lambda: setattr(loop, "_closes_left", 0))
-    for client in clients:
-        client.close()
-    wait_until(lambda: len(loop._leaving) == len(clients))
-    assert all(channel.has_left and not channel.closed for channel in loop._channels)
-    loop._stopping = True
 
 
 @pytest.mark.parametrize(
