@@ -30,7 +30,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 PULL = RequestCode.PULL_MESSAGE
 
 LONG_MS = 30_000
-
 """A deadline that no passing test waits for."""
 
 
@@ -145,7 +144,6 @@ def test_woken_pulls_in_a_herd_get_what_each_asked_for(
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
-
 """Code, fields, remark and bodies of an answer."""
 
 

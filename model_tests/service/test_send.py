@@ -74,7 +74,6 @@ def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: Start
 
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
-
 """Files so small that bursts meet their ends."""
 
 PROPERTIES = [
