@@ -14,22 +14,18 @@ from typing import Any, Final
 import attrs
 import pytest
 from model_tests.conformance.java_broker import free_port
-from model_tests.support.service_b import answer_of
+from model_tests.support.service_b import ScriptedMaster, answer_of, copies_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.opening import ANY_PORT
 from longpoll_broker.service.following import follower, table_copies
-from longpoll_broker.service.following.asking import PeerError
-from longpoll_broker.service.following.master import Master
-from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.replication.replicator import Replicator
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import read_all
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
@@ -323,30 +319,16 @@ def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int
     slave = cluster.slave(("127.0.0.1", 1))
     slave.topics.put(TopicConfig("T"))
     before = slave.topics.by_name.copy()
-    shared = slave.shared
-    tables = (slave.topics, slave.groups, slave.offsets, shared.delays, None)
-    copies = TableCopies(slave.runtime, Master(None, None), *tables, lambda: 0)
+    copies = copies_of(slave)
     answers: dict[int, bytes] = {
         RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:4}}}',
         RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:9}}',
     }
-    copies.copy(Told({**answers, code: body}))  # type: ignore[arg-type]
+    copies.copy(ScriptedMaster({**answers, code: body}))
     assert copies.round_count == 0
     assert slave.topics.by_name == before
     assert slave.offsets.query("T", "G", 0) == (None if code == RequestCode.GET_ALL_CONSUMER_OFFSET else 4)
     assert slave.shared.delays.by_level == ({} if code == RequestCode.GET_ALL_DELAY_OFFSET else {1: 9})
-
-
-class Told:
-    """A master that answers what a test says, and refuses everything else."""
-
-    def __init__(self, bodies: dict[int, bytes]) -> None:
-        self._bodies = bodies
-
-    def ask(self, code: int) -> Command:
-        if code not in self._bodies:
-            raise PeerError("refused")
-        return Command(0, body=self._bodies[code])
 
 
 def send_now(cluster: Cluster, broker: Broker, connect: Connect, properties: str = "") -> int:

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.service_b import ScriptedMaster, copies_of
+from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables import timer_offsets
 from longpoll_broker.core.tables.timer_counts import TimerCounts
 from longpoll_broker.service.following import follower, table_copies
-from longpoll_broker.service.following.asking import Asking
-from longpoll_broker.service.following.master import Master
-from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.send.timed import DELAY_MS_MAX
 from longpoll_broker.service.upkeep import timer_service
 from longpoll_broker.service.upkeep.timer_service import TimerService
@@ -456,29 +455,13 @@ def pair(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return Pair(start_broker, tmp_path)
 
 
-def send_body(client: RawClient, body: bytes, **properties: str) -> None:
-    """Send a message with these properties."""
-    told = client.call(
-        RequestCode.SEND_MESSAGE_V2,
-        send_fields("T", properties=encode_properties({"UNIQ_KEY": "K", **properties})),
-        body,
-    )
-    assert told.code == 0, told.remark
-
-
-def bodies(client: RawClient) -> list[bytes]:
-    """Those of the visible messages of T."""
-    told = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    return [bytes(record.body) for record in records_of(told)] if told.code == 0 else []
-
-
 def test_a_slave_that_becomes_master_delivers_nothing_again(pair: Pair, connect: Connect) -> None:
     client = connect(pair.master.address)
-    send_body(client, b"later", TIMER_DELAY_SEC="60")
-    send_body(client, b"soon", TIMER_DELAY_SEC="1")
+    send(client, key="later", TIMER_DELAY_SEC="60")
+    send(client, key="soon", TIMER_DELAY_SEC="1")
     wait_until(lambda: pair.master.shared.timers.pending_count == 2)
     pair.clock.now_ms += 3000
-    wait_until(lambda: bodies(client) == [b"soon"])
+    wait_until(lambda: keys(client) == ["soon"])
     wait_until(lambda: pair.progress() == pair.master.shared.timers.progress != (0, 0, -1))
     wait_until(lambda: pair.slave.store.log_end == pair.master.store.log_end)
     pair.master.stop()
@@ -488,23 +471,8 @@ def test_a_slave_that_becomes_master_delivers_nothing_again(pair: Pair, connect:
     # Waits as the one that is first in the queue: when it was read the other one was too.
     wait_until(lambda: heir.shared.timers.pending_count == 1)
     pair.clock.now_ms += 100_000
-    wait_until(lambda: bodies(client)[-1:] == [b"later"])
-    assert bodies(client) == [b"soon", b"later"]
-
-
-def copies_of(slave: Broker) -> TableCopies:
-    """Who copies tables for it, on the test's thread."""
-    shared = slave.shared
-    return TableCopies(
-        shared.runtime,
-        Master(None, None),
-        shared.topics,
-        shared.groups,
-        shared.offsets,
-        shared.delays,
-        shared.timers,
-        lambda: slave.store.log_end,
-    )
+    wait_until(lambda: keys(client)[-1:] == ["later"])
+    assert keys(client) == ["soon", "later"]
 
 
 @pytest.fixture
@@ -517,38 +485,19 @@ def test_deliveries_wait_for_the_log(lone: Broker, code: RequestCode, monkeypatc
     """A log that is behind is waited for; in vain: nothing is taken, and it is told."""
     monkeypatch.setattr(table_copies, "LOG_WAIT_MS", 20)
     end = lone.store.log_end
-    told = {
+    told: dict[int, Command] = {
         DELAYS: Command(0, ext_fields={"logEnd": str(end)}, body=b'{"offsetTable":{1:9}}'),
         TIMER: Command(0, ext_fields={"logEnd": str(end), "firstOffset": "3"}, body=TimerCheckpoint(5000, 7).encode()),
     }
-    ahead = {"logEnd": str(end + 1)}
-    told[code] = evolve_fields(told[code], ahead)
-    copies_of(lone).copy(Told(told))
+    told[code] = replace(told[code], ext_fields={"logEnd": str(end + 1)})
+    copies_of(lone).copy(ScriptedMaster(told))
     assert lone.shared.delays.by_level == ({} if code == DELAYS else {1: 9})
     assert lone.shared.timers.progress == ((0, 0, -1) if code == TIMER else (3, 7, 4000))
 
 
-def evolve_fields(told: Command, fields: dict[str, str]) -> Command:
-    return Command(told.code, ext_fields=fields, body=told.body)
-
-
-class Told(Asking):
-    """A master that answers what a test says."""
-
-    def __init__(self, answers: Mapping[RequestCode, Command]) -> None:
-        # Nothing is connected.
-        self._answers = answers
-
-    def ask(self, code: int, fields: dict[str, str] | None = None, body: object = b"") -> Command:
-        return self._answers.get(RequestCode(code), Command(0, body=b"{}"))
-
-    def __str__(self) -> str:
-        return "a master"
-
-
 def test_a_master_of_rocketmq_says_less(lone: Broker) -> None:
     lone.shared.timers.put(2, 4, 1000, 0)
-    copies_of(lone).copy(Told({TIMER: Command(0, body=TimerCheckpoint(9000, 6).encode()[:32])}))
+    copies_of(lone).copy(ScriptedMaster({TIMER: Command(0, body=TimerCheckpoint(9000, 6).encode()[:32])}))
     assert lone.shared.timers.progress == (2, 6, 8000)
 
 
@@ -567,8 +516,8 @@ def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends
     heir = pair.started("slave", BrokerConfig())
     client = connect(heir.address)
     wait_until(lambda: heir.shared.timers.read == 0)
-    send_body(client, b"new", TIMER_DELAY_SEC="1")
+    send(client, key="new", TIMER_DELAY_SEC="1")
     wait_until(lambda: heir.shared.timers.pending_count == 1)
     pair.clock.now_ms += 5000
-    wait_until(lambda: bodies(client) == [b"new"])
+    wait_until(lambda: keys(client) == ["new"])
     assert heir.store.visible_end(TIMER_TOPIC, 0) == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.service.following.asking import Asking, PeerError
+from longpoll_broker.service.following.master import Master
+from longpoll_broker.service.following.table_copies import TableCopies
 from longpoll_broker.service.io.channel import Outbox, Parts
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient
@@ -79,3 +82,26 @@ def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> t
     """A broker, and two clients of it."""
     broker = start_broker(**options)
     return broker, connect(broker.address), connect(broker.address)
+
+
+class ScriptedMaster(Asking):
+    """A master that answers a slave's questions for tables from a script, and refuses the others."""
+
+    def __init__(self, answers: Mapping[int, Command | bytes]) -> None:
+        self._answers = answers
+
+    def ask(self, code: int, fields: dict[str, str] | None = None, body: object = b"") -> Command:
+        answer = self._answers.get(code)
+        if answer is None:
+            raise PeerError("refused")
+        return answer if isinstance(answer, Command) else Command(0, body=answer)
+
+    def __str__(self) -> str:
+        return "a master"
+
+
+def copies_of(slave: Broker) -> TableCopies:
+    """What copies a master's tables to a slave, on the test's thread."""
+    shared = slave.shared
+    tables = (shared.topics, shared.groups, shared.offsets, shared.delays, shared.timers)
+    return TableCopies(shared.runtime, Master(None, None), *tables, lambda: slave.store.log_end)
