@@ -245,7 +245,7 @@ def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstr
     with client, behind:
         begun_ns = time.monotonic_ns()
         link = link_of(upstream)
-        stuff(behind, lambda: link.client.stuck)
+        stuff(behind, lambda: link.client.stuck_told)
         client.close()
         wait_until(lambda: upstream.observer.loop.link_count == 0)
     upstream.close()

@@ -274,14 +274,15 @@ def put_events(recorder: HistoryRecorder, numbers: range) -> None:
         recorder.put("append", number * 10, before_ns=number * 10 + 5, queue_offset=number)
 
 
-def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait_s", [0, 0.001])
+def test_a_disk_that_is_too_slow_is_told_of(wait_s: float, small_disk: None, tmp_path: Path) -> None:
     runtime = FullDisk(1 << 30)
     runtime.writes.clear()
-    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_events(recorder, range(2_000))
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=wait_s)
+    put_events(recorder, range(600))
     runtime.writes.set()
     recorder.stop()
-    events = whole_of(tmp_path, 2_000)
+    events = whole_of(tmp_path, 600)
     lost = sum(event.lost_count for event in events)
     assert lost > 0
     assert f"did not take {lost} events in time" in recorder.trouble

@@ -145,11 +145,6 @@ def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
     check_equal(third, slave)
 
 
-def slave_port(slave: Broker) -> int:
-    """Its own port for slaves, to be given again."""
-    return ha_of(slave)[1]
-
-
 def test_who_waits_at_a_slave_is_told_of_what_is_copied(cluster: Cluster, connect: Connect) -> None:
     master = cluster.master()
     slave = cluster.slave(ha_of(master))

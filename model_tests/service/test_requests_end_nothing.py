@@ -229,3 +229,13 @@ def test_each_edge_of_java_arithmetic() -> None:
     """`as_int32` is what an int of Java becomes."""
     edges = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32, 2**63]
     assert [as_int32(value) for value in edges] == [0, 1, -1, 2**31 - 1, -(2**31), -(2**31), 2**31 - 1, 0, 0]
+
+
+def test_a_send_back_that_does_not_fit_the_record(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The injected fault is a count that does not wrap."""
+    monkeypatch.setattr("longpoll_broker.service.send.send_back_processor.as_int32", lambda value: value)
+    broker, client = served(start_broker, connect)
+    assert sent_back(client, 2**31 - 1) == 1
+    assert_serves(broker, connect)
