@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ from longpoll_broker.service.replication.flow import SECOND_NS, Flow
 from longpoll_broker.service.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
 from longpoll_broker.service.replication.slave_waits import SlaveWait, SlaveWaits
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import HEAD_SIZE, encode_head, encode_report
+from longpoll_protocol.frames.replication import (
+    HEAD_SIZE,
+    TRANSFER_SIZE_MAX,
+    TransferReader,
+    encode_head,
+    encode_report,
+)
 
 
 def link_of(
@@ -306,3 +313,11 @@ def test_what_nobody_copies_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
         waits.take_late(number)
         assert 0 < waits.count <= 4
         assert len(waits._by_end) <= 2 * waits.count + 10 + 1
+
+
+@pytest.mark.parametrize("head", [(-1, 0), (0, -1), (0, TRANSFER_SIZE_MAX + 1)])
+def test_a_transfer_that_no_master_sends_is_refused(head: tuple[int, int]) -> None:
+    reader = TransferReader()
+    reader.receive(struct.pack(">qi", *head))
+    with pytest.raises(RemoteProtocolError, match="is that address its port for slaves"):
+        reader.next_transfer()
