@@ -195,10 +195,6 @@ FAILS = {"flush store"}
 def test_what_waits_is_shown(
     notes: list[str], settings: dict[str, bool], store: dict[str, Any], expected: list[str]
 ) -> None:
-    """Made durable first if need be; what cannot be made durable keeps nothing else from being shown.
-
-    A log whose sync has failed is the flush thread's to try.
-    """
     dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0), **store), **settings)
     dispatcher.show_waiting()
     assert notes == expected

@@ -116,7 +116,6 @@ def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None
 
 
 def test_looks_at_the_same_place_are_not_kept() -> None:
-    """A connection on which nothing comes is looked at for days."""
     one = arrivals()
     for number in range(10_000):
         one.looked(1_000 * number, 5)
@@ -184,7 +183,6 @@ class Trusting(Arrivals):
 
 
 def test_planted_what_had_come_is_not_what_had_been_sent() -> None:
-    """Forty bytes were sent, thirty had come."""
     script = [(1, True, 40, 30), (1, False, 0, 0), (20, False, 0, 60)]
     assert sent_too_early(script, lambda: Trusting(100, SETTLE, HELD_MAX))
     assert not sent_too_early(script, arrivals)
@@ -246,7 +244,6 @@ def loop() -> Iterator[RelayLoop]:
     ids=["all is read", "more has come", "the socket says less than was read"],
 )
 def test_looks_and_acknowledgements(loop: RelayLoop, come: int, looks: object, acknowledgements: object) -> None:
-    """An acknowledgement counts where it was one of everything that had come."""
     kernel, noted = Kernel(come, 7), Noted(50)
     loop._now_ns = lambda: kernel.now_ns
     link: Any = Part(onward=kernel)

@@ -126,7 +126,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """Event by event, and what is judged of it."""
     broker = ("::ffff:127.0.0.1", 10_911) if "IPv6" in link else BROKER
     report = read(tmp_path, pcap(captured(spoken()), link), broker)
     assert [bare(event) for event in events_of(tmp_path / "history")] == expected
@@ -172,7 +171,6 @@ def test_moments_hold_what_happened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_order_copies_and_overlaps_change_nothing(seed: int, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """Segments that come late by up to 20 ms, twice, and joined with what was sent before them."""
     rng = random.Random(seed)
     sent = captured(spoken())
     more: list[Sent] = []
@@ -210,7 +208,6 @@ def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path:
 
 @pytest.mark.parametrize("first", range(1, 9))
 def test_a_connection_that_was_there_is_followed_from_its_next_frame(first: int, tmp_path: Path) -> None:
-    """The later pulls are judged; an answer to what was asked before is lost."""
     sent = captured(spoken())[3:]
     report = read(tmp_path, pcap(sent[first:]))
     assert report.partly_seen == 1
@@ -271,7 +268,6 @@ def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
 
 
 def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> None:
-    """A reset closes it; at the end of the capture it is only not seen any more."""
     sent = captured(spoken())[:-3]
     read(tmp_path, pcap(sent))
     assert "connection_closed" not in [event.event for event in events_of(tmp_path / "history")]
@@ -361,7 +357,6 @@ def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
 
 
 def test_what_waits_is_bounded() -> None:
-    """A direction keeps 4 MiB that wait for what is before them, and says when that is passed."""
     half = Half()
     half.begin(0)
     half.put(10, 1, b"x" * PENDING_MAX, PENDING_MAX)

@@ -102,7 +102,6 @@ def stalled(process: subprocess.Popen[str], seed: int) -> Iterator[None]:
 @pytest.mark.parametrize("stalls", [False, True], ids=["undisturbed", "stalled"])
 @pytest.mark.parametrize("name", THOROUGH)
 def test_a_million_intervals_hold(name: str, stalls: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """While the proxy is stopped and goes on, clients do not read, and answers have three megabytes."""
     load, size, large_one_in, nodelay = THOROUGH[name]
     log, history = tmp_path / "log", tmp_path / "history"
     with truthful_broker(log, seed=2, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address:

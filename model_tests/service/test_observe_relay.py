@@ -119,7 +119,6 @@ def test_what_was_sent_before_the_end_still_arrives(upstream: Upstream) -> None:
 
 
 def test_an_unreadable_frame_is_relayed_and_reported(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
-    """The broker gets the garbage and what follows; the history says that something was not seen."""
     client, behind = upstream.connect()
     with client, behind:
         client.sendall(b"\xff" * 100)
@@ -140,7 +139,6 @@ def test_an_unreadable_frame_is_relayed_and_reported(upstream: Upstream, caplog:
 
 
 def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
-    """The client's connection is closed, the broker is sent nothing, and the log says why and what to do."""
     client, behind = upstream.connect()
     with client, behind:
         client.sendall(b"\x16\x03\x01\x02\x00\x01")
@@ -153,7 +151,6 @@ def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCapt
 
 
 def test_a_broker_that_is_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line for many attempts; when the broker is back, clients are served, and a line says so."""
     caplog.set_level(logging.WARNING)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address: tuple[str, int] = taken.getsockname()
@@ -277,7 +274,6 @@ def send_and_half_close(client: socket.socket, content: bytes) -> None:
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "while its requests wait"])
 def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, upstream: Upstream) -> None:
-    """The broker reads all and then the end, and what it sends afterwards arrives; only then the connection closes."""
     client, behind = upstream.connect()
     with client, behind:
         broker_side = link_of(upstream).broker

@@ -87,7 +87,6 @@ def test_a_stream_that_cannot_be_read_passes(garbage: bytes, caplog: pytest.LogC
 
 
 def test_a_route_body_that_is_no_json_passes_unchanged(caplog: pytest.LogCaptureFixture) -> None:
-    """The client sees what the name server said, and the next answer is changed again."""
     tap = RouteTap(lambda address: f"proxy/{address}")
     asked(tap, 1)
     asked(tap, 2)
@@ -153,7 +152,6 @@ def rocketmq_header() -> bytes:
     ("mark", "header"), [(0, JSON_HEADER), (1, rocketmq_header())], ids=["JSON header", "ROCKETMQ header"]
 )
 def test_every_byte_but_the_addresses_is_as_it_came(mark: int, header: bytes) -> None:
-    """Fields that nobody knows, their order, numbers, escapes and white space; in texts there are no addresses."""
     tap = RouteTap(lambda address: "[::1]:4" if address == "10.0.0.1:10911" else address)
     asked(tap, 7)
     told = tap.rewrite(framed(mark, header, ODD_BODY))

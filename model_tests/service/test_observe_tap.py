@@ -120,7 +120,6 @@ def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
 
 
 def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
-    """Consecutive offsets from the answer's first; what the batch shares counts where it is said."""
     body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "")])
     scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T") | {"m": "true"}, body=body)
     scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
@@ -139,7 +138,6 @@ def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
     ],
 )
 def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene, fields: dict[str, str]) -> None:
-    """The offset that its answer tells counts in another topic; that it was answered is told all the same."""
     scene.asks(SEND, 1, fields)
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "0"})
     asked, answered = scene.events()
@@ -186,7 +184,6 @@ def test_a_request_that_is_not_told_may_use_an_opaque_again(scene: Scene) -> Non
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["after it", "before it"])
 def test_the_answer_of_a_request_that_is_not_told_is_no_answer_of_a_pull(scene: Scene, order: tuple[int, ...]) -> None:
-    """While both are open with one opaque, nobody can say whose it is: it is declared lost."""
     asks = [
         lambda: scene.asks(PULL, 5, pull_fields("T", 0)),
         lambda: scene.asks(RequestCode.GET_MAX_OFFSET, 5, {"topic": "T", "queueId": "0"}),
@@ -259,7 +256,6 @@ def test_a_pull_without_subscription_has_its_groups(
     ids=["other hashes", "no hashes", "a filter server", "nothing", "no tag"],
 )
 def test_what_a_broker_may_match_otherwise_is_no_subscription(scene: Scene, wanted: SubscriptionData) -> None:
-    """Java's goes by the hashes that a heartbeat names, so by none where there is no tag; others by the expression."""
     scene.asks(RequestCode.HEART_BEAT, 1, None, body=heartbeat(wanted))
     assert told_expression(scene, 1) == ("", "")
 
@@ -278,7 +274,6 @@ def test_a_batch_with_tags_on_both_sides_is_no_message_of_the_queue(scene: Scene
 
 
 def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
-    """A pull without a queue, an answer whose body is cut: lost, and the connection goes on."""
     scene.asks(PULL, 1, {"topic": "T"})
     scene.asks(PULL, 2, pull_fields("T", 0))
     scene.answers(0, 2, EMPTY_19, body=b"x" * 50)
@@ -288,7 +283,6 @@ def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
 
 
 def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
-    """An offset of 2^62 stays far out of bounds, asked for, committed or told, and the line stays readable."""
     group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     scene.asks(PULL, 1, pull_fields("T", 1 << 62))
     scene.asks(RequestCode.UPDATE_CONSUMER_OFFSET, 2, group | {"commitOffset": str(1 << 62)})

@@ -104,7 +104,6 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped
 
 
 def test_answers_are_read_while_others_are_not_told(stopped: Stopped) -> None:
-    """Five megabytes pass though nothing is told; then clients are not read, until what waits is told."""
     writer = threading.Thread(target=stopped.behind.sendall, args=(ANSWER * 1_700,))
     writer.start()
     left = len(ANSWER) * 1_700

@@ -121,9 +121,6 @@ MISS: Any = Miss(READ, None)  # type: ignore[arg-type] # what it waits for is no
 MAY_WAIT: dict[str, Any] = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 1000}
 
 
-# -- answered, held, refused -----------------------------------------------------------------------------------------
-
-
 def test_what_is_found_is_counted_since_its_receipt_and_answered_as_it_was_asked() -> None:
     world = World()
     processor = world.processor()
@@ -174,9 +171,6 @@ def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_
     assert world.notes[3:] == [("hold", "*"), *([("deleted", "T")] if is_told else [])]
 
 
-# -- commits ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("policy", "forward_only", "is_before"),
     [("at_read", False, True), ("monotone_max", True, True), ("after_hold", False, False)],
@@ -211,9 +205,6 @@ def test_who_commits(policy: Any, traits: Traits, role: Any, sys_flag: int, comm
         received(processor, sysFlag=sys_flag, commitOffset=offset)
         assert world.notes[0][3] == (max(offset, -1) if commits else -1)
         assert processor.offsets.query("T", "G", 0) == (offset if commits else None)
-
-
-# -- decoded ---------------------------------------------------------------------------------------------------------
 
 
 def decoded(fields: dict[str, str] | None = None, **options: Any) -> Pull:

@@ -199,7 +199,6 @@ def test_a_pull_that_is_not_run_is_answered_why() -> None:
     [(STRICT_TRAITS, 0, True), (STRICT_TRAITS, ONE_WAY, False), (TRAITS_4_9, ONE_WAY, True), (TRAITS_4_9, 0, True)],
 )
 def test_who_wants_no_answer_gets_none_but_from_4_9(traits: Traits, flag: int, is_answered: bool) -> None:
-    """The pull is over all the same."""
     outbox, pull = Box(), pull_of(flag=flag)
     World().runner(traits).refuse(pull, "busy", outbox)
     assert (len(outbox.replies), pull.phase) == (is_answered, ANSWERED)

@@ -231,7 +231,6 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
 
 
 def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten pulls are woken, every read fails: ten answers with code 1, and the broker goes on."""
     broker, puller, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     opaques = [hold(puller, broker, "T", 1) for _ in range(10)]
@@ -249,7 +248,6 @@ def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypa
 
 
 def test_a_dispatch_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message is stored; it becomes visible, and wakes who waits for it, once the disk has room."""
     broker, puller, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     opaque = hold(puller, broker, "T", 1)

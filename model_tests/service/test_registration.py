@@ -176,7 +176,6 @@ def test_silent_moved_and_too_many_brokers(monkeypatch: pytest.MonkeyPatch) -> N
 def test_only_administrators_change_what_a_name_server_with_accounts_tells(
     tmp_path: Path, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """A stranger's broker comes into no route, nor does a plain account's; what clients ask is told to everybody."""
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(
         "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
@@ -471,7 +470,6 @@ def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Conn
 
 
 def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connect) -> None:
-    """An unknown cluster has none; the names of clusters and brokers are topics of the system."""
     client = connect(start_broker().name_server_address)
     assert register(client, table("T", "U")) == 0
     assert listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"})) == ["T", "U"]

@@ -127,7 +127,6 @@ def test_a_slave_that_has_nothing_begins_with(cluster: Cluster, policy: Policy) 
 
 
 def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
-    """Stopped, or master and slave both, in whatever order they come back; a slave may have slaves of its own."""
     master = cluster.master()
     port = ha_of(master)[1]
     slave = cluster.slave(ha_of(master), ha_port=0)
@@ -177,7 +176,6 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 def test_a_slave_with_another_log_takes_nothing(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, is_longer: bool, event: str, reason: str
 ) -> None:
-    """Longer as after a master lost its last messages; another one ends in the middle of a record of the master's."""
     if is_longer:
         master = cluster.master()
         cluster.fill(master, 5)
@@ -225,7 +223,6 @@ def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:
 
 
 def test_tables_are_copied_and_a_slave_is_found_by_the_name_server(cluster: Cluster, connect: Connect) -> None:
-    """A slave that is told of a name server alone hears of its master there, and clients hear of the slave."""
     master = cluster.master()
     cluster.fill(master, 3)
     master.groups.put(GroupConfig("G", retry_max_times=3))
@@ -253,7 +250,6 @@ ACCOUNTS: Final = "accounts:\n  - {accessKey: administrator, secretKey: 87654321
 
 
 def test_a_slave_signs_what_it_asks(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """A master with accounts tells its tables, and takes the slave in; not by another secret, which is told."""
     accounts = cluster.directory / "plain_acl.yml"
     accounts.write_text(ACCOUNTS)
     master = cluster.master(acl_file=str(accounts))
@@ -443,7 +439,6 @@ def test_master_and_slave_tell_how_far_they_are(cluster: Cluster, connect: Conne
 
 
 def test_5_counts_brokers_and_asks_nobody_whether_they_are_there(cluster: Cluster, connect: Connect) -> None:
-    """`inSyncReplicas` 1 is the master alone: 0 at once; with 2 a send waits for a slave, and 12 without one."""
     master = cluster.master(role="SYNC_MASTER", policy=ROCKETMQ_5)
     assert send_now(cluster, master, connect) == ResponseCode.SUCCESS
     master.stop()

@@ -36,9 +36,6 @@ def following(bench: Bench, *offsets: int) -> list[Slave]:
     return slaves
 
 
-# -- who comes -------------------------------------------------------------------------------------------------------
-
-
 def test_who_reports_is_sent_the_log_from_there_on() -> None:
     bench = Bench()
     bench.log.log_end = 150
@@ -124,7 +121,6 @@ def test_without_descriptors_the_port_is_left_alone_for_a_while() -> None:
     ],
 )
 def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[str], is_one: bool) -> None:
-    """An address of IPv4 that an IPv6 socket shows counts as what it is."""
     bench = Bench(networks=networks)
     slave = Slave(host=host)
     bench.connect(slave)
@@ -133,7 +129,6 @@ def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[
 
 
 def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFixture) -> None:
-    """The first of them, though it says something in the same round; nobody who has reported does."""
     bench = Bench(slave_count_max=2)
     slow, other, more, last = (Slave(port) for port in (1, 2, 3, 4))
     bench.connect(slow, other)
@@ -151,11 +146,7 @@ def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFi
     assert reasons(caplog, "slave_refused") == ["there are 2 already"]
 
 
-# -- who goes --------------------------------------------------------------------------------------------------------
-
-
 def test_a_bad_slave_costs_others_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that closes, one that reports what cannot be, one whose close fails: each is let go, once, and told of."""
     bench = Bench(slave_count_max=9)
     ends, lies, falls, good = following(bench, 0, 0, 0, 0)
     ends.said.append(b"")
@@ -247,9 +238,6 @@ def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
     assert slave.asked_count == asked_count
 
 
-# -- what is told ----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_told_of_each_slave() -> None:
     bench = Bench(behind_bytes_max=100)
     bench.log.log_end = 150
@@ -276,9 +264,6 @@ def test_what_is_told_of_each_slave() -> None:
     bench.log.log_end = 50
     assert bench.replicator.behind_bytes["10.0.0.1:1"] == 0, "it may report while the end is looked at"
     assert bench.replicator.address == bench.address
-
-
-# -- what waits ------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_appended_wakes_the_thread_once_a_round() -> None:
@@ -323,7 +308,6 @@ def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
 @pytest.mark.parametrize("silent_count", [0, 1])
 @pytest.mark.parametrize(("needed", "end"), [(1, 30), (2, 20), (3, 10), (4, 0)])
 def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end: int, silent_count: int) -> None:
-    """The furthest that so many report; one that has not reported has nothing."""
     bench = Bench(needed_count=needed, slave_count_max=9)
     told: Told = []
     bench.log.log_end = 40
@@ -399,7 +383,6 @@ def test_a_slave_that_lacks_too_much_is_not_waited_for(behind: int, is_near: boo
 
 
 def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
-    """The thread first, which has to be woken; then who is just about to wait, and who comes later."""
     bench = Bench()
     told: Told = []
     slaves = following(bench, 0, 0)

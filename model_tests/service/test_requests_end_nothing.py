@@ -139,7 +139,6 @@ def channels(broker: Broker) -> set[Channel]:
 def test_what_reading_raises_costs_the_connection_only(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, method: str, caplog: Any
 ) -> None:
-    """A memory that is full while a frame is read: the log says so, the peer is closed, and nobody else."""
     broker, bystander = served(start_broker, connect)
     assert bystander.call(RequestCode.GET_MAX_OFFSET, QUEUE).code == 0
     others = channels(broker)
@@ -160,7 +159,6 @@ def test_what_reading_raises_costs_the_connection_only(
 
 
 def test_faults_beside_requests(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection's end, a pass's end and a deadline's clock raise, each once: the loop goes on."""
     broker = start_broker()
     raised: list[str] = []
 
@@ -213,7 +211,6 @@ def test_a_delayed_message_that_cannot_be_delivered_keeps_nothing_back(
 
 
 def test_keep_going_lets_out_what_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception is logged with the place of its block; a SystemExit ends the thread."""
     log = logging.getLogger("test")
     with KeepGoing(log, "planted"):
         raise struct.error("told")
@@ -226,7 +223,6 @@ def test_keep_going_lets_out_what_is_no_fault(caplog: pytest.LogCaptureFixture) 
 
 
 def test_each_edge_of_java_arithmetic() -> None:
-    """`as_int32` is what an int of Java becomes."""
     edges = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32, 2**63]
     assert [as_int32(value) for value in edges] == [0, 1, -1, 2**31 - 1, -(2**31), -(2**31), 2**31 - 1, 0, 0]
 

@@ -73,9 +73,6 @@ def is_refused(answer: Command, resource: str) -> bool:
     return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
 
 
-# -- the attacks -------------------------------------------------------------------------------------------------------
-
-
 def heartbeat(producer: str = "", **consumers: list[str]) -> bytes:
     """The body of 34: a group of producers, and topics by group of consumers."""
     subscribed = [
@@ -160,7 +157,6 @@ def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect)
 
 @pytest.mark.parametrize("properties", ["DELAY\x019\x02", "REAL_TOPIC\x01open\x02"])
 def test_a_message_that_waits_is_not_read_by_its_place(properties: str, broker: Broker, connect: Connect) -> None:
-    """It is of the topic it was sent to, whatever it says of itself."""
     client = connect(broker.address)
     place, _offset = place_of(client, "secret", properties)
     assert is_refused(call(client, VIEW, {"offset": place}), "topic:secret")
@@ -191,7 +187,6 @@ def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, conne
 
 @pytest.mark.parametrize("delay_level", ["-1", "1"])
 def test_retries_and_dead_letters_by_their_place(delay_level: str, broker: Broker, connect: Connect) -> None:
-    """33 of a dead letter, and of a retry that waits; a group's own is read without a right to any topic."""
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
     for account, group, refusal in (
@@ -236,7 +231,6 @@ def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broke
     [("SCHEDULE_TOPIC_XXXX", "DELAY\x0118\x02KEYS\x01k\x02"), ("RMQ_SYS_TRANS_HALF_TOPIC", PREPARED)],
 )
 def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Broker, connect: Connect) -> None:
-    """Nobody sends there, and only administrators read there: messages of every topic wait in them."""
     client = connect(broker.address)
     sent = send_fields(topic, properties="REAL_TOPIC\x01secret\x02REAL_QID\x010\x02")
     assert is_refused(call(client, SEND, sent, b"x"), f"topic:{topic}")
@@ -252,9 +246,6 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
         assert (answer.code == 0, is_refused(answer, f"topic:{topic}")) == (is_read, not is_read)
     asked = {"topic": topic, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**62)}
     assert is_refused(call(client, RequestCode.QUERY_MESSAGE, asked, account="trusted"), f"topic:{topic}")
-
-
-# -- every code --------------------------------------------------------------------------------------------------------
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:

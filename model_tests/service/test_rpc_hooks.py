@@ -86,7 +86,6 @@ def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: Star
 def test_a_hook_may_end_a_request(
     hook: Notes, code: int, remark: str, stored: int, *, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """No later hook is asked, what was done stays done, and the next request is served."""
     second = Notes()
     broker, client = served(start_broker, connect, hooks=[hook, second])
     reply = client.call(SEND, send_fields("T"), b"x")

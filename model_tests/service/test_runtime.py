@@ -38,7 +38,6 @@ def test_a_waiting_taker_is_woken() -> None:
 
 
 def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
-    """Readable and writable apart; an unregistered socket is silent."""
     runtime = RealRuntime()
     listener = runtime.listen("127.0.0.1", 0)
     client = runtime.connect(*listener.address, 5)
@@ -71,7 +70,6 @@ def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
 
 
 def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The late write reaches no file that is opened after the close; a still later wake does nothing."""
     poller = RealPoller()
     written: list[int] = []
     opened: list[int] = []

@@ -46,7 +46,6 @@ def saved(store: Path) -> dict[str, int]:
 
 @policies
 def test_a_delayed_message_wakes_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Level 18 is two hours: nothing before, all in order once the clock has come there."""
     runtime = ShiftedRuntime()
     broker, puller, sender = served_two(start_broker, connect, policy=policy, runtime=runtime)
     for number in range(3):
@@ -80,10 +79,6 @@ def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Con
 
 
 def test_a_clock_that_is_set_changes_no_delay(start_broker: StartBroker, connect: Connect) -> None:
-    """An hour ahead and back: what was stored before, and what is stored after, waits for its level and no more.
-
-    Store times do not go back, so the wall clock would have both wait for an hour more, or for nothing.
-    """
     runtime = ShiftedRuntime()
     runtime.ahead_ms = HOUR_MS
     broker, client = served(
@@ -217,7 +212,6 @@ def test_wrong_ends_of_transactions(wrong: dict[str, str], start_broker: StartBr
 
 
 def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker, connect: Connect) -> None:
-    """Levels grow from 3 with each time; after the last one it is among the dead letters."""
     runtime = ShiftedRuntime()
     broker, client = served(start_broker, connect, runtime=runtime)
     send_message(client, "T", b"bad", properties="TAGS\x01a\x02")

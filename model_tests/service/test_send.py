@@ -52,7 +52,6 @@ def test_wrong_ends_of_transactions(
 
 @POLICIES
 def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Queue -1 leaves the choice to the broker, which must not make it 0 for everybody; one by one and in bursts."""
     broker, client = served(start_broker, connect, policy=policy)
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
     topic = broker.topics.get("T")
@@ -117,7 +116,6 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
 @settings(max_examples=60, deadline=None)
 @given(st.lists(sends(), max_size=24).map(b"".join))
 def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
-    """The same answers, records and visible ends, to the byte, whatever stands in the burst."""
     bursts, single = peers
 
     assert bursts.told(content) == single.told(content)

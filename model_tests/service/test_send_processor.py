@@ -144,9 +144,6 @@ def one_or_two(kind: str, **fields: Any) -> Command:
     return command(**fields) if kind == "one" else command(BATCH, batch((b"1", ""), (b"2", "")), batch="true", **fields)
 
 
-# -- answers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
     world, sender = World(offset=5), channel()
@@ -207,9 +204,6 @@ def test_5_answers_with_the_messages_key(traits: Traits, key: str | None) -> Non
     assert "transactionId" not in told(World(), one_or_two("batch"), traits=traits)[1]
 
 
-# -- durable ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
 @pytest.mark.parametrize(("kind", "end"), [("one", RECORD_SIZE), ("batch", 2 * RECORD_SIZE)])
 @pytest.mark.parametrize(("is_durable", "code"), [(True, 0), (False, 10)])
@@ -228,7 +222,6 @@ def test_a_send_is_answered_when_durable(kind: str, end: int, is_durable: bool, 
 @pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
 @pytest.mark.parametrize("kind", ["one", "batch"])
 def test_who_does_not_want_to_wait_is_answered_at_once(kind: str, traits: Traits) -> None:
-    """`WAIT` of the request says so, in any case of letters; of a batch as well, and under every version."""
     for text, waits in (("false", False), ("TRUE", True), ("no", False)):
         world = World(commits=True)
         parts = world.processor(traits).receive(channel(), one_or_two(kind, properties=pairs(WAIT=text)), Outbox())
@@ -242,9 +235,6 @@ def test_who_wants_no_answer_gets_none_when_it_is_durable() -> None:
     world.processor().receive(channel(), command(flag=CommandFlag.ONE_WAY.value), outbox)
     world.submitted[0][1](True, outbox)
     assert (outbox.replies, world.notes[-1][0]) == ([], "acknowledged")
-
-
-# -- refused ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
@@ -262,7 +252,6 @@ def test_a_send_without_a_topic_is_told_so(code: int) -> None:
 
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_5_names_the_field_that_is_missing(code: int) -> None:
-    """A topic, or a body; the answer is that to any broken header."""
     name = "topic" if code == ONE else "b"
     with pytest.raises(HeaderError, match=f"{name}.*is missing"):
         told(World(), command(code, without="topic"), traits=TRAITS_5)
@@ -284,14 +273,12 @@ def test_a_request_without_any_field_is_broken() -> None:
     [("T", 3, 0), ("T", 4, 1), ("R", 3, 0), ("R", 2, 0), ("R", 4, 1), ("R", 5, 1), ("T", 0, 0), ("T", 1, 0)],
 )
 def test_a_queue_must_be_there_to_be_written_or_read(topic: str, queue: int, code: int) -> None:
-    """T has 4 to read and 3 to write, R the other way round; the message is stored in it."""
     world = World()
     assert told(world, command(topic=topic, queueId=queue))[0] == code
     assert [each.queue_id for each in world.stored] == ([queue] if code == 0 else [])
 
 
 def test_the_broker_picks_a_queue_to_write() -> None:
-    """One after the other, of those that are written; the first where there is none. Who names a queue gets that."""
     for topic, picked in (("R", [0, 1, 2, 3, 0]), ("N", [0, 0])):
         world = World()
         world.topics.put(TopicConfig("N", 4, 0))
@@ -328,9 +315,6 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
     fields: dict[str, Any] = {} if asked is None else {"defaultTopicQueueNums": asked}
     told(world, command(topic="N", queueId=-1, **fields))
     assert world.topics.by_name["N"].write_queue_nums == count
-
-
-# -- batches ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_ids() -> None:
@@ -412,7 +396,6 @@ def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str
 @pytest.mark.parametrize("kind", ["one", "two"])
 @pytest.mark.parametrize("level", ["x", " 1", "1.0", "-", "9999999999"])
 def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: str) -> None:
-    """`Integer.parseInt` throws in Java, whose answer then has no fields; other refusals name region and trace."""
     world = World()
     assert told(world, one_or_two(kind, properties=pairs(DELAY=level))) == (1, {})
     assert (world.stored, world.notes) == ([], [("received", 7), ("refused", 7, 1)])

@@ -164,7 +164,6 @@ def test_every_code_is_asked_at_every_kind_of_number() -> None:
 
 
 def test_planted_a_processor_that_raises_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The injected fault raises struct.error, which the broker answers and goes on."""
     decode = PullProcessor._decode
 
     def fails(processor: PullProcessor, channel: Channel, command: Command) -> Pull:

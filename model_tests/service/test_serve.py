@@ -55,7 +55,6 @@ def test_it_serves_until_a_signal(
 
 
 def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: StartCommand, tmp_path: Path) -> None:
-    """A broker.conf of the Java broker is taken; what we have no setting for is named once. So can the log be JSON."""
     conf = tmp_path / "broker.conf"
     conf.write_text("# comment\nbrokerName = other\nautoCreateTopicEnable=false\nbrokerIP2=127.0.0.1\n")
     logs = ("--log-format", "json", "--log-level", "info")
@@ -128,7 +127,6 @@ def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path
 
 
 def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
-    """Port, advertised host and the store's directory; the log may be elsewhere, and is found there again."""
     conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
     conf.write_text(
         f"listenPort=0\nbrokerIP1=10.1.2.3\nmessageDelayLevel=7s 1d\n"

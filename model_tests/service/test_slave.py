@@ -129,7 +129,6 @@ def test_commits_by_a_pull(policy: Policy, stored: int | None, start_slave: Star
 
 @pytest.mark.parametrize(("policy", "acting"), [(STRICT, False), (ROCKETMQ_5, True)], ids=["strict", "5"])
 def test_the_masters_return_ends_holds(policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect) -> None:
-    """Strict answers 19 with the offset asked for; 5.x runs the pulls again, and holds nobody from then on."""
     broker = start_slave(policy, slave_read=True, slave_acting_master=acting)
     client, watcher = connect(broker.address), connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))

@@ -42,9 +42,6 @@ def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLin
     return slave, link
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
-
-
 def test_only_a_whole_report_counts() -> None:
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
@@ -111,9 +108,6 @@ def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
     assert slave.took() == b""
 
 
-# -- what it is sent -------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_sent_before_the_first_report() -> None:
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
@@ -177,11 +171,7 @@ def test_a_greeting_says_where_it_is() -> None:
     assert slave.took() == transfers(log, 100, 50)
 
 
-# -- who gets further ------------------------------------------------------------------------------------------------
-
-
 def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported() -> None:
-    """A greeting is none of it; a report of more is, and one of as much is not."""
     log = Log(UNREPORTED_SIZE_MAX + 1)
     slave, link = begun(log, size=UNREPORTED_SIZE_MAX)
     slave.room = HEAD_SIZE + UNREPORTED_SIZE_MAX - 1
@@ -235,7 +225,6 @@ def test_what_is_sent_is_counted_by_the_second() -> None:
 
 
 def test_bytes_of_a_second_are_told_after_it() -> None:
-    """Per second also when it is looked later; those of the second before go."""
     flow = Flow(7)
     flow.add(100)
     flow.add(200)
@@ -305,7 +294,6 @@ def test_what_is_over_is_not_kept() -> None:
 
 
 def test_what_nobody_copies_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave is mute for hours while sends go on: there is always one that waits, and never many."""
     monkeypatch.setattr(slave_waits, "SPARE_COUNT", 10)
     waits = SlaveWaits()
     for number in range(10_000):

@@ -34,7 +34,6 @@ def need_namespace() -> None:
 
 
 def test_on_a_full_disk_pulls_go_on() -> None:
-    """A file system of four mebibytes; with room again everything goes on, and the store is whole."""
     need_namespace()
     done = run(*NAMESPACE, sys.executable, str(SCRIPT), "full")
 
@@ -42,7 +41,6 @@ def test_on_a_full_disk_pulls_go_on() -> None:
 
 
 def test_in_a_directory_that_must_not_be_written_to_pulls_go_on() -> None:
-    """Files that are open stay so; none can be made."""
     done = run(*(WITHOUT_RIGHTS if os.getuid() == 0 else ()), sys.executable, str(SCRIPT), "forbidden")
 
     assert done.returncode == 0, done.stderr[-3000:]

@@ -111,7 +111,6 @@ def is_readable(client: RawClient, count: int) -> bool:
 def test_a_store_that_is_deleted_under_sync_flush_is_refused_and_told(
     start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
-    """The message under way is answered 10, those after it 14, `/health` and a metric say which part; pulls go on."""
     broker = start(tmp_path / "store")
     with RawClient(broker.address) as client:
         for _ in range(3):
@@ -212,7 +211,6 @@ def test_no_queue_without_a_store(
 
 @pytest.mark.parametrize("way", ["file", "directory"])
 def test_a_queue_that_is_deleted_is_told_and_made_anew(start: Callable[..., Broker], tmp_path: Path, way: str) -> None:
-    """Sends go on, for the log is whole; the queues are said to be in trouble, and the next start lists everything."""
     broker = start(tmp_path / "store")
     with RawClient(broker.address) as client:
         for _ in range(3):
@@ -239,7 +237,6 @@ def test_a_queue_that_is_deleted_is_told_and_made_anew(start: Callable[..., Brok
 def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again(
     start: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk fails once and never again: 10 for who waited, 14 for all after it, and a start makes it whole."""
     broker = start(tmp_path / "store")
     with RawClient(broker.address) as client:
         send_message(client, "T")

@@ -62,7 +62,6 @@ def test_a_change_that_is_answered_outlives_a_kill(
 def test_a_failed_save_is_reported(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk stands still others are served; the change is then refused, and saved by a later one."""
     broker, admin, bystander = served_two(
         start_broker, connect, store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
     )
@@ -109,7 +108,6 @@ class ChangedMeanwhile:
 
 
 def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
-    """Lowered all the same it would be saved by nobody."""
     table = ChangedMeanwhile()
     with config_files._taken(table) as has_changed:  # type: ignore[arg-type] # what is asked of a table it has
         assert not has_changed

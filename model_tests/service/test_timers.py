@@ -165,7 +165,6 @@ def test_only_5_knows_of_times(start_broker: StartBroker, connect: Connect, tmp_
 
 
 def test_batches_and_prepared_messages(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """A batch's go at once; a prepared one waits when it is committed, and not before."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -270,7 +269,6 @@ def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect
 
 
 def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Java's broker takes such a message, and its timer stands still from then on."""
     client = connect(started(start_broker, Clock(), tmp_path).address)
     answer = client.call(SEND, send_fields(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"})), b"x")
     assert answer.code == 16
@@ -482,7 +480,6 @@ def lone(start_broker: StartBroker) -> Broker:
 
 @pytest.mark.parametrize("code", [DELAYS, TIMER])
 def test_deliveries_wait_for_the_log(lone: Broker, code: RequestCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that is behind is waited for; in vain: nothing is taken, and it is told."""
     monkeypatch.setattr(table_copies, "LOG_WAIT_MS", 20)
     end = lone.store.log_end
     told: dict[int, Command] = {
@@ -508,7 +505,6 @@ def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
 
 
 def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends(pair: Pair, connect: Connect) -> None:
-    """The messages that its log lacks it has not read: those that come in their places are not taken for delivered."""
     kept = {"first": 7, "read": 7, "deliveredMs": START_MS + 50_000}
     pair.slave.stop()
     directory = Path(pair.slave.store.directory) / "config"

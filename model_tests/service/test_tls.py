@@ -164,7 +164,6 @@ def client_hello() -> bytes:
 def test_handshakes_that_never_end_cost_nobody_else_anything_and_are_ended(
     share: float, certificates: Path, tmp_path: Path, secure: RealRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A peer that sends its first message, or half of it, and byte after byte nothing whole, says nothing at all."""
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.01)
     context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
     hello = client_hello()
@@ -242,7 +241,6 @@ def test_a_plain_connection_is_refused_where_tls_is_required(
 
 
 def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: Path, tmp_path: Path) -> None:
-    """One of the authority's; none, and one that somebody else has signed, reach nothing that serves."""
     other = trustme.CA().issue_cert("client.example")
     other.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "other.pem"))
     authority, server = str(certificates / "authority.pem"), str(certificates / "server.pem")
@@ -265,7 +263,6 @@ def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: P
 
 
 def test_an_event_loop_sends_and_polls_over_tls(broker: Broker, secure: RealRuntime) -> None:
-    """A large body both ways; one that does not trust the certificate is told so."""
     name_server = "{}:{}".format(*broker.name_server_address)
     body = bytes(range(256)) * 4096
 

@@ -40,9 +40,6 @@ def reached(broker: Broker, limit: Reached) -> float:
     return values(broker)["longpoll_limits_reached_total", limit.value]
 
 
-# -- unfinished frames -------------------------------------------------------------------------------------------------
-
-
 def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker, bystander = served(start_broker, connect, config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
     modest, *greedy = (connect(broker.address) for _ in range(21))
@@ -73,7 +70,6 @@ def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker:
 
 
 def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame has its time from its first byte; a connection that ends its frames stays as long as it likes."""
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
     broker, slow, busy = served_two(
         start_broker, connect, config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000)
@@ -93,9 +89,6 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
     assert broker.connection_count == 1
 
 
-# -- unsent answers ----------------------------------------------------------------------------------------------------
-
-
 def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker, bystander = served(start_broker, connect, config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
     asking = [connect(broker.address) for _ in range(8)]
@@ -112,7 +105,6 @@ def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplo
 
 
 def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, connect: Connect) -> None:
-    """Below the limit everything that was asked for comes, and then nothing is counted any more."""
     broker, client = served(start_broker, connect)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 3_000)
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] > 0)
@@ -121,11 +113,7 @@ def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, co
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] == 0)
 
 
-# -- connections -------------------------------------------------------------------------------------------------------
-
-
 def test_connections_per_address(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """The one over it is closed and told of, and one that goes makes room."""
     broker = start_broker(config=BrokerConfig(address_connection_count_max=3))
     clients = [connect(broker.address) for _ in range(3)]
     assert all(map(is_served, clients))
@@ -166,9 +154,6 @@ def test_addresses_without_connections_are_forgotten() -> None:
     connections.remove("h")
     connections.remove("h")
     assert (connections.count, dict(connections.by_address)) == (0, {})
-
-
-# -- the sums ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -196,7 +196,6 @@ def test_another_producer_of_the_group_is_asked_when_one_has_gone(broker: Broker
 
 
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> None:
-    """The offsets are kept like a group's: what was ended before is not asked about after it."""
     store = str(tmp_path / "store")
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as broker:
         client = connect(broker.address)

@@ -141,7 +141,6 @@ def test_reads_wait_for_requests(start_broker: StartBroker, connect: Connect, mo
 def test_a_refused_connection_is_accepted_when_there_is_room_again(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop pauses accepting, and comes back to the connection that waits."""
     monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.01)
     refusals = [OSError(errno.EMFILE, "Too many open files")]
     accept = RealListener.accept

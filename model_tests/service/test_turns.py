@@ -57,10 +57,6 @@ def queried(client: RawClient) -> int:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_service_during_a_query(count: int, unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
-    """A bystander's sends and pulls are answered while queries are under way, which then find their message.
-
-    What the same connections asked after their queries is answered after those.
-    """
     broker, bystander = served(start_broker, connect)
     send_message(bystander, "T", properties="KEYS\x01k\x02")
     searching = [connect(broker.address) for _ in range(count)]
@@ -144,7 +140,6 @@ LONG_FIELDS: Final = {
 def test_a_connection_whose_requests_take_long_gives_way(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
-    """Twenty requests that take half a turn each need six passes, however they are served."""
     broker, client = served(start_broker, connect)
     send_message(client, "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
@@ -163,7 +158,6 @@ def test_a_connection_whose_requests_take_long_gives_way(
 
 
 def test_many_ends_are_closed_in_turns(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty connections with held pulls end while the loop halts; a pass closes four of them at most."""
     monkeypatch.setattr(transport, "CLOSES_MAX", 4)
     broker = start_broker()
     loop, closed = broker.loops[0], BrokerHandler.closed
@@ -280,7 +274,6 @@ def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
 
 
 def test_slow_once_before_a_flood(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine anybody is slow once; a port scan's connections, a few a pass, then came before it for ever."""
     broker = start_broker()
     loop, known = broker.loops[0], connect(broker.address)
     send_message(known, "T")

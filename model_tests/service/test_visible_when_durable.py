@@ -58,7 +58,6 @@ def test_who_sees_a_message_that_is_not_durable(
 
 
 def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ASYNC_FLUSH: a message is visible when it is appended, whatever the policy says of syncs."""
     broker = start_broker(policy=STRICT)
     disk = Disk(monkeypatch)
     client = connect(broker.address)
