@@ -28,7 +28,7 @@ class Known:
     """What the mutants of the code meet besides."""
 
 
-PULLED: Final = ("service/test_pull_moments.py", "service/test_pull_service.py")
+PULLED: Final = ("service/test_pull_service.py",)
 LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_every_process")
 """Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, and one that compares
 this process with another one, in which nothing is changed."""
@@ -61,7 +61,6 @@ STORED: Final = (
 )
 SENT: Final = (
     "service/test_send.py",
-    "service/test_send_bursts.py",
     "service/test_long_batches.py",
     "service/test_fast.py",
     "service/test_light_queues.py",
@@ -78,8 +77,7 @@ HELD: Final = (
     "core/test_properties.py",
     "service/test_hold_service.py",
     "service/test_hold_sections.py",
-    "service/test_notifiers_go_on.py",
-    "service/test_step_points.py",
+    "service/test_notifying_rounds.py",
     *PULLED,
     "service/test_light_queues.py",
     *SCHEDULED,
@@ -94,7 +92,7 @@ KNOWN: Final = (
     Known(
         f"{CORE}/pull.py",
         ("core/test_pull.py", "service/test_pull_service.py"),
-        ("service/test_pull_moments.py", "service/test_delete_topic.py"),
+        ("service/test_pull_service.py", "service/test_delete_topic.py"),
     ),
     Known(
         f"{CORE}/tables/offsets.py",
@@ -118,20 +116,19 @@ KNOWN: Final = (
     Known(f"{SERVICE}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
     Known(
         f"{SERVICE}/pull/hold_service.py",
-        ("service/test_hold_service.py", "service/test_pull_moments.py"),
+        ("service/test_hold_service.py", "service/test_pull_service.py"),
         HELD,
     ),
     Known(
         f"{SERVICE}/pull/dispatch_service.py",
-        ("service/test_dispatch_service.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
+        ("service/test_dispatch_service.py", "service/test_pull_service.py"),
         (
             "service/test_notifying_rounds.py",
-            "service/test_notifiers_go_on.py",
             "service/test_visible_when_durable.py",
             "service/test_poison.py",
         ),
     ),
-    Known(f"{SERVICE}/pull/pull_answers.py", (), ("service/test_pull_answers.py", "service/test_pull_runner.py")),
+    Known(f"{SERVICE}/pull/pull_answers.py", (), ("service/test_pull_runner.py",)),
     Known(f"{SERVICE}/pull/pull_processor.py", (), ("service/test_pull_processor.py",)),
     Known(f"{SERVICE}/pull/pull_runner.py", (), ("service/test_pull_runner.py",)),
     Known(f"{SERVICE}/pull/scan_service.py", (), ("service/test_notifying_rounds.py",)),
@@ -143,7 +140,7 @@ KNOWN: Final = (
             "service/test_executors.py",
             "service/test_fast.py",
             "service/test_broker.py",
-            "service/test_notifiers_go_on.py",
+            "service/test_notifying_rounds.py",
             "service/test_record.py",
             "service/test_slave.py",
             "service/test_subscriptions.py",
@@ -152,7 +149,7 @@ KNOWN: Final = (
         ),
     ),
     Known(f"{SERVICE}/access/", (), LET_IN),
-    Known(f"{SERVICE}/replication/slave_waits.py", (), ("service/test_slave_waits.py", "service/test_replicator.py")),
+    Known(f"{SERVICE}/replication/slave_waits.py", (), ("service/test_slave_link.py", "service/test_replicator.py")),
     Known(f"{SERVICE}/replication/replicator.py", (), ("service/test_replicator.py",)),
     Known(f"{SERVICE}/replication/", (), ("service/test_replicator.py", "service/test_slave_link.py")),
     Known(f"{SERVICE}/following/", (), ("service/test_follower.py",)),

@@ -288,10 +288,11 @@ def play_seed(seed: int) -> Played:
 
     def produce(service: GroupCommit, number: int) -> None:
         disk.asked_end = max(disk.asked_end, number)
-        service.submit(number, lambda _durable, _outbox: played.answers.update([number]), Outbox())
+        count = played.answers.update
+        service.submit(number, lambda _durable, _outbox: count([number]), Outbox(), wants_topics=False)
 
     def main() -> None:
-        service = GroupCommit(runtime, disk, TIMEOUT_MS, lambda _outbox: None)
+        service = GroupCommit(runtime, disk, TIMEOUT_MS, lambda _outbox: None, lambda: None)
         service.start()
         threads = [runtime.spawn(f"producer {n}", lambda n=n: produce(service, n)) for n in (1, 2, 3)]  # type: ignore[misc]
         for thread in threads:

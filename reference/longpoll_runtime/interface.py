@@ -314,7 +314,7 @@ class Listener(Protocol):
 
 
 class Poller(Protocol):
-    """Waits until one of many sockets is ready; `wake` may be called from any thread."""
+    """Waits until one of many sockets is ready; `wake` may be called from any thread, also during and after `close`."""
 
     def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
         """Watch a socket."""

@@ -234,7 +234,7 @@ FINDINGS: Final = (
         "True",
         "Every message wakes everybody who waits for its queue, whatever their filters. Each reads, finds nothing and "
         "asks again: nothing is wrong, and the broker does little else.",
-        units=("core/test_notifier.py", "service/test_pull_moments.py", "service/test_hold_service.py"),
+        units=("core/test_notifier.py", "service/test_pull_service.py", "service/test_hold_service.py"),
     ),
     _knob(
         "one-shot-deadline",

@@ -172,7 +172,7 @@ LOCKS: Final = (
         "        with self._append_lock:\n"
         "            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
         "        if True:\n            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
-        units=("store/test_message_store.py", "service/test_send_bursts.py"),
+        units=("store/test_message_store.py", "service/test_send.py"),
     ),
     _lock(
         "lock-append-batch",

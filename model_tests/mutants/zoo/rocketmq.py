@@ -250,7 +250,7 @@ ROCKETMQ: Final = (
             "            except FAULTS as error:\n                # The records are in the log;",
             "            except KeyError as error:\n                # The records are in the log;",
         ),
-        units=("service/test_notifiers_go_on.py", "service/test_dispatch_service.py"),
+        units=("service/test_notifying_rounds.py", "service/test_dispatch_service.py"),
     ),
     _bug(
         "scanner-dies-of-an-error",
@@ -262,7 +262,7 @@ ROCKETMQ: Final = (
             "            except FAULTS:\n",
             "            except KeyError:\n",
         ),
-        units=("service/test_notifiers_go_on.py",),
+        units=("service/test_notifying_rounds.py",),
     ),
     _bug(
         "late-task-is-not-told",
