@@ -25,10 +25,18 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup run test test-long test-peers bench docs check format changelog release lock clean help
 
-setup: $(STAMP)  ## make .venv with every dependency pinned; skipped when it is fresh
+setup: $(STAMP)  ## make .venv with every dependency pinned, or with some extras: make setup EXTRAS=law,testing
 
-$(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh
-	@PYTHON="$(PYTHON)" bash requirements/setup.sh "$(VENV)"
+# The stamp says what .venv is for: `dev` for everything, else names of extras. What it lacks is installed.
+COMMA := ,
+WANTED := $(or $(subst $(COMMA), ,$(EXTRAS)),dev)
+HAVE := $(file <$(STAMP))
+ifneq ($(if $(filter dev,$(HAVE)),,$(filter-out $(HAVE),$(WANTED))),)
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh requirements/extras.py
+	@PYTHON="$(PYTHON)" EXTRAS="$(EXTRAS)" bash requirements/setup.sh "$(VENV)"
 
 run: setup  ## the main job: explore, prove, serve, drive, record, judge, report
 	@$(BIN)/longpoll verify

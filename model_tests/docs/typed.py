@@ -28,7 +28,6 @@ from attrs import define, field
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
-LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 FENCED: Final = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL: Final = {"", "console", "sh", "bash"}
 CODE: Final = {"python", "rust", "java", "diff", "json", "ini", "yaml"}
@@ -59,7 +58,16 @@ NAME_SERVER: Final = "127.0.0.1:9876"
 TEMPORARY: Final = "/tmp/"  # noqa: S108 - what pages have, never used as it is
 PATIENCE_S: Final = 120
 """For what a program says of itself, and for its end after Ctrl-C."""
-LINKED: Final = ("Makefile", "pyproject.toml", ".venv", "requirements", "model_tests", "reference")
+LINKED: Final = (
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "pyproject.toml",
+    ".venv",
+    "requirements",
+    "model_tests",
+    "reference",
+)
 COPIED: Final = ("docs", "spec")
 """What the project's folder has for those who type there; commands write into the copies."""
 A_TEST: Final = re.compile(r"(python -m )?pytest ")
