@@ -69,7 +69,6 @@ check: setup  ## format, lint, types, contracts, wheel, docs, and that the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m longpoll_spec.render.spec | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md is not what the law says: $(BIN)/python -m longpoll_spec.render.spec >docs/spec.md"; exit 1; }
 	@rm -rf build/wheel && mkdir -p build && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }

@@ -268,7 +268,9 @@ class Reader:
         if all(each in self.addresses for each in asked if "PORT" not in each) and "HOST:PORT" not in asked:
             return
         policy = re.search(r"--policy (\S+)", line)
-        self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else 'strict'}")
+        # `conform` asks the broker which policy it has; commands after it on the page are for a RocketMQ of today.
+        usual = "rocketmq-5" if line.startswith("longpoll conform") else "strict"
+        self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else usual}")
 
     def _leave_running(self, line: str, typed: str) -> None:
         """Start a program that runs until Ctrl-C, at addresses that are free."""

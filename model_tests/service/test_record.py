@@ -266,7 +266,7 @@ class FullDisk(RealRuntime):
         self.room, self.speed, self.tears_at = room, speed, 0
         self.slow = threading.Event()
         real = self._files.open_append
-        self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value] # pyright: ignore[reportAttributeAccessIssue]
+        self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value]
 
     def seconds(self, size: int) -> float:
         """How long so many bytes take."""
@@ -409,7 +409,7 @@ class SlowRuntime(RealRuntime):
                 self.allowed.wait(10)
                 write(content)
 
-            file.write = wait_and_write  # type: ignore[method-assign] # pyright: ignore[reportAttributeAccessIssue]
+            file.write = wait_and_write  # type: ignore[method-assign]
             return file
 
         self._files.open_append = open_append  # type: ignore[method-assign,assignment]

@@ -31,7 +31,7 @@ def test_planted_a_connection_without_its_lock_does_not() -> None:
     class Unlocked(Stage):
         def __attrs_post_init__(self) -> None:
             super().__attrs_post_init__()
-            self.channel._lock = nullcontext()  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+            self.channel._lock = nullcontext()  # type: ignore[assignment]
 
     found = first_fault(range(SEEDS), Unlocked)
     assert found is not None
