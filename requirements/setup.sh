@@ -18,8 +18,8 @@ extras="${EXTRAS:-} $have"
 selected=""
 if [[ -z ${EXTRAS:-} || " $have " == *" dev "* ]]; then
     extras=dev
-    say "making $venv with everything: 2.0 GB on disk, some 95 s on two cores and the time to download 800 MB"
-    say "a smaller one, as in \`make setup EXTRAS=testing\` (80 MB): docs/embedding.md lists the extras"
+    say "making $venv with everything: 2.0 GB on disk, some 95 s on two cores, and the download"
+    say "a smaller one, as in \`make setup EXTRAS=testing\` (60 MB): docs/embedding.md lists the extras"
 else
     extras=$(tr ', ' '\n\n' <<<"$extras" | sed '/^$/d' | sort -u | paste -sd ' ')
     selected=$("$python" requirements/extras.py "$extras")

@@ -63,7 +63,9 @@ OF_A_PART: Final = {
 }
 """Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
 SOME: Final = "longpoll conform --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9; done"
-SETUP: Final = tuple(f"make setup EXTRAS={each}" for each in ("law", "testing", "judge", "law,judge"))
+SETUP: Final = tuple(
+    f"make setup EXTRAS={each}" for each in ("law", "testing", "judge", "law,judge", "law,judge,simulation")
+)
 OFFLINE: Final = "--no-index --no-deps --no-build-isolation"
 SHORTER: Final = {
     **{line: line.replace("make", "make --dry-run") for line in SETUP},
