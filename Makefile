@@ -28,10 +28,18 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup run test test-peers nightly mutants bench docs check format release lock clean help
 
-setup: $(STAMP)  ## make .venv with every dependency pinned; skipped when it is fresh
+setup: $(STAMP)  ## make .venv with every dependency pinned, or with some extras: make setup EXTRAS=law,testing
 
-$(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh
-	@PYTHON="$(PYTHON)" bash requirements/setup.sh "$(VENV)"
+# The stamp says what .venv is for: `dev` for everything, else names of extras. What it lacks is installed.
+COMMA := ,
+WANTED := $(or $(subst $(COMMA), ,$(EXTRAS)),dev)
+HAVE := $(file <$(STAMP))
+ifneq ($(if $(filter dev,$(HAVE)),,$(filter-out $(HAVE),$(WANTED))),)
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh requirements/extras.py
+	@PYTHON="$(PYTHON)" EXTRAS="$(EXTRAS)" bash requirements/setup.sh "$(VENV)"
 
 run: setup  ## the main job: explore, prove, serve, drive, record, judge, report
 	@$(BIN)/longpoll verify
@@ -63,7 +71,6 @@ check: setup  ## format, lint, types, contracts, wheel, docs, and that the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m longpoll_spec.render.spec | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md is not what the law says: $(BIN)/python -m longpoll_spec.render.spec >docs/spec.md"; exit 1; }
 	@rm -rf build/wheel && mkdir -p build && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }

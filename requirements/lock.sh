@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes every lock anew. Leaves out addresses and index names, which are the machine's own.
+# Make every lock again from pyproject.toml and the *.in files. Addresses and index names stay out of the locks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v uv >/dev/null || { echo "lock: uv is not installed: python3 -m pip install uv" >&2; exit 2; }
@@ -8,10 +8,12 @@ compile() {
         --no-emit-index-url --no-emit-find-links --no-header "$@"
 }
 compile requirements/build.in --output-file requirements/build.lock
-compile --extra dev pyproject.toml --constraint requirements/build.lock --output-file requirements/longpoll.lock
-compile requirements/docs.in --constraint requirements/longpoll.lock --output-file requirements/docs.lock
-compile requirements/notebook.in --constraint requirements/longpoll.lock --constraint requirements/docs.lock \
+compile requirements/java.in --output-file requirements/java.lock
+compile pyproject.toml --extra all --extra connect --group dev --constraint requirements/build.lock \
+    --output-file requirements/longpoll.lock
+compile --group docs --constraint requirements/longpoll.lock --output-file requirements/docs.lock
+compile --group notebook --constraint requirements/longpoll.lock --constraint requirements/docs.lock \
     --output-file requirements/notebook.lock
-for name in fuzz java peers s3; do
-    compile "requirements/$name.in" --output-file "requirements/$name.lock"
+for name in fuzz peers s3; do
+    compile --group "$name" --output-file "requirements/$name.lock"
 done

@@ -58,6 +58,7 @@ SECTIONS: Final = (
         "Reference",
         "To look things up: commands, the public names in Python, what a broker is held to, the law, and formats.",
         (
+            "command-line",
             "commands/index",
             "api/index",
             "law",

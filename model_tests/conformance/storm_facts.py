@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 
-import stormpy  # type: ignore[import-not-found] # pyright: ignore[reportMissingImports]
+import stormpy  # type: ignore[import-not-found]
 
 
 def main(path: str) -> None:

@@ -93,7 +93,7 @@ def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool
         def matches(self, _code: int | None) -> bool:
             raise ValueError("a filter fails")
 
-    pulls[1].filter = Broken()  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+    pulls[1].filter = Broken()  # type: ignore[assignment]
     walker = Walk(policy, table, KEY, 3, 7, 0, lambda: 3)
     wakes: list[Wake] = []
     raised = False

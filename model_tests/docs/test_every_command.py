@@ -22,7 +22,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from model_tests.conformance.java_broker import why_missing
 from model_tests.docs import test_law_docs, test_lessons
-from model_tests.docs.typed import FENCED, LOST, ROOT, NotTypedError, Reader, lines, unread
+from model_tests.docs.typed import FENCED, ROOT, NotTypedError, Reader, lines, unread
 from model_tests.judge.bucket import KEYS, put, s3_bucket
 from model_tests.judge.standalone import standalone
 from model_tests.spec import test_engines_docs
@@ -30,8 +30,6 @@ from model_tests.spec import test_engines_docs
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 DOCKER: Final = "needs Docker's daemon; what the image runs is `longpoll serve`, which other pages type"
 NOT_TYPED: Final = {
-    "make run": "is `longpoll verify` after a set-up; `model_tests/verification/test_main_job.py` runs that whole",
-    "make test": "is what this test is a part of",
     "docker build --tag longpoll .": DOCKER,
     "docker run --rm --publish 127.0.0.1:10911:10911 --publish 127.0.0.1:9876:9876 "
     "--volume longpoll-store:/store longpoll": DOCKER,
@@ -44,7 +42,6 @@ NOT_TYPED: Final = {
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local|coverage delayed)")
 """Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
 MINE: Final = {
-    " TOKEN": f" {LOST}",
     "./my-program": "python3 hold-table/right.py",
 }
 """What stands for a thing of the reader's -> what is taken for it."""
@@ -66,7 +63,17 @@ OF_A_PART: Final = {
 }
 """Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
 SOME: Final = "longpoll conform --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9; done"
+SETUP: Final = tuple(
+    f"make setup EXTRAS={each}" for each in ("law", "testing", "judge", "law,judge", "law,judge,simulation")
+)
+OFFLINE: Final = "--no-index --no-deps --no-build-isolation"
 SHORTER: Final = {
+    **{line: line.replace("make", "make --dry-run") for line in SETUP},
+    **{
+        f"pip install '.[{each}]'": f"pip install --dry-run {OFFLINE} '.[{each}]'"
+        for each in ("testing", "testing,judge", "law,judge")
+    },
+    "pip wheel --no-deps --wheel-dir dist .": f"pip wheel {OFFLINE} --wheel-dir dist .",
     **{f"make bench PART={part}": f"make --dry-run bench PART={part} && {it}" for part, it in OF_A_PART.items()},
     "BENCH_SECONDS=1 make bench PART=broker": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1",
     f"BENCH_SECONDS=3 {BENCH}broker_bench --markdown": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1 --markdown",
@@ -81,6 +88,7 @@ SHORTER: Final = {
 """A command that takes its time -> what is typed in its place: the same, with smaller numbers."""
 ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?": 1,
+    r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
     r"check .*recheck_after_hold=none .*": 1,
     r"check .*queued_by_deadline": 1,
     r"simulate-broker .*--promise .*": 1,
@@ -299,7 +307,10 @@ def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None
     shown = {bare(line) for text in texts.values() for line in lines(text)}
 
     assert stale(shown) == []
-    assert stale(shown - {"make test", "make bench PART=oracle"}) == ["make test", "make bench PART=oracle"]
+    assert stale(shown - {"docker build --tag longpoll .", "make bench PART=oracle"}) == [
+        "docker build --tag longpoll .",
+        "make bench PART=oracle",
+    ]
     assert [page for page, typed in TYPED_BY.items() if not typed] == []
     assert len(shown) > 200
 
@@ -308,7 +319,7 @@ def test_what_no_test_types_is_a_short_list() -> None:
     """Each with its reason; the tests that one names are there."""
     named = {place for why in NOT_TYPED.values() for place in re.findall(r"`(model_tests/[^`]*)`", why)}
 
-    assert len(NOT_TYPED) <= 6
+    assert len(NOT_TYPED) <= 4
     assert all(len(why.split()) > 4 for why in NOT_TYPED.values())
     assert named
     assert [place for place in sorted(named) if not (ROOT / place).exists()] == []

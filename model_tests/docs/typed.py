@@ -28,7 +28,6 @@ from attrs import define, field
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
-LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 FENCED: Final = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL: Final = {"", "console", "sh", "bash"}
 CODE: Final = {"python", "rust", "java", "diff", "json", "ini", "yaml"}
@@ -59,7 +58,16 @@ NAME_SERVER: Final = "127.0.0.1:9876"
 TEMPORARY: Final = "/tmp/"  # noqa: S108 - what pages have, never used as it is
 PATIENCE_S: Final = 120
 """For what a program says of itself, and for its end after Ctrl-C."""
-LINKED: Final = ("Makefile", "pyproject.toml", ".venv", "requirements", "model_tests", "reference")
+LINKED: Final = (
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "pyproject.toml",
+    ".venv",
+    "requirements",
+    "model_tests",
+    "reference",
+)
 COPIED: Final = ("docs", "spec")
 """What the project's folder has for those who type there; commands write into the copies."""
 A_TEST: Final = re.compile(r"(python -m )?pytest ")
@@ -260,7 +268,9 @@ class Reader:
         if all(each in self.addresses for each in asked if "PORT" not in each) and "HOST:PORT" not in asked:
             return
         policy = re.search(r"--policy (\S+)", line)
-        self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else 'strict'}")
+        # `conform` asks the broker which policy it has; commands after it on the page are for a RocketMQ of today.
+        usual = "rocketmq-5" if line.startswith("longpoll conform") else "strict"
+        self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else usual}")
 
     def _leave_running(self, line: str, typed: str) -> None:
         """Start a program that runs until Ctrl-C, at addresses that are free."""

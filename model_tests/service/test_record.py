@@ -238,7 +238,7 @@ class FullDisk(RealRuntime):
         self.writes = threading.Event()
         self.writes.set()
         real = self._files.open_append
-        self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value] # pyright: ignore[reportAttributeAccessIssue]
+        self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value]
 
 
 KEPT = 4_096

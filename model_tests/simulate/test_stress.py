@@ -52,7 +52,7 @@ def test_planted_a_connection_without_its_lock_does_not() -> None:
     class Unlocked(channel_stress.Stage):
         def __attrs_post_init__(self) -> None:
             super().__attrs_post_init__()
-            self.channel._lock = nullcontext()  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+            self.channel._lock = nullcontext()  # type: ignore[assignment]
 
     assert first_fault(range(120), Unlocked) is not None
 

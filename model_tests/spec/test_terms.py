@@ -31,9 +31,9 @@ def test_a_term_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match="no truth value"):
         bool(term)
     with pytest.raises(TypeError, match="no truth value"):
-        _ = term and TRUE  # pyright: ignore[reportGeneralTypeIssues]
+        _ = term and TRUE
     with pytest.raises(TypeError, match="no truth value"):
-        _ = not term  # pyright: ignore[reportGeneralTypeIssues]
+        _ = not term
 
 
 def test_terms_are_not_compared_with_equals() -> None:
@@ -45,7 +45,7 @@ def test_terms_are_not_compared_with_equals() -> None:
     with pytest.raises(TypeError, match="is_"):
         _ = a != 3
     with pytest.raises(TypeError, match="no truth value"):
-        _ = 0 < a < 3  # pyright: ignore[reportGeneralTypeIssues]
+        _ = 0 < a < 3
 
 
 def test_branches_of_one_kind() -> None:

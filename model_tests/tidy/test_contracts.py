@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -118,10 +118,10 @@ PLANTS = {
 
 
 def contract_names() -> list[str]:
-    """The contracts' names, as pyproject.toml has them."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
-    return [contract["name"] for contract in contracts]
+    """The contracts' names, as .importlinter has them."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    return [config[section]["name"] for section in config.sections() if section.startswith("importlinter:contract:")]
 
 
 def lint(tree: Path) -> tuple[int, str]:
@@ -143,7 +143,7 @@ def tree(tmp_path: Path) -> Path:
     """A copy of the packages and their contracts."""
     for folder in ("spec", "reference"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copy(ROOT / ".importlinter", tmp_path)
     return tmp_path
 
 

@@ -1,10 +1,11 @@
-"""What is installed only with an extra, and what to say where it is missing. Imports nothing.
+"""Which package comes with which extra, and the error text for a missing one. Imports no other module of longpoll.
 
-The extras themselves stand in pyproject.toml; a test compares both.
+The extras are defined in pyproject.toml; a test compares both.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 PACKAGES: Final = {
@@ -49,4 +50,13 @@ def missing(error: BaseException, command: str = "") -> str | None:
     extra = COMMANDS.get(command, PACKAGES[name])
     # Spark is an engine of two commands, and brings more than either of them needs besides.
     extra = "spark" if PACKAGES[name] == "spark" and extra != "all" else extra
-    return f"this needs {name}, which is not installed: pip install 'longpoll[{extra}]'{HINTS.get(command, '')}"
+    return f"this needs {name}, which is not installed: {install(extra)}{HINTS.get(command, '')}"
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra to this installation of longpoll.
+
+    pip takes the longpoll that is installed, from a checkout or a wheel, and looks for none on an index. That holds for
+    this interpreter's own pip only.
+    """
+    return f"{sys.executable} -m pip install 'longpoll[{extra}]'"

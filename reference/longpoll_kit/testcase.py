@@ -32,7 +32,7 @@ def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen:
         report_multiple_bugs=False,
         print_blob=False,
         verbosity=Verbosity.quiet if chosen.verbosity is Verbosity.normal else chosen.verbosity,
-        suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType] - its metaclass hides the type
+        suppress_health_check=[*HealthCheck],
     )
 
     @with_seed(run.seed)

@@ -96,8 +96,8 @@ class RealCondition(threading.Condition):
     Only who waits may still be interrupted in between: a thread that may be, which is the main one, does not.
     """
 
-    __enter__ = property(attrgetter("_lock.__enter__"))  # pyright: ignore[reportAssignmentType] - looked up as a method would be
-    __exit__ = property(attrgetter("_lock.__exit__"))  # pyright: ignore[reportAssignmentType] - looked up as a method would be
+    __enter__ = property(attrgetter("_lock.__enter__"))  # looked up as a method would be
+    __exit__ = property(attrgetter("_lock.__exit__"))  # looked up as a method would be
 
 
 @define(slots=True, init=False, eq=False)

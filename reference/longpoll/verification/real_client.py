@@ -102,7 +102,7 @@ def why_missing() -> str | None:
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return f"its wheel exists for x86-64 Linux only, and this is {platform.machine()} {platform.system()}"
     if importlib.util.find_spec("rocketmq") is None:
-        return "it is not installed: pip install 'longpoll[peers]'"
+        return f"it is not installed: {sys.executable} -m pip install rocketmq==0.4.4"
     return None
 
 

@@ -120,5 +120,5 @@ def _settings(max_examples: int, step_count: int, *, shrink: bool) -> settings:
         print_blob=False,
         verbosity=Verbosity.quiet,
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
-        suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType] - its metaclass hides the type
+        suppress_health_check=[*HealthCheck],
     )

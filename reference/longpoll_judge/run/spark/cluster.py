@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -109,7 +110,8 @@ def _connected(remote: str) -> Iterator[SparkSession]:
         session = SparkSession.builder.remote(remote).create()
     except ImportError as error:
         raise SparkUnavailableError(
-            f"Spark Connect needs more than is installed: pip install 'longpoll[connect]' ({first_line(error)})"
+            f"Spark Connect needs more than is installed: {sys.executable} -m pip install 'longpoll[connect]' "
+            f"({first_line(error)})"
         ) from error
     except (PySparkException, OSError, ValueError) as error:
         raise _unanswered(remote, error) from error

