@@ -21,6 +21,7 @@ from longpoll_runtime.logs import escaped
 from longpoll_spec.errors import OutputError, UserError, not_known
 
 SIZE_MAX: Final = 1 << 20
+NONE_CHOSEN: Final = "no clause or vector matches --only: --clauses lists them"
 
 
 class KnownError(UserError):
@@ -82,8 +83,14 @@ def chosen(
     vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
     seen = [name for name in SEEN if is_chosen(name)] if whole is None else []
     if not vectors and not seen:
-        raise UserError("no clause or vector is chosen: --clauses lists them" if only else "every clause is excluded")
+        raise UserError(NONE_CHOSEN if only else "every clause is excluded: shorten the list of --exclude")
     return vectors, seen
+
+
+def check_only(only: Sequence[str]) -> None:
+    """Raise UserError where no clause or vector of any version matches."""
+    if only and not any(fnmatch.filter([*BY_ID, *BY_VECTOR], pattern) for pattern in only):
+        raise UserError(NONE_CHOSEN)
 
 
 def change(results: Sequence[Result], known: Collection[str]) -> Change:

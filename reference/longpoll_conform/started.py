@@ -1,4 +1,4 @@
-"""A broker that is started by a command, and started again when it serves nobody any more.
+"""A broker that is started by a command, and restarted when it stops answering.
 
 The command is no shell's. It may start a name server as well, and is ended with everything that it started.
 """

@@ -17,13 +17,14 @@ from longpoll_spec.bounds import ASPECTS, NAMES
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def policy_option(said: str = "A preset's name.") -> Decorator:
-    """`--policy`, handed over as `policy_name`; `said` is its help."""
+def policy_option(said: str = "A preset; `longpoll policies` lists them.", default: str | None = "strict") -> Decorator:
+    """`--policy`, passed as `policy_name`; `said` is its help. Without a default it may be None."""
     return click.option(
         "--policy",
         "policy_name",
-        default="strict",
-        show_default=True,
+        metavar="NAME",
+        default=default,
+        show_default=default is not None,
         help=said,
         shell_complete=completion.policies,
     )
