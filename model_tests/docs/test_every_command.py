@@ -82,7 +82,7 @@ SHORTER: Final = {
 ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?": 1,
     r"check .*recheck_after_hold=none .*": 1,
-    r"check .*queued_by_deadline": 1,
+    r"check .*queued_by_deadline( --all)?": 1,
     r"simulate-broker .*--promise .*": 1,
     r"dojo .*lost_wakeup\.py": 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,
