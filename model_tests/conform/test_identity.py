@@ -14,7 +14,7 @@ from model_tests.conform.relay import Relay, answers
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_conform.identity import DEFAULT, RUNTIME_INFO, How, identify
+from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, identify
 from longpoll_conform.line import Address
 from longpoll_conform.play import Place
 from longpoll_runtime.real import RealRuntime

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
+from longpoll.options import judge_engine
+from longpoll.options.judge_engine import choose, estimated_events
 from longpoll_judge.read.convert import convert
-from longpoll_judge.run import automatic
-from longpoll_judge.run.automatic import choose, estimated_events
 
 NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from longpoll.entry import main; main()"
 
@@ -69,9 +69,9 @@ def test_the_history_and_the_call_decide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A long or distant history and a named cluster are Spark's; a file:// URI is of this machine."""
-    for name in automatic.SPARK_VARIABLES:
+    for name in judge_engine.SPARK_VARIABLES:
         monkeypatch.setenv(name, given.get(name, ""))
-    monkeypatch.setattr(automatic, "LOCAL_EVENTS_MAX", most)
+    monkeypatch.setattr(judge_engine, "LOCAL_EVENTS_MAX", most)
     conf = {given["--conf"]: "1"} if "--conf" in given else {}
     found = [
         choose([each], master=given.get("--master"), conf=conf) for each in (place or clean, place or clean.as_uri())
@@ -83,7 +83,7 @@ def test_the_history_and_the_call_decide(
 
 def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line on stderr; in JSON the engine is what ran, and stderr is empty."""
-    for name in automatic.SPARK_VARIABLES:
+    for name in judge_engine.SPARK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     shown = CliRunner().invoke(main, ["judge", str(clean)])
     told = CliRunner().invoke(main, ["judge", str(clean), "--json"])
@@ -99,7 +99,7 @@ def test_without_pyspark_a_long_history_is_judged_here(words: tuple[str, ...], c
     """With a note; where the user names a cluster it is an error that says which extra to install."""
     text = NO_PYSPARK.replace(
         "from longpoll.entry",
-        "import longpoll_judge.run.automatic as a; a.LOCAL_EVENTS_MAX = 9; "
+        "import longpoll.options.judge_engine as a; a.LOCAL_EVENTS_MAX = 9; "
         "import longpoll.commands.judge as j; j.select.select = lambda *_: ([1], [], []); from longpoll.entry",
     )
     done = subprocess.run(

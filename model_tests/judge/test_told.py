@@ -338,5 +338,5 @@ def test_what_is_told_at_the_end_only_is_said_once(tmp_path: Path) -> None:
             teller.tell(msgspec.structs.replace(result, gaps=[gap, *left]))
 
     assert [line for line in said if "at the end" in line] == [
-        "told at the end only: commits", "told at the end only: old pulls",
+        "reported only at the end: commits", "reported only at the end: old pulls",
     ]  # fmt: skip

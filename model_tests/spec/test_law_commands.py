@@ -223,7 +223,7 @@ def test_prove_shows_where_induction_fails() -> None:
     assert made["verdicts"]["no_lost_wakeup"] == "unknown"
     assert failed["counterexample"]["action"].startswith("hold")
     assert failed["counterexample"]["parameters"]["hold_ticks"] >= 1
-    assert "no_lost_wakeup: not inductive. In this state, which no run need reach, it is broken by" in shown.stdout
+    assert "no_lost_wakeup: not inductive. In this state, which may be unreachable, it is violated by" in shown.stdout
     assert "phase missed" in shown.stdout
 
 

@@ -42,9 +42,11 @@ def read_known(path: Path) -> frozenset[str]:
     """The names of a file. Raises KnownError."""
     try:
         if not path.is_file():
-            raise KnownError(f"{path} is no file: a list of known failures has a name a line")
+            raise KnownError(f"{path} is not a file: write a list of known failures, one name per line")
         if path.stat().st_size > SIZE_MAX:
-            raise KnownError(f"{path} is larger than {SIZE_MAX >> 20} MiB: a list of known failures has a name a line")
+            raise KnownError(
+                f"{path} is larger than {SIZE_MAX >> 20} MiB: write a list of known failures, one name per line"
+            )
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise KnownError(f"{path} cannot be read: {error}") from error
@@ -69,7 +71,7 @@ def chosen(
         raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
     strange = next((vector.id for vector in whole or () if vector.id not in BY_VECTOR), None)
     if strange is not None:
-        raise UserError(f"no clause is shown by {strange}: recordings are of questions that --clauses lists")
+        raise UserError(f"{strange} is not a vector of any clause: --clauses lists the vectors")
     unknown = next((vector for vector in whole or () if vector.profile not in PROFILES), None)
     if unknown is not None:
         raise UserError(f"{unknown.id}: {not_known('profile', unknown.profile, PROFILES)}")

@@ -99,7 +99,7 @@ class Suite:
         """Play them."""
         self._at_first = self._health()
         if None in self._at_first[:2]:
-            raise SilentError("the broker does not answer a request to make a topic, or a send")
+            raise SilentError("the broker does not answer a request to create a topic, or a send")
         results: dict[str, Result] = {}
 
         def keep(result: Result) -> None:

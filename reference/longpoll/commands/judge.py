@@ -21,6 +21,7 @@ from longpoll.guard import NO_ROOM
 from longpoll.options.amounts import Amount
 from longpoll.options.cluster import Place, cluster_options
 from longpoll.options.following import following_options
+from longpoll.options.judge_engine import choose
 from longpoll.output import (
     Exit,
     check_directory,
@@ -38,7 +39,6 @@ from longpoll.shown.following.tell import Places, open_teller
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
-from longpoll_judge.run.automatic import choose
 from longpoll_judge.run.follow import Progress, follow
 from longpoll_judge.run.growing.kept import STATE_FILE
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName

@@ -108,8 +108,8 @@ def check(
     shortest run, with the fewest context switches.
 
     The bounds tiny, small, wide and bench cover the model without features. After them each feature, such as several
-    queues or offset commits, is explored alone. A size, a feature or an engine that you choose turns this off: then
-    only your choice is explored.
+    queues or offset commits, is explored alone. If you choose a size, a feature or another engine, only your choice is
+    explored.
 
     The engine packed needs numpy. Without numpy the engine python explores bounds tiny and the features, which takes
     some minutes. Workers, symmetry, a memory limit and Spark change neither counts nor verdicts. The engine simulate

@@ -67,7 +67,7 @@ _RANK: Final = {name: place for place, (_kind, name, _sentence) in enumerate(HAR
 
 
 def worst(violated: Iterable[str], most: int) -> list[str]:
-    """At most so many of the violated properties: the worst first, and none that is a part of another."""
+    """At most `most` of the violated properties: the worst first, and none that is a part of another."""
     names = set(violated)
     whole = [name for name in names if PART_OF.get(name) not in names]
     return sorted(whole, key=lambda name: (_RANK.get(name, len(_RANK)), name))[:most]

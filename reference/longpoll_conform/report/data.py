@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from longpoll_conform.identity import Identity
+from longpoll_conform.capabilities import Identity
 from longpoll_conform.report.badge import badge
 from longpoll_conform.report.sections import sections
 from longpoll_conform.report.talk import meaning

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from longpoll_conform.bugs import bug_of, bug_of_run
 from longpoll_conform.clauses import BY_ID
+from longpoll_conform.report.bugs import bug_of, bug_of_run
 from longpoll_conform.suite import OUTCOMES, Outcome, Result, Suite, by_clause
 from longpoll_conform.vectors import Vector
 

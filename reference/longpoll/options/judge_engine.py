@@ -22,7 +22,7 @@ from longpoll_judge.run.job import EngineName
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 LOCAL_EVENTS_MAX: Final = 10_000_000
-"""Up to about so many events this process is the faster engine on a machine of two cores (docs/judge.md)."""
+"""Up to about this number of events this process is the faster engine on two cores (docs/judge.md)."""
 SAMPLE_BYTES: Final = 1 << 16
 """How much of an NDJSON part is read to learn how long a line is."""
 COMPRESSION: Final = 20
