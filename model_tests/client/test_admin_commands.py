@@ -86,13 +86,13 @@ def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["topics", "--create"], "no topic is named"),
+        (["topics", "--create"], "the topic name is missing"),
         (["topics", "T", "--create", "--delete"], "cannot be used together"),
         (["topics", "../x", "--create"], "illegal characters"),
         (["topics", "T"], "not known"),
         (["topics", "T", "--delete"], "not known"),
         (["offsets", "--group", "G", "--set", "first"], "name each topic"),
-        (["offsets", "--group", "G", "--topic", "T", "--set", "then"], "none of first"),
+        (["offsets", "--group", "G", "--topic", "T", "--set", "then"], "write first, last"),
         (["offsets", "--group", "G", "--topic", "T"], "not known"),
     ],
 )

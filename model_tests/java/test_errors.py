@@ -181,8 +181,8 @@ def test_what_does_not_go_together() -> None:
 
 def test_exports_that_cannot_be(tmp_path: Path) -> None:
     """No token, one of a policy that no broker has, a step that no schedule has."""
-    assert_mistake(ran("export", "--to", "byteman", tmp_path), "needs a token of `longpoll check` and a directory")
-    assert_mistake(ran("export", "--to", "promela", TOKEN, tmp_path), "needs one directory")
+    assert_mistake(ran("export", "--to", "byteman", tmp_path), "needs two arguments: a token from `longpoll check`, and a directory")
+    assert_mistake(ran("export", "--to", "promela", TOKEN, tmp_path), "needs exactly one directory")
     other = token_of("rocketmq-pr7359", "lost_by_keep")
     assert_mistake(ran("export", "--to", "byteman", other, tmp_path), "rocketmq-pr7359", "no shipped broker")
     cut = token_of("rocketmq-4.9", "moved_is_told")
