@@ -35,7 +35,7 @@ COUNT: Final = re.compile(r"^([A-Z-]+) (\d+) of (\d+) clauses$", re.MULTILINE)
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
 """What a policy other than strict declares, and a run may meet or not."""
 
-TOO_BUSY: Final = "the slowest echo took so long"
+TOO_BUSY: Final = "the host was too slow to measure promptness"
 """Why nobody is seen to be prompt on a machine that has no time."""
 
 

@@ -31,7 +31,7 @@ def odd(does: str) -> str:
 
 
 PROTOCOL = {
-    "garbage": ("print('Starting up...', flush=True)", "'Starting up...', which cannot be read"),
+    "garbage": ("print('Starting up...', flush=True)", "'Starting up...', which is not valid"),
     "a huge line": ("print('x' * 10_000_000, flush=True)", "a line of more than 65536 bytes"),
     "no end of line": (
         """sys.stdout.write('{"done"'); sys.stdout.flush(); signal.pause()""",

@@ -184,7 +184,7 @@ def test_exports_that_cannot_be(tmp_path: Path) -> None:
     assert_mistake(ran("export", "--to", "byteman", tmp_path), "needs two arguments: a token from `longpoll check`, and a directory")
     assert_mistake(ran("export", "--to", "promela", TOKEN, tmp_path), "needs exactly one directory")
     other = token_of("rocketmq-pr7359", "lost_by_keep")
-    assert_mistake(ran("export", "--to", "byteman", other, tmp_path), "rocketmq-pr7359", "no shipped broker")
+    assert_mistake(ran("export", "--to", "byteman", other, tmp_path), "rocketmq-pr7359", "no Java broker")
     cut = token_of("rocketmq-4.9", "moved_is_told")
     assert_mistake(ran("export", "--to", "byteman", cut, tmp_path), "truncate", "recovers")
     assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path, "--on", "java-5.5.0"), "the policy of 5.5.0 is")

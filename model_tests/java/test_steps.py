@@ -161,8 +161,8 @@ def test_a_rule_writes_at_every_place(version: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--inside", "java-4.9.7", "--broker", "127.0.0.1:1"], "leave out --broker"),
-        (["--messages", "3", "--broker", "127.0.0.1:1"], "are of --inside"),
+        (["--inside", "java-4.9.7", "--broker", "127.0.0.1:1"], "remove --broker"),
+        (["--messages", "3", "--broker", "127.0.0.1:1"], "need --inside"),
         (["--inside", "java-1.0"], "java-4.9.7"),
         (["--inside", "java-4.9.7", "--messages", "0"], "--messages"),
     ],

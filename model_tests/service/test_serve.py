@@ -65,7 +65,7 @@ def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: StartComma
     process.send_signal(signal.SIGTERM)
     _out, err = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "not used: brokerIP2" in err.replace("\n", " ")
+    assert "ignored: brokerIP2" in err.replace("\n", " ")
     told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     assert [line["event"] for line in told] == ["store_recovered"]
 
@@ -169,7 +169,7 @@ def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:
     """Where the log is in the store's directory already, and its key names another place."""
     (tmp_path / "root" / "commitlog").mkdir(parents=True)
     place = BrokerPlace(directory=tmp_path / "root", commitlog=tmp_path / "log")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists and is not"):
         place.link(tmp_path / "root")
     assert BrokerPlace(commitlog=tmp_path / "a" / "commitlog").root == tmp_path / "a"
     assert BrokerPlace(commitlog=tmp_path / "log").root is None

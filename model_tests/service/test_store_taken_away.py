@@ -300,8 +300,8 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
         served.send_signal(signal.SIGTERM)
         _out, told = served.communicate(timeout=PATIENCE_S)
     assert served.returncode == 3
-    assert told.splitlines()[-1].startswith(f"longpoll: the store {tmp_path / 'store'} could not be closed: ")
-    assert told.splitlines()[-1].endswith("; the next start recovers it")
+    assert told.splitlines()[-1].startswith(f"longpoll: cannot close the store {tmp_path / 'store'}: ")
+    assert told.splitlines()[-1].endswith("; the next start will recover it")
 
 
 def _page(ready: dict[str, str], path: str) -> tuple[int, str]:

@@ -217,7 +217,7 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
     assert "no_lost_wakeup (a, b)" in told.detail
     told = races.told(lost_for_long, FOUR, old, LIMITS)
     assert told.outcome == "violated"
-    assert "later than is promised: 1, first queue 9, offset 3: its send acknowledged at 7.0 ms" in told.detail
+    assert "1 later than promised, the first: queue 9, offset 3: its send acknowledged at 7.0 ms" in told.detail
     assert races.told(lost, FOUR, ours, LIMITS).outcome == "violated"
     assert races.told(report_of(900), FOUR, ours, LIMITS).outcome == "ok"
 
@@ -237,9 +237,9 @@ def test_a_race_that_shows_little_is_unknown() -> None:
     slow = limits_of(1_500, wake_ms=None, late_ms=None)
     cases = (
         (attrs.evolve(whole, delivered_count=races.DELIVERIES_MIN - 1), LIMITS, "fewer than"),
-        (attrs.evolve(whole, trouble="it broke"), LIMITS, "cut short: it broke"),
-        (attrs.evolve(whole, unheld_count=2_000), LIMITS, "who does not hold"),
-        (whole, slow, "slowest echo"),
+        (attrs.evolve(whole, trouble="it broke"), LIMITS, "ended early: it broke"),
+        (attrs.evolve(whole, unheld_count=2_000), LIMITS, "instead of holding"),
+        (whole, slow, "host was too slow"),
     )
 
     assert races.told(whole, FOUR, ours, LIMITS).outcome == "ok"

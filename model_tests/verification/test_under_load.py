@@ -255,7 +255,7 @@ def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
     results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
 
     assert {result.outcome for result in results} == {"UNTESTED"}
-    assert all("it could not be made" in result.why for result in results)
+    assert all("the load could not run" in result.why for result in results)
 
 
 def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) -> None:

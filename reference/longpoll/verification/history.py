@@ -37,7 +37,7 @@ def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], 
     detail = _detail(result)
     if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
         outcome = "unknown"
-        detail += "; the slowest echo took so long that nobody can be seen to be prompt: give --wake-ms and --late-ms"
+        detail += "; the host was too slow to measure promptness; set --wake-ms and --late-ms"
     rows = [Row("history", "recorded run, judged on Spark", outcome, detail, watch.lap())]
     if excused:
         what = f"not promised by {known.policy.name}"
@@ -142,7 +142,7 @@ def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[R
 
     clean = judge_locally(history)
     if clean.verdict != "valid":
-        why = f"the run itself is {clean.verdict} by {limits}: a fault more would tell nothing"
+        why = f"the recorded run is {clean.verdict} with {limits}, so injected faults would show nothing"
         return [Row("history", FAULTS_FOUND, "skipped", why, watch.lap())]
     missed = []
     for name in PLANTED:

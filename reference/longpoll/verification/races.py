@@ -95,7 +95,7 @@ def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) 
     if is_declared:
         detail += f", as the policy declares ({known.name_of(NO_LOST_WAKEUP)}): within {most_ms:g} ms"
     if beyond:
-        return Told("violated", f"{detail}; later than is promised: {len(beyond)}, first {beyond[0]}")
+        return Told("violated", f"{detail}; {len(beyond)} later than promised, the first: {beyond[0]}")
     doubt = _doubt(report, known, limits)
     return Told("unknown", f"{detail}; {doubt}") if doubt else Told("ok", detail, is_declared)
 
@@ -120,11 +120,11 @@ def _late(late: Sequence[Delivery], report: RaceReport, limit_ms: float) -> str:
 def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
     """Why a race in which nothing is wrong shows nothing; None where it does."""
     if report.trouble is not None:
-        return f"cut short: {report.trouble}"
+        return f"ended early: {report.trouble}"
     if report.delivered_count < DELIVERIES_MIN:
-        return f"fewer than {DELIVERIES_MIN} deliveries show nothing: give more --race-seconds"
+        return f"fewer than {DELIVERIES_MIN} deliveries are too few; increase --race-seconds"
     if report.unheld_count > UNHELD_SHARE * report.delivered_count:
-        return f"{report.unheld_count:,} pulls were told of no message at once: who does not hold loses no wake"
+        return f"the broker answered {report.unheld_count:,} pulls at once instead of holding them, so no wakeup could be lost"
     if limits.are_coarse and not known.most.wake_ms:
-        return "the slowest echo took so long that nobody can be seen to be prompt: give --wake-ms and --late-ms"
+        return "the host was too slow to measure promptness; set --wake-ms and --late-ms"
     return None

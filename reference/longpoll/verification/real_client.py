@@ -100,7 +100,7 @@ class RealClientReport:
 def why_missing() -> str | None:
     """Why the real client cannot run here; None when it can."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
-        return f"its wheel exists for x86-64 Linux only, and this is {platform.machine()} {platform.system()}"
+        return f"its wheel exists only for x86-64 Linux, but this host is {platform.machine()} {platform.system()}"
     if importlib.util.find_spec("rocketmq") is None:
         return "it is not installed: pip install 'longpoll[peers]'"
     return None

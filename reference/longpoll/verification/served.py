@@ -54,7 +54,7 @@ class ServedBroker(Stoppable):
         line = _first_line(self._process.stdout, START_S)
         words = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
         if not line.startswith("ready ") or not {"broker", "name-server"} <= words.keys():
-            raise ServeError(f"the broker did not say that it is ready within {START_S:g} s; it said {line!r}")
+            raise ServeError(f"the broker was not ready within {START_S:g} s; its first line is {line!r}")
         host, _, port = words["broker"].rpartition(":")
         return (host, int(port)), words["name-server"]
 

@@ -62,7 +62,7 @@ def see(loaded: Loaded, wanted: Collection[str]) -> Sequence[Result]:
         try:
             results = look(loaded, mine) if mine else ()
         except FAULTS as error:
-            results = [_result(name, "UNTESTED", f"it could not be made: {error}") for name in mine]
+            results = [_result(name, "UNTESTED", f"the load could not run: {error}") for name in mine]
         found |= {result.vector.id: result for result in results}
     return [found[name] for name in wanted]
 
@@ -86,7 +86,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
     if report.problems:
         delivered = _result(DELIVERED, "FAIL", f"{len(report.problems)} problems, the first: {report.problems[0]}")
     elif report.troubles:
-        delivered = _result(DELIVERED, "UNTESTED", f"cut short: {report.troubles[0]}")
+        delivered = _result(DELIVERED, "UNTESTED", f"ended early: {report.troubles[0]}")
     else:
         delivered = _result(DELIVERED, "PASS")
     return [delivered if name == DELIVERED else verdicts.result(name) for name in names]
