@@ -115,7 +115,7 @@ def orders_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max
             yield _run(program, world, switches)
             points += world.step
             if points > POINTS_IN_ALL_MAX:
-                raise UserError(f"{path}: that are too many orders to try them all; write it with fewer lines")
+                raise UserError(f"{path} has too many possible schedules; write it with fewer lines")
             _note_others(chosen, switches, waiting)
 
 
@@ -143,7 +143,7 @@ def _run(program: _Program, world: World, switches: int) -> Order:
         names: dict[str, Any] = {"__name__": "lesson", "__file__": str(path), "__builtins__": builtins_in(world)}
         exec(program.code, names)  # noqa: S102 - the reader's own program, on the reader's own machine
         if not isinstance(names.get(make), type):
-            raise UserError(f"{path} has no class {make}; begin with docs/lessons/poll.py")
+            raise UserError(f"{path} has no class {make}; start from docs/lessons/poll.py")
         thing, began_ns = names[make](), world.now_ns
 
         def act(name: str, thread: Thread) -> None:

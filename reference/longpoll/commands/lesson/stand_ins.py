@@ -54,7 +54,7 @@ class _StandIn(SimpleNamespace):
 
     def __getattr__(self, name: str) -> NoReturn:
         there = ", ".join(each for each in vars(self) if not each.startswith("_"))
-        raise AttributeError(f"of {self._name} there is only {there} here, and no {name}")
+        raise AttributeError(f"{self._name}.{name} is not available here; use {there}")
 
 
 def modules_in(world: World) -> Mapping[str, Any]:
@@ -62,7 +62,7 @@ def modules_in(world: World) -> Mapping[str, Any]:
 
     def condition(lock: object = None) -> _Condition:
         if lock is not None:
-            raise UserError("a Condition makes its own lock here: write threading.Condition()")
+            raise UserError("a Condition cannot take a lock here; write threading.Condition()")
         return _Condition(world)
 
     def sleep(seconds: float) -> None:
@@ -89,7 +89,7 @@ def builtins_in(world: World) -> dict[str, Any]:
             return found[name]
         if name not in HARMLESS:
             known = ", ".join((*found, *sorted(HARMLESS - {"__future__"})))
-            raise UserError(f"import {name[:40]}: a program that is run in every order may import {known}")
+            raise UserError(f"cannot import {name[:40]}; this program may import only {known}")
         return __import__(name, *rest)
 
     return {**vars(builtins), "__import__": import_module}

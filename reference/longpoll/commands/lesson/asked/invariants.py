@@ -50,7 +50,7 @@ def statements_of(answer: str, model: Model) -> list[Property]:
     with FaultsTold(path):
         text = runpy.run_path(str(path), run_name="lesson").get("statements")
     if not callable(text):
-        raise UserError(f"{path} has no function statements; begin with docs/lessons/invariant.py")
+        raise UserError(f"{path} has no function statements; start from docs/lessons/invariant.py")
     with FaultsTold(path):
         said = list(islice(cast("Callable[[State], Iterable[object]]", text)(model.state), STATEMENTS_MAX + 1))
     return _together(path, said)
@@ -60,12 +60,12 @@ def _together(path: Path, said: Sequence[object]) -> list[Property]:
     parts: dict[str, list[Bool]] = {}
     for each in said:
         if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], Bool)):
-            raise UserError(f'{path}: each statement is a pair, as in: yield "name", request.open')
+            raise UserError(f'{path}: each statement must be a pair; write, for example: yield "name", request.open')
         parts.setdefault(each[0][:NAME_MAX], []).append(each[1])
     if not 0 < len(said) <= STATEMENTS_MAX:
-        raise UserError(f"{path}: 1 to {STATEMENTS_MAX} statements can be asked for at once")
+        raise UserError(f"{path} must have 1 to {STATEMENTS_MAX} statements")
     if GOAL in parts:
-        raise UserError(f"{path}: {GOAL} is what is to be proved; give your statements other names")
+        raise UserError(f"{path}: {GOAL} is the property to prove; give your statements other names")
     made = {name: all_of(terms) for name, terms in parts.items()}
     return [Property(name, "inductive", name, term, here=term) for name, term in made.items()]
 

@@ -36,7 +36,7 @@ def mutant_of(answer: str) -> Model:
         names = runpy.run_path(str(path), run_name="lesson")
     family = names.get(ACTION)
     if not isinstance(family, Family) or family.name != ACTION:
-        raise UserError(f"{path} has no action {ACTION}; begin with docs/lessons/mutant.py")
+        raise UserError(f"{path} has no action {ACTION}; start from docs/lessons/mutant.py")
     chosen = preset(POLICY)
     with FaultsTold(path):
         return rewritten(state_of(chosen, named(BOUNDS, chosen)), family)

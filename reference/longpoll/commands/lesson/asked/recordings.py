@@ -42,7 +42,7 @@ def certain_ms(answer: str) -> Said:
     """The least threshold, in whole ms, with which the recording of 4.9.7 convicts nobody."""
     given = number_of(answer)
     if not 1 <= given <= 60_000:
-        raise UserError("the answer is a number of milliseconds, from 1 to 60000")
+        raise UserError("the answer must be a number of milliseconds from 1 to 60000")
     if violations(LOST_4, given):
         return missing(f"with --wake-ms {given} a pull is still found too late")
     if not violations(LOST_4, given - 1) and given > 1:
