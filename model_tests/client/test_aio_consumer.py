@@ -256,7 +256,7 @@ def test_a_start_that_cannot_be_is_told(name_server: str) -> None:
             await consumer.start()
         await consumer.close()
         plain = PullConsumer(RUNTIME, name_server, config())
-        with pytest.raises(ConfigError, match="connections of its own"):
+        with pytest.raises(ConfigError, match="own connections"):
             AsyncPullConsumer(plain)  # type: ignore[arg-type] # as it was once
         plain.close()
 

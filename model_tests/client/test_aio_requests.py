@@ -106,7 +106,7 @@ def test_a_request_that_nobody_awaits_is_called_back_once(name_server: str) -> N
             assert replies == {(b"%d" % number)[::-1] for number in range(10, 20)}
             asking.request_async(topic, OutgoingMessage(SILENT), told.put_nowait, timeout_s=0.1)
             assert isinstance(await told.get(), ReplyTimeoutError)
-            for wrong in ({"KEYS": "set by the client"}, {"": "no name"}):
+            for wrong in ({"KEYS": "reserved for the client"}, {"": "no name"}):
                 with pytest.raises(ConfigError):
                     asking.request_async(topic, OutgoingMessage(b"x", properties=wrong), told.put_nowait)
             silent.clear()

@@ -145,7 +145,7 @@ def test_a_place_that_the_queue_does_not_have_is_refused(name_server: str, topic
             with pytest.raises(ConfigError, match=f"offset {offset} is not in {topic} queue 0, which has .* 0 to 10"):
                 consumer.seek(queue, offset)
         consumer.seek(queue, COUNT)
-        with pytest.raises(NotOursError, match="is not this consumer's now"):
+        with pytest.raises(NotOursError, match="does not belong to this consumer now"):
             consumer.seek(MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=7), 0)
         with pytest.raises(NoRouteError, match="broker 'nobody' has no queue"):
             consumer.seek(MessageQueue(topic=topic, broker_name="nobody", queue_id=0), 0)

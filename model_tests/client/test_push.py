@@ -361,7 +361,7 @@ def test_a_circle_deals_queues_out_one_by_one() -> None:
     [
         ({"group": "G", "thread_count": 0}, "thread_count is 0"),
         ({"group": "G", "cached_count_max": 0}, "cached_count_max is 0"),
-        ({"group": "G", "offsets_file": "here.json"}, "no absolute path"),
+        ({"group": "G", "offsets_file": "here.json"}, "not an absolute path"),
         ({"group": " "}, "not allowed"),
     ],
 )

@@ -158,7 +158,7 @@ def test_what_cannot_wait_for_replies_says_so(name_server: str, topic: str) -> N
     with borrowing, pytest.raises(ConfigError, match="cannot wait for replies"):
         borrowing.request(topic, b"x")
     with Producer(RUNTIME, name_server) as producer:
-        with pytest.raises(ConfigError, match="set by the client"):
+        with pytest.raises(ConfigError, match="reserved for the client"):
             producer.request_async(topic, OutgoingMessage(b"x", properties={"KEYS": "k"}), got.append)
         assert producer._requests is not None
         assert producer._requests._waiting == {}

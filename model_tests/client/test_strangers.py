@@ -300,10 +300,10 @@ BUFFERS: list[tuple[Any, bytes | str]] = [
     (memoryview(b""), b""),
     (bytearray(BODY_SIZE_MAX), bytes(BODY_SIZE_MAX)),
     (bytearray(BODY_SIZE_MAX + 1), f"body of {BODY_SIZE_MAX + 1} bytes is over the limit"),
-    (released(memoryview(b"x")), "a released memoryview cannot be sent"),
-    (array.array("b", b"abc"), "a body of type array cannot be sent: give bytes"),
-    ("abc", "a body of type str cannot be sent: give bytes"),
-    ([97], "a body of type list cannot be sent: give bytes"),
+    (released(memoryview(b"x")), "the body is a released memoryview"),
+    (array.array("b", b"abc"), "a body of type array cannot be sent; pass bytes"),
+    ("abc", "a body of type str cannot be sent; pass bytes"),
+    ([97], "a body of type list cannot be sent; pass bytes"),
 ]
 
 

@@ -152,7 +152,7 @@ def test_a_user_cannot_prepare_a_message_by_a_property(broker: Broker) -> None:
     """It would never be delivered."""
     with (
         Producer(RUNTIME, "{}:{}".format(*broker.name_server_address)) as producer,
-        pytest.raises(ConfigError, match="TRAN_MSG is set by the client itself"),
+        pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"),
     ):
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 

@@ -74,11 +74,11 @@ def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
     assert asked(Tries(parcel(), selector("T", 1, None), S), TWO, [lost, stored()]) == ["a1", "a1"]
     with pytest.raises(ConfigError, match="has no queue 5"):
         Tries(parcel(), selector("T", 5, None), S).begin(TWO, count().__next__, 0)
-    with pytest.raises(ConfigError, match="no writable queue"):
+    with pytest.raises(ConfigError, match="not a writable queue"):
         Tries(parcel(), lambda _queues: queue("c", 0), S).begin(TWO, count().__next__, 0)
     with pytest.raises(ConfigError, match="cannot both"):
         selector("T", 1, lambda queues: queues[0])
-    with pytest.raises(NoRouteError, match="permission has no W"):
+    with pytest.raises(NoRouteError, match="permission lacks W"):
         Tries(parcel(), None, S).begin(Route("T", (), (), {}, 0), count().__next__, 0)
 
 

@@ -46,7 +46,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"start_at": "first"}, "start_at is 'first': give one of StartAt.STORED, StartAt.FIRST"),
     ({"message_model": "BROADCASTING"}, "message_model is .* MessageModel.BROADCASTING"),
     ({"unreadable": "skip"}, "give one of Unreadable.DEAD_LETTER"),
-    ({"allocate": None}, "allocate is None, which cannot be called"),
+    ({"allocate": None}, "allocate is None, which is not callable"),
     ({"on_unreadable": 5}, "on_unreadable is 5"),
     ({"client_id": 5}, "client_id '5'"),
     ({"offsets_file": 5}, "offsets_file 5"),
@@ -126,10 +126,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: PullConsumer(RUNTIME, NOWHERE, TEXT), r"config is .* with a ConsumerConfig\(group\)"),
     (lambda: PushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), coroutine), "listener is a coroutine function"),  # type: ignore[arg-type]
     (lambda: ConsumerConfig("G", on_unreadable=coroutine), "on_unreadable is a coroutine function"),
-    (lambda: ConsumerConfig("G", hooks=5), "hooks are 5: give a list"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", hooks=5), "hooks are 5; pass a list"),  # type: ignore[arg-type]
     (lambda: ConsumerConfig("G", hooks=[5]), "before_consume of a int among hooks is None"),  # type: ignore[list-item]
     (lambda: Producer(RUNTIME, NOWHERE, hooks="ab"), "hooks are 'ab'"),  # type: ignore[arg-type]
-    (lambda: ConsumerConfig("G", hooks=iter([])), "hooks are <list_iterator .* give a list"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", hooks=iter([])), "hooks are <list_iterator .* pass a list"),  # type: ignore[arg-type]
     (lambda: Producer(RUNTIME, NOWHERE, hooks=[Half()]), "after_send of a Half among hooks is a coroutine"),
     (lambda: AsyncProducer(RUNTIME, NOWHERE, hooks=[5]), "before_send of a int"),  # type: ignore[list-item]
     (lambda: Producer(RUNTIME, NOWHERE, compression="zlib"), "compression is .zlib.: give one of"),  # type: ignore[arg-type]
@@ -140,10 +140,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", None), "check is None"),  # type: ignore[arg-type]
     (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", coroutine), "check is a coroutine function"),  # type: ignore[arg-type]
     (lambda: AsyncTransactionProducer(RUNTIME, NOWHERE, "G", 5), "check is 5"),  # type: ignore[arg-type]
-    (lambda: state_of(True), "True does not say how a transaction ended: answer a TransactionState"),
-    (lambda: state_of(False), "False does not say"),
-    (lambda: state_of(None), "None does not say"),
-    (lambda: state_of(1), "1 does not say"),
+    (lambda: state_of(True), "True is not the state of a transaction; return a TransactionState"),
+    (lambda: state_of(False), "False is not the state"),
+    (lambda: state_of(None), "None is not the state"),
+    (lambda: state_of(1), "1 is not the state"),
     (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), 1.5, 0, 9), "offset is 1.5"),  # type: ignore[arg-type]
     (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), None, 0, 9), "offset is None"),  # type: ignore[arg-type]
 ]

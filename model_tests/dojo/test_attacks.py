@@ -50,7 +50,7 @@ PROTOCOL = {
         "did not end the message within 0.6 s",
     ),
     "another's end": ("number = 77", "with the id 77"),
-    "twice done": ("""os.write(1, b'{"done": %d}\\n{"done": %d}\\n' % (number, number)); continue""", "had ended the message"),
+    "twice done": ("""os.write(1, b'{"done": %d}\\n{"done": %d}\\n' % (number, number)); continue""", "after it had"),
     "stops for ever": ("""say({"at": "here", "id": number}); continue""", "must not stop"),
     "no UTF-8": (r"os.write(1, b'\xff\xfe{}\n')", "is not valid"),
     "deep JSON": ("print('[' * 60_000, flush=True)", "is not valid"),

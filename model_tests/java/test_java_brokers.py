@@ -104,7 +104,10 @@ def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: st
     """Before a broker is started: the agent would pass some of these over and say nothing."""
     script = rules_of(gates_of("4.9.7", lmq=False)).replace(right, wrong, 1)
     jars = attrs.evolve(jars_of("4.9.7"), as_published=False)
-    with Stage() as stage, pytest.raises(JavaUnavailableError, match=f"not as published: the rule {rule} does not fit"):
+    with (
+        Stage() as stage,
+        pytest.raises(JavaUnavailableError, match=f"differ from the published ones: the rule {rule} does not match"),
+    ):
         JavaBroker(jars, stage, script=script)
 
 

@@ -483,7 +483,7 @@ def test_an_unknown_kind_of_part_is_named(clean: Path, tmp_path: Path) -> None:
 def test_a_damaged_history_is_not_converted(clean: Path, tmp_path: Path) -> None:
     """Converted, a torn line would look like an event that was taken away; nothing is left behind."""
     plant(clean, "half_line", tmp_path / "torn")
-    with pytest.raises(DamagedHistoryError, match="judge it as it is"):
+    with pytest.raises(DamagedHistoryError, match="judge it without converting it"):
         convert(tmp_path / "torn", tmp_path / "target", into="parquet", say=nothing)
     assert not (tmp_path / "target").exists()
 

@@ -280,7 +280,7 @@ def test_planted_a_change_that_is_not_checked_first_is_noticed(broker: Broker, m
     """Without the look at what the file would be, one that cannot be used would be written."""
     monkeypatch.setattr(access_processor, "_rights_problem", lambda _texts: None)
     told = put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=ALL")
-    assert "is no NAME=RIGHT" in str(told.remark)
+    assert "is not NAME=RIGHT" in str(told.remark)
     monkeypatch.setattr(AccessControl, "change", lambda self, edit: edit(AccountFile.parse(self._read())))
     assert put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=ALL").code == 0
 

@@ -135,7 +135,7 @@ def test_what_cannot_be_used_is_said_in_one_line(start_broker: StartBroker, tmp_
     """A port in use, a store in use, a damaged table, a file where a directory must be: a user's error each."""
     broker = start_broker()
     other = str(tmp_path / "other")
-    with pytest.raises(ListenError, match="give another address"):
+    with pytest.raises(ListenError, match="choose another address"):
         Broker.start(RealRuntime(), other, listen=broker.address)
     with pytest.raises(StoreUserError, match="in use"):
         Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE)

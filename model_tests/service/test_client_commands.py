@@ -102,7 +102,7 @@ def test_too_few_messages_are_exit_3(name_server: str) -> None:
         (("send", "../x", "b"), "not allowed"),
         (("send", "T", "b", "--property", "novalue"), "NAME=VALUE"),
         (("send", "T", "b", "--queue", "77"), "no queue 77"),
-        (("consume", "Unknown", "--group", "G"), "not known to the name server"),
+        (("consume", "Unknown", "--group", "G"), "unknown to the name server"),
         (("consume", "T", "--group", "G", "--from", "yesterday"), "--from"),
         (("consume", "T", "--group", "G", "--tag", "||"), "no tag"),
         (("consume", "T", "--group", "G", "--tag", "a", "--sql", "a = 1"), "together"),

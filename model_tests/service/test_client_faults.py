@@ -151,7 +151,7 @@ def test_a_moved_offset_is_followed_and_stored(caplog: pytest.LogCaptureFixture)
         (result(ResponseCode.SUCCESS, 9, b"\x01"), "expected a record"),
         (lambda peer, command: peer.answer(command, 19), "'suggestWhichBrokerId'"),
         (lambda peer, command: peer.answer(command, 19, {"suggestWhichBrokerId": "x"}), "not a whole number"),
-        (lambda peer, _command: peer.send_bytes(b"\xff" * 8), "does not keep to the protocol"),
+        (lambda peer, _command: peer.send_bytes(b"\xff" * 8), "violates the protocol"),
         (lambda peer, _command: peer.close(), "closed the connection"),
     ],
 )

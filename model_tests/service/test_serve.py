@@ -79,7 +79,7 @@ def test_a_users_mistake_is_one_line_and_exit_2(serve: StartCommand, tmp_path: P
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         mistakes = (
-            (("--listen", f"127.0.0.1:{port}", "--name-server", "127.0.0.1:0"), "give another address"),
+            (("--listen", f"127.0.0.1:{port}", "--name-server", "127.0.0.1:0"), "choose another address"),
             (("--listen", "here"), "HOST:PORT"),
             (("--policy", "best"), "unknown policy"),
             (("--knob", "luck=more"), "unknown knob"),

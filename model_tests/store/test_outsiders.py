@@ -205,11 +205,19 @@ def test_queues_that_lack_files_are_made_anew(
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, Fault, str]] = [
-    ("log cut in the middle", lambda store: os.truncate(logs(store)[1], 777), "has 777 bytes, the settings say 2048"),
-    ("log file without bytes", lambda store: os.truncate(logs(store)[1], 0), "has 0 bytes, the settings say 2048"),
+    (
+        "log cut in the middle",
+        lambda store: os.truncate(logs(store)[1], 777),
+        "has 777 bytes, but the settings say 2048",
+    ),
+    ("log file without bytes", lambda store: os.truncate(logs(store)[1], 0), "has 0 bytes, but the settings say 2048"),
     ("last log file too long", lambda store: os.truncate(logs(store)[-1], 5000), "has 5000 bytes"),
     ("log file gone", lambda store: logs(store)[2].unlink(), "restore the missing file"),
-    ("copied queue", lambda store: shutil.copy(units(store)[0], units(store, "U")[0]), "it is another queue's file"),
+    (
+        "copied queue",
+        lambda store: shutil.copy(units(store)[0], units(store, "U")[0]),
+        "this file belongs to another queue",
+    ),
     ("deletions unreadable", lambda store: (store / "deletedTopics.json").write_text("{]"), "cannot be read"),
 ]
 

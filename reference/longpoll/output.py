@@ -1,7 +1,7 @@
 """Output shared by all commands: one JSON object or a table on stdout, progress on stderr, exit codes.
 
 Topic names, tags, file names and peers' texts are untrusted. The consoles, tables, `say` and `emit_json` therefore
-never read a text as markup, and they escape control characters (`plain`). Only `styled` adds colours, from its template.
+never read a text as markup, and they escape control characters (`plain`). Only `styled` adds colours.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def judge(
     session: SparkSession | None = None,
     properties: Sequence[Callable[[Any], Iterable[tuple[int, str]]]] = (),
 ) -> Result:
-    """Judge recorded histories as one: does the broker keep its promises, and if not, why?
+    """Judge recorded histories as one, and report each broken promise with its reason.
 
     Args:
         histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`.

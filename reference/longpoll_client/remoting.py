@@ -181,7 +181,9 @@ class RemotingClient:
         Raises ConfigError in a callback, on the reader thread: the answer would have to come by that thread.
         """
         if self._thread.is_current():
-            raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
+            raise ConfigError(
+                f"{self._exchange.name(code)}: a callback cannot wait for an answer; do it in another thread"
+            )
         waiting = _Waiting()
         try:
             leader_opaque = self.begin(code, write, waiting.receive, timeout_s, leader=waiting)
@@ -223,7 +225,7 @@ class RemotingClient:
         """The same with a request that the caller writes; its opaque where this `leader` is to read the answer."""
         if self._process_id != self._runtime.process_id():
             raise ConnectionLostError(
-                f"{self._exchange.name(code)}: the connection is that of the process before a fork"
+                f"{self._exchange.name(code)}: the connection belongs to the parent process of a fork"
             )
         try:
             with self._lock:

@@ -45,7 +45,9 @@ class Driven(Partner, Protocol):
 
 Start = Callable[[], AbstractContextManager[Driven]]
 Told = Callable[[str], None]
-ODD: Final = ViolationError("forgets_at_reset", "it answers differently than in another schedule with the same beginning")
+ODD: Final = ViolationError(
+    "forgets_at_reset", "it answers differently than in another schedule with the same beginning"
+)
 
 
 @frozen

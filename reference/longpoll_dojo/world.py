@@ -259,9 +259,7 @@ class World:
         there = [each.body for each in self.queues.get(pull.queue, ())[pull.offset :]]
         if list(answer.messages) != there[: len(answer.messages)]:
             said = shown(", ".join(answer.messages).encode())
-            raise ViolationError(
-                "answer_is_right", f"{pull} got {said}; the queue has {', '.join(there) or 'nothing'}"
-            )
+            raise ViolationError("answer_is_right", f"{pull} got {said}; the queue has {', '.join(there) or 'nothing'}")
 
     def _judge_nothing(self, pull: Pull) -> None:
         there = self._sure_for(pull)

@@ -78,7 +78,7 @@ def chosen(name: str | None, folder: Path | None) -> Jars:
     found = in_folder(folder)
     if name not in {None, f"{JAVA}{found.version}"}:
         raise JavaUnavailableError(
-            f"{folder} has the jars of {found.version}; name {JAVA}{found.version}, or another folder"
+            f"{folder} has the jars of {found.version}; name {JAVA}{found.version}, or another directory"
         )
     return found
 
@@ -123,7 +123,7 @@ def _resolve(home: Path, found: Path, version: str) -> list[str]:
             )
         if done.returncode or not fresh.exists():
             said = " ".join(done.stdout.split())[-300:]
-            raise JavaUnavailableError(f"Maven cannot resolve the jars of {version}; see to its network: {said}")
+            raise JavaUnavailableError(f"Maven cannot resolve the jars of {version}; check its network access: {said}")
         fresh.replace(found)
         return found.read_text().strip().split(os.pathsep)
     except subprocess.TimeoutExpired:
@@ -139,13 +139,13 @@ def in_folder(folder: Path) -> Jars:
     """
     _need("java", "install a Java runtime (11 or later)")
     if not folder.is_dir():
-        raise JavaUnavailableError(f"{folder} is no folder; name the folder `lib` of a RocketMQ distribution")
+        raise JavaUnavailableError(f"{folder} is not a directory; name the directory `lib` of a RocketMQ distribution")
     jars = sorted(folder.glob("*.jar"))
     brokers = [jar for jar in jars if jar.name.startswith("rocketmq-broker-")]
     if len(brokers) != 1:
         said = "no" if not brokers else f"{len(brokers)} of"
         raise JavaUnavailableError(
-            f"{folder} has {said} rocketmq-broker-*.jar; name the folder `lib` of a RocketMQ distribution"
+            f"{folder} has {said} rocketmq-broker-*.jar; name the directory `lib` of a RocketMQ distribution"
         )
     version = _version_of(brokers[0])
     _refuse_unknown(version)

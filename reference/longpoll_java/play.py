@@ -250,7 +250,9 @@ class _Player:
         if not self.broker.is_running:
             raise NotFollowedError("the broker's process has ended")
         if self.broker.refused:
-            raise NotFollowedError(f"these jars are not as published: Byteman refuses the rule {self.broker.refused}")
+            raise NotFollowedError(
+                f"these jars differ from the published ones: Byteman refuses the rule {self.broker.refused}"
+            )
 
     def go(self, move: Move) -> str:
         """Let a thread go on from a gate; where it stands at none of them there is nothing to do."""

@@ -298,5 +298,5 @@ def with_knob(policy: Policy, setting: str) -> Policy:
         raise UnknownKnobError(not_known("knob", name, values))
     by_text = {str(value).lower(): value for value in values[name]}
     if text.lower() not in by_text:
-        raise UnknownKnobError(f"knob {name} does not take {text!r}; it takes: {', '.join(by_text)}")
+        raise UnknownKnobError(f"knob {name} cannot be {text!r}; known values: {', '.join(by_text)}")
     return attrs.evolve(policy, name=f"{policy.name}+{name}={text.lower()}", **{name: by_text[text.lower()]})

@@ -13,6 +13,7 @@ import click
 from rich.text import Text
 
 from longpoll.commands.client import read_start
+from longpoll.options.amounts import Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
 from longpoll_client import Admin, StartAt
@@ -53,7 +54,7 @@ def topic_fields(topic: TopicInfo) -> dict[str, Any]:
 @click.option("--delete", is_flag=True, help="Delete the topic NAME and its queues.")
 @click.option(
     "--queues",
-    type=click.IntRange(1, QUEUE_COUNT_MAX),
+    type=Whole(1, QUEUE_COUNT_MAX),
     default=8,
     show_default=True,
     help="Number of queues on each broker, for --create.",
@@ -65,7 +66,9 @@ def topic_fields(topic: TopicInfo) -> dict[str, Any]:
     show_default=True,
     help="Allow reads (r), writes (w) or both, for --create.",
 )
-@click.option("--all", "with_system", is_flag=True, help="Also list system topics, retry topics and dead-letter topics.")
+@click.option(
+    "--all", "with_system", is_flag=True, help="Also list system topics, retry topics and dead-letter topics."
+)
 @json_option
 @user_mistakes
 @server_options
@@ -206,7 +209,7 @@ def _check_idle(admin: Admin, group: str) -> None:
     members = [member for known in admin.groups() if known.name == group for member in known.members]
     if members:
         raise ConfigError(
-            f"group {group} has {len(members)} connected members, which would overwrite the new offsets; stop them first"
+            f"group {group} has {len(members)} members, which would overwrite the new offsets; stop them first"
         )
 
 

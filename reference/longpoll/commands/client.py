@@ -21,7 +21,7 @@ from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longpoll.guard import printable, until_signalled
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import Amount, Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
 from longpoll_client import (
@@ -112,13 +112,9 @@ def result_fields(result: SendResult) -> dict[str, Any]:
 @click.argument("body", required=False)
 @click.option("--tag", help="The message's tag.")
 @click.option("--key", help="The message's keys, separated by spaces.")
-@click.option(
-    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Add a user property; repeatable."
-)
-@click.option(
-    "--queue", "queue_id", type=click.IntRange(min=0), help="Send to this queue only. Default: all queues in turn."
-)
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many times to send it.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Add a user property; repeatable.")
+@click.option("--queue", "queue_id", type=Whole(min=0), help="Send to this queue only. Default: all queues in turn.")
+@click.option("--count", type=Whole(min=1), default=1, show_default=True, help="How many times to send it.")
 @click.option("--rate", type=Amount(above_zero=True), help="Most messages per second. Default: no limit.")
 @click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
 @json_option
@@ -302,10 +298,8 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
     help="Where a new group starts. TIMESTAMP is in ms since 1970 or like 2026-01-31T12:00:00Z. "
     "Default: the broker decides.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="Stop after this many messages. Default: never.")
-@click.option(
-    "--wait", "wait_s", type=Amount(), help="Stop after this many seconds without a message. Default: never."
-)
+@click.option("--count", type=Whole(min=1), help="Stop after this many messages. Default: never.")
+@click.option("--wait", "wait_s", type=Amount(), help="Stop after this many seconds without a message. Default: never.")
 @json_option
 @user_mistakes
 @server_options

@@ -14,7 +14,7 @@ import click
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import guard
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
 from longpoll_dojo.errors import HINTS, ProgramError
 from longpoll_dojo.explore import Bounds, Finding, Search, Start, replayed
@@ -27,7 +27,6 @@ from longpoll_dojo.world import Allowances
 from longpoll_spec.errors import UserError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-SEED_MAX: Final = 2**32 - 1
 DEFAULTS: Final = Bounds()
 COUNT_MAX: Final = 9
 MOVES_MAX: Final = 30
@@ -38,7 +37,7 @@ DRAWN_S: Final = 10.0
 
 def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated], Decorated]:
     """An option for a bound of the search."""
-    return click.option(name, type=click.IntRange(0, most), default=default, show_default=True, help=text)
+    return click.option(name, type=Whole(0, most), default=default, show_default=True, help=text)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -55,17 +54,17 @@ def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated]
 @bound("--messages", DEFAULTS.arrivals, MOVES_MAX, "Most messages that arrive in a schedule.")
 @bound("--closes", DEFAULTS.closes, COUNT_MAX, "Most connections that close in a schedule.")
 @click.option(
-    "--queues", type=click.IntRange(1, COUNT_MAX), default=DEFAULTS.queues, show_default=True,
+    "--queues", type=Whole(1, COUNT_MAX), default=DEFAULTS.queues, show_default=True,
     help="Number of queues.",
 )  # fmt: skip
 @click.option(
-    "--connections", type=click.IntRange(1, COUNT_MAX), default=DEFAULTS.connections, show_default=True,
+    "--connections", type=Whole(1, COUNT_MAX), default=DEFAULTS.connections, show_default=True,
     help="Number of connections that pull.",
 )  # fmt: skip
 @bound("--wake-ms", 0, WAIT_MAX_MS, "Most ms from a message's arrival to the answer of a waiting pull.")
 @bound("--late-ms", 0, WAIT_MAX_MS, "Most ms from a pull's deadline to its answer.")
 @click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="After all short schedules, run longer random ones from this seed."
+    "--seed", type=Whole(0, SEED_MAX), help="After all short schedules, run longer random ones from this seed."
 )
 @click.option(
     "--minutes", type=Amount(above_zero=True), help="How long to run random schedules; without --seed from seed 0."

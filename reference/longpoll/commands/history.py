@@ -8,6 +8,7 @@ from typing import Any, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from longpoll.options.amounts import Whole
 from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
 from longpoll_judge.read.convert import FormatName, TargetExistsError
 from longpoll_judge.read.convert import convert as convert_history
@@ -66,7 +67,7 @@ def convert(source: Path, target: Path, into: FormatName, as_json: bool) -> None
 @click.argument("source", type=click.Path(path_type=Path), metavar="HISTORY")
 @click.argument("target", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--topic", required=True, help="The topic of the queue.")
-@click.option("--queue", type=click.IntRange(min=0), default=0, show_default=True, help="The queue's number.")
+@click.option("--queue", type=Whole(min=0), default=0, show_default=True, help="The queue's number.")
 @json_option
 @user_mistakes
 def steps(source: Path, target: Path, topic: str, queue: int, as_json: bool) -> None:

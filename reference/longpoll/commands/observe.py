@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.addresses import address_of
 from longpoll.guard import printable, until_signalled
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import Amount, Whole
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.inside.record import Size
 from longpoll_java.inside.record import record as record_inside
@@ -43,7 +43,9 @@ QUEUES_MAX: Final = 1_000
 )
 @click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to observe; repeatable.")
 @click.option(
-    "--name-server", metavar="HOST:PORT", help="A name server; the proxy rewrites its routes to lead clients to the proxy."
+    "--name-server",
+    metavar="HOST:PORT",
+    help="A name server; the proxy rewrites its routes to lead clients to the proxy.",
 )
 @click.option(
     "--name-server-listen",
@@ -70,12 +72,10 @@ QUEUES_MAX: Final = 1_000
 )
 @click.option(
     "--messages",
-    type=click.IntRange(1, MESSAGES_MAX),
+    type=Whole(1, MESSAGES_MAX),
     help=f"--inside: number of messages to send. Default: {MESSAGES}.",
 )
-@click.option(
-    "--queues", type=click.IntRange(1, QUEUES_MAX), help=f"--inside: number of queues to send to. Default: {QUEUES}."
-)
+@click.option("--queues", type=Whole(1, QUEUES_MAX), help=f"--inside: number of queues to send to. Default: {QUEUES}.")
 @click.option(
     "--rest-s",
     type=Amount(),
@@ -83,17 +83,17 @@ QUEUES_MAX: Final = 1_000
 )
 @click.option(
     "--delayed-percent",
-    type=click.IntRange(0, 100),
+    type=Whole(0, 100),
     help="--inside: how often a thread is delayed when it reaches a breakpoint, in percent. Default: 0.",
 )
 @click.option(
     "--scan-ms",
-    type=click.IntRange(SCAN_MS_MIN, SCAN_MS),
+    type=Whole(SCAN_MS_MIN, SCAN_MS),
     help=f"--inside: period of the scan; pulls are held for three periods. Default: {SCAN_MS}.",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0),
+    type=Whole(0),
     help="--inside: seed of the random pauses and delays. Default: 0.",
 )
 @click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
@@ -120,7 +120,7 @@ def observe(
     """Run a proxy between RocketMQ clients and running brokers and record a history, until Ctrl-C or SIGTERM.
 
     The ready line lists the proxy's addresses for the clients: one per broker, and one for the name server. Every
-    broker after the first gets a free port. If the name server's routes contain more brokers, these get a free port too.
+    broker after the first gets a free port, and so does every other broker in the name server's routes.
 
     With --capture, the command reads a packet capture of the broker's port instead of running a proxy.
 
@@ -128,7 +128,7 @@ def observe(
     records every step of the broker's hold table as a step of the specification (docs/java.md). `longpoll judge` then
     checks the steps against the broker's policy.
 
-    Exit codes: 0 the history is complete, 2 a mistake in the command line, 3 the disk or the capture lost a part.
+    Exit codes: 0 the history is complete, 2 a mistake in the command line, 3 the history is incomplete.
 
     \b
     Examples:

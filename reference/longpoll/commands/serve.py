@@ -45,8 +45,16 @@ LISTEN = "127.0.0.1:10911"
 )
 @policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
 @knob_option("Change one knob of the policy; repeatable.")
-@click.option("--listen", show_default=LISTEN, help="Address of the broker. Port 0 means any free port.")
-@click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
+@click.option(
+    "--listen", metavar="HOST:PORT", show_default=LISTEN, help="Address of the broker. Port 0 means any free port."
+)
+@click.option(
+    "--name-server",
+    metavar="HOST:PORT",
+    default="127.0.0.1:9876",
+    show_default=True,
+    help="Address of the name server. Port 0: any free port.",
+)
 @click.option(
     "--ha",
     metavar="HOST:PORT",
@@ -68,7 +76,10 @@ LISTEN = "127.0.0.1:10911"
 )
 @click.option("--record", type=click.Path(path_type=Path), help="Record a history into this directory.")
 @click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), help="Configuration file in RocketMQ's broker.conf format."
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="Configuration file in RocketMQ's broker.conf format.",
 )
 @click.option(
     "--acl", "acl_file", type=click.Path(path_type=Path), help="File of accounts in RocketMQ's plain_acl.yml format."

@@ -14,7 +14,7 @@ import click
 from attrs import define, field
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.simulated.account import PROMISES
@@ -25,7 +25,6 @@ from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300
 """Default number of runs."""
-SEED_MAX: Final = 2**32 - 1
 
 
 @define
@@ -75,10 +74,10 @@ class Done:
 @click.option("--minutes", type=Amount(above_zero=True), help="Stop after this time.")
 @click.option(
     "--runs",
-    type=click.IntRange(1, SEED_MAX),
+    type=Whole(1, SEED_MAX),
     help=f"Stop after this many runs, one per seed. Default: {RUNS}, or no limit with --minutes.",
 )
-@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="The first seed.")
+@click.option("--seed", type=Whole(0, SEED_MAX), default=0, show_default=True, help="The first seed.")
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),

@@ -18,7 +18,7 @@ from attrs import frozen
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import guard
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import (
     Exit,
@@ -36,7 +36,6 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import preset, with_knobs
 
 MINUTES: Final = 1.0
-SEED_MAX: Final = 2**32 - 1
 
 
 @frozen
@@ -53,9 +52,7 @@ class Failure:
 @policy_option("The broker's policy.")
 @knob_option("Change one knob of the policy; repeatable.")
 @click.option("--minutes", type=Amount(above_zero=True), default=MINUTES, show_default=True, help="How long to run.")
-@click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="The seed of the first round."
-)
+@click.option("--seed", type=Whole(0, SEED_MAX), default=0, show_default=True, help="The seed of the first round.")
 @click.option(
     "--store",
     "store_directory",

@@ -15,6 +15,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from longpoll.guard import printable
+from longpoll.options.amounts import Whole
 from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, styled, table, user_mistakes
 from longpoll_broker.store.inspect import (
     Blank,
@@ -30,9 +31,9 @@ from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 
 topic_option = click.option("--topic", help="Only this topic. Default: all topics.")
-queue_option = click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only the queue with this id.")
+queue_option = click.option("--queue", "queue_id", type=Whole(min=0), help="Only the queue with this id.")
 from_option = click.option(
-    "--from", "offset_first", type=click.IntRange(min=0), default=0, show_default=True, help="First queue offset."
+    "--from", "offset_first", type=Whole(min=0), default=0, show_default=True, help="First queue offset."
 )
 key_option = click.option("--key", help="Only messages with this key or unique key.")
 id_option = click.option("--id", "message_id", help="Only the message with this id, which the broker returned on send.")
@@ -42,7 +43,7 @@ stored_from_option = click.option(
 stored_to_option = click.option(
     "--stored-to", "stored_to_ms", type=int, help="Only messages stored at this time or earlier, in ms since 1970."
 )
-count_option = click.option("--count", type=click.IntRange(min=0), help="Most lines to show. Default: all.")
+count_option = click.option("--count", type=Whole(min=0), help="Most lines to show. Default: all.")
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path())
 
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from longpoll import guard
 from longpoll.addresses import address_of
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, races, store
@@ -92,9 +92,7 @@ class Job:
     type=Amount(),
     help="Most ms from a pull's deadline to its answer. Default: depends on the measured latency.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of the property suite. Default: a new one each time."
-)
+@click.option("--seed", type=Whole(0, SEED_MAX), help="Seed of the property suite. Default: a new one each time.")
 @click.option(
     "--race-seconds",
     "race_s",

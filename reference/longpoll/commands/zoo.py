@@ -96,8 +96,8 @@ class _Zoo(click.Group):
 def zoo(ctx: click.Context, *, text: str, source: str, only_open: bool, as_json: bool) -> None:
     """List known bugs of hold tables, and the methods that find each bug in our own code.
 
-    The bugs come from other projects and from ours. Each one is a change of a few lines. The command needs a checkout of
-    the project.
+    The bugs come from other projects and from ours. Each one is a change of a few lines. This needs a checkout of the
+    project.
 
     \b
     Examples:
@@ -193,7 +193,9 @@ def show_command(name: str, *, as_json: bool) -> None:
 
 @zoo.command("run")
 @click.argument("names", metavar="[BUG]...", nargs=-1, shell_complete=_ids)
-@click.option("--method", "methods", multiple=True, metavar="NAME", help="Only this method; repeatable.", shell_complete=_methods)
+@click.option(
+    "--method", "methods", multiple=True, metavar="NAME", help="Only this method; repeatable.", shell_complete=_methods
+)
 @click.option("--write", is_flag=True, help="Record the results as the new table, and generate docs/zoo.md again.")
 @json_option
 @user_mistakes

@@ -1,6 +1,6 @@
-"""The option type for an amount, such as milliseconds: finite, and too small to overflow.
+"""The option types of numbers: an amount, such as milliseconds, and a whole number, with ranges in readable text.
 
-Click's own range accepts `nan` and `inf`. For whole numbers use `click.IntRange`.
+Click's own range of floats accepts `nan` and `inf`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,16 @@ import click
 
 AMOUNT_MAX: Final = 1e9
 """Over eleven days in milliseconds; more messages per second than a machine sends."""
+SEED_MAX: Final = 2**32 - 1
+
+
+class Whole(click.IntRange):
+    """A whole number from `min` to `max`; the help shows `1 to 9`, where click would write `1<=x<=9`."""
+
+    name = "integer"
+
+    def _describe_range(self) -> str:
+        return f"{self.min} or more" if self.max is None else f"{self.min} to {self.max}"
 
 
 class Amount(click.FloatRange):
@@ -23,7 +33,6 @@ class Amount(click.FloatRange):
         super().__init__(min=0, max=AMOUNT_MAX, min_open=above_zero)
 
     def _describe_range(self) -> str:
-        """The range in help texts and errors; click would write `0<=x<=1000000000.0`."""
         return "above 0, at most 10^9" if self.min_open else "0 to 10^9"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -124,7 +124,9 @@ def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
     if report.delivered_count < DELIVERIES_MIN:
         return f"fewer than {DELIVERIES_MIN} deliveries are too few; increase --race-seconds"
     if report.unheld_count > UNHELD_SHARE * report.delivered_count:
-        return f"the broker answered {report.unheld_count:,} pulls at once instead of holding them, so no wakeup could be lost"
+        return (
+            f"the broker answered {report.unheld_count:,} pulls at once instead of holding them; it can lose no wakeup"
+        )
     if limits.are_coarse and not known.most.wake_ms:
         return "the host was too slow to measure promptness; set --wake-ms and --late-ms"
     return None

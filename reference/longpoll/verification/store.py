@@ -37,5 +37,7 @@ def store_row(what: str, directory: Path) -> Row:
     detail = f"{verdict.messages:,} messages in {len(verdict.queues)} queues"
     if damage:
         first = damage[0]
-        detail += f"; damaged in {len(damage)} places, the first: {first.file}, byte {first.offset}: found {first.found}"
+        detail += (
+            f"; damaged in {len(damage)} places, the first: {first.file}, byte {first.offset}: found {first.found}"
+        )
     return Row("store", what, "violated" if damage else "ok", detail, watch.lap())

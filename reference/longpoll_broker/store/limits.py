@@ -67,7 +67,7 @@ def check_topic(topic: str, size_max: int = NAME_SIZE_MAX) -> None:
     if not 0 < size <= size_max:
         raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {size_max} are allowed")
     if topic in {".", ".."} or "/" in topic or not topic.isprintable():
-        raise MessageRefusedError(f"topic {topic!r} cannot be a directory's name")
+        raise MessageRefusedError(f"the topic name {topic!r} cannot be a directory name")
 
 
 def check_config(config: StoreConfig) -> None:

@@ -247,7 +247,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._is_paused:
             waiting = self._transport.get_write_buffer_size() + self._batch_size
             if waiting + size > OUTPUT_BYTES_MAX:
-                raise LocalProtocolError(f"{self.address} does not read: {waiting} bytes wait to be sent already")
+                raise LocalProtocolError(f"{self.address} does not read; {waiting} bytes are waiting")
         self._batch += buffers
         self._batch_size += size
         if self._batch_size > BATCH_BYTES_MAX or self._exchange.is_alone:

@@ -180,7 +180,7 @@ class GroupMember:
         """Want nothing of a topic any more, likewise. Raises ConfigError when it is not subscribed, or as above."""
         self.lifecycle.check_open()
         if topic == self.retry_topic:
-            raise ConfigError(f"{topic[:140]!r} goes with the group and cannot be left")
+            raise ConfigError(f"{topic[:140]!r} belongs to the group and cannot be unsubscribed")
         self._membership.leave_topic(topic)
         self._wanted_anew()
 
@@ -277,7 +277,7 @@ class GroupMember:
 
     def _join(self) -> None:
         if not self._membership.subscriptions:
-            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
+            raise ConfigError(f"group {self.config.group} has no topic; call subscribe or assign before start")
         self._started_ms = self._runtime.unix_ms()
         routes = self._sharing.routes() if self.config.waits_for_topics else self._sharing.all_routes()
         for topic, route in routes.items():

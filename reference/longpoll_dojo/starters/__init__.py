@@ -100,5 +100,7 @@ def write(language_name: str, directory: Path) -> list[Starter]:
     except FileExistsError as error:
         raise StarterError(f"{error.filename} already exists; choose a new directory") from None
     except OSError as error:
-        raise StarterError(f"cannot write to {directory}: {error.strerror or error}; choose another directory") from None
+        raise StarterError(
+            f"cannot write to {directory}: {error.strerror or error}; choose another directory"
+        ) from None
     return programs

@@ -165,7 +165,7 @@ class Load:
         while isinstance(reply := line.received.next_event(), Signal):
             data = line.socket.recv(RECEIVED_MAX)
             if not data:
-                raise JavaUnavailableError("the Java broker hung up")
+                raise JavaUnavailableError("the Java broker closed the connection")
             line.received.receive_data(data)
         if reply.code != ResponseCode.SUCCESS:
             raise JavaUnavailableError(f"the Java broker makes no topic: {reply.remark}")
@@ -216,7 +216,7 @@ class Load:
     def _receive(self, line: _Line) -> None:
         data = line.socket.recv(RECEIVED_MAX)
         if not data:
-            raise JavaUnavailableError("the Java broker hung up")
+            raise JavaUnavailableError("the Java broker closed the connection")
         now_ns = time.monotonic_ns()
         line.received.receive_data(data)
         while not isinstance(reply := line.received.next_event(), Signal):

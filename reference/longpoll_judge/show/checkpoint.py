@@ -79,7 +79,7 @@ def _check(directory: Path, about: About) -> None:
     file = directory / ABOUT_FILE
     if not file.exists():
         if (directory / TOLD_FILE).exists():
-            raise CheckpointError(f"{directory} has findings and no {ABOUT_FILE}; name another directory")
+            raise CheckpointError(f"{directory} has findings but no {ABOUT_FILE}; name another directory")
         _write(file, msgspec.json.encode(about))
         return
     try:

@@ -39,7 +39,9 @@ def lesson(*, number: str | None, answer: str | None, as_json: bool) -> None:
     """
     if number is None:
         if answer is not None:
-            raise UserError("--check needs the number of an exercise; write, for example: longpoll lesson 1.1 --check ANSWER")
+            raise UserError(
+                "--check needs the number of an exercise; write, for example: longpoll lesson 1.1 --check ANSWER"
+            )
         _list(as_json=as_json)
         return
     found = _lesson_of(number)

@@ -37,7 +37,10 @@ BACKLOG = 128
 @click.option("--scan-ticks", default=2, show_default=True, help="Ticks between two scans.")
 @aspect_option("Add this feature to the model; repeatable.")
 @click.option(
-    "--hidden", multiple=True, metavar="ACTION", help="An action that the program may take unreported; repeatable."
+    "--hidden",
+    multiple=True,
+    metavar="ACTION",
+    help="An action that the program may take without reporting it; repeatable.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Listen for TCP connections instead of using standard input.")
 @click.option(

@@ -181,7 +181,7 @@ def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
     if checkpoint is not None:
         return nullcontext(checkpoint.absolute())
     if not _master(session).startswith("local"):
-        raise CheckpointError("a cluster needs --checkpoint: a directory that the driver and all workers can write to")
+        raise CheckpointError("a cluster needs --checkpoint, a directory that the driver and all workers can write to")
     return _temporary_directory()
 
 

@@ -90,12 +90,10 @@ def first_failure(model: Model, candidates: Sequence[Property]) -> tuple[str, Ou
 def _why_not(model: Model, name: str, outcome: Outcome) -> Said:
     found = outcome.counterexample
     if found is None:
-        return missing(f"z3 could not tell of {name}: write it in a simpler way")
+        return missing(f"z3 could not decide {name}; write it in a simpler way")
     if found.action is None:
-        return missing(f"{name} is not true of the first state")
-    more = (
-        f"the state before {found.action.label}, of which all your statements are true:\n{render(model, found.state)}"
-    )
+        return missing(f"{name} is false in the first state")
+    more = f"the state before {found.action.label}, where all your statements are true:\n{render(model, found.state)}"
     return missing(f"{name} is not inductive: the step {found.action.label} breaks it", more)
 
 
@@ -112,24 +110,20 @@ def is_inductive(answer: str) -> Said:
 
 
 def is_true_only(answer: str) -> Said:
-    """One statement that is true of every state that is reached, and not inductive."""
+    """One statement that is true in every reachable state, but not inductive."""
     model = open_law()
     mine = statements_of(answer, model)
     if len(mine) > 1:
-        return missing(f"the file has {len(mine)} statements: leave one")
+        return missing(f"the file has {len(mine)} statements; keep one")
     tiny = law_of(model.policy, attrs.evolve(named("tiny", model.policy), requests=REQUESTS))
     (asked,) = [attrs.evolve(each, kind="always") for each in statements_of(answer, tiny)]
     verdict = explore(tiny, [asked], engine="python").verdict(asked.name)
     if verdict.verdict != "holds":
-        return missing(
-            f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state of which it is false"
-        )
+        return missing(f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state where it is false")
     failure = first_failure(model, mine)
     if failure is None:
-        return missing(f"{asked.name} is true, and inductive by itself")
-    return right(
-        f"{asked.name} is true of every state that is reached, and not inductive", _why_not(model, *failure).more
-    )
+        return missing(f"{asked.name} is true, but also inductive by itself")
+    return right(f"{asked.name} is true in every reachable state, but not inductive", _why_not(model, *failure).more)
 
 
 PROOF: Final = (

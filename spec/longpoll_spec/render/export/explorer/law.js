@@ -354,7 +354,7 @@ const Law = (() => {
     return value;
   }
 
-  const damaged = () => fault("this token is damaged: copy it again, whole");
+  const damaged = () => fault("the token is damaged; copy the whole token again");
   const other = () => fault("this token is of another version");
 
   /* Whether these are the fields of a token: texts, lists and whole numbers where they belong. */
