@@ -67,7 +67,7 @@ def test_each_request_gets_its_own_reply_or_an_error(name_server: str) -> None:
                 assert asking._requests._waiting == {}
             with pytest.raises(LifecycleError):
                 await asking.request(topic, b"x")
-            with pytest.raises(ConfigError, match="is no request"):
+            with pytest.raises(ConfigError, match="is not a request"):
                 await replier.reply(replace(asked[0], properties={}), b"x")
             with pytest.raises(ConfigError, match="not allowed"):
                 await replier.request("%no such", b"x")

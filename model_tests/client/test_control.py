@@ -324,7 +324,7 @@ def test_two_ways_to_choose_are_one_too_many(name_server: str, topic: str) -> No
         with pytest.raises(ConfigError, match="is not subscribed"):
             consumer.unsubscribe(topic)
         consumer.assign([])
-        with pytest.raises(ConfigError, match="wants no topic"):
+        with pytest.raises(ConfigError, match="has no topic"):
             consumer.start()
 
 

@@ -165,7 +165,7 @@ def test_a_new_producer_has_sent_nothing() -> None:
         Producer(RUNTIME, server.address, hooks=[told]) as producer,
     ):
         assert producer.metrics() == SendMetrics()
-        with pytest.raises(Exception, match="not known"):
+        with pytest.raises(Exception, match="unknown to the name server"):
             producer.send("T", b"x")
         assert (producer.metrics().sends, producer.metrics().failures, producer.metrics().retries) == (1, 1, 0)
     assert told.events[1][4] == ""

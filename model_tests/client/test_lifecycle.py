@@ -236,7 +236,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
         wait_until(lambda: came(consumer, b"early"))
         producer.send(late, b"late")
         wait_until(lambda: came(consumer, b"late"))
-    assert f"waits for its topic: topic '{late}' is not known" in caplog.text
+    assert f"waits for its topic: topic '{late}' is unknown to the name server" in caplog.text
 
 
 class ConsumerLife(RuleBasedStateMachine):

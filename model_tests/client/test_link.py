@@ -241,7 +241,7 @@ def test_a_route_is_kept_until_a_better_one_comes() -> None:
     old_ns = int(ROUTE_AGE_S_MAX * S)
     assert routes.fresh("T", old_ns - 1) is not None
     assert routes.fresh("T", old_ns) is None
-    with pytest.raises(NoRouteError, match="not known"):
+    with pytest.raises(NoRouteError, match="unknown to the name server"):
         routes.learn("T", route_answer(topic_known=False), None, old_ns)
     with pytest.raises(RefusedError):
         routes.learn("T", Command(1), None, old_ns)

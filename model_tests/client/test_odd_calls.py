@@ -102,7 +102,7 @@ def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: 
     """Text where bytes belong, a list of keys, a property that brokers drop silently: nobody is asked."""
     with Producer(RUNTIME, "127.0.0.1:1") as producer, pytest.raises(ConfigError, match=words):
         producer.send(**{"topic": "T", "body": b"x"} | wrong)
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="is not text"):
         Producer(RUNTIME, None)  # type: ignore[arg-type] # a mistake
 
 

@@ -117,7 +117,7 @@ def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
     with new_topic(name_server, 4) as topic, Producer(RUNTIME, name_server) as producer:
         assert producer.send(topic, b"x", queue_id=2).queue.queue_id == 2
         assert producer.send(topic, b"x", select=lambda queues: queues[-1]).queue.queue_id == 3
-        with pytest.raises(ConfigError, match="cannot both"):
+        with pytest.raises(ConfigError, match="cannot be used together"):
             producer.send(topic, b"x", queue_id=2, select=lambda queues: queues[-1])
         with pytest.raises(ConfigError, match="not a writable queue"):
             producer.send(topic, b"x", select=lambda _queues: MessageQueue(topic="other", broker_name="b", queue_id=0))

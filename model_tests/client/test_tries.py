@@ -76,7 +76,7 @@ def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
         Tries(parcel(), selector("T", 5, None), S).begin(TWO, count().__next__, 0)
     with pytest.raises(ConfigError, match="not a writable queue"):
         Tries(parcel(), lambda _queues: queue("c", 0), S).begin(TWO, count().__next__, 0)
-    with pytest.raises(ConfigError, match="cannot both"):
+    with pytest.raises(ConfigError, match="cannot be used together"):
         selector("T", 1, lambda queues: queues[0])
     with pytest.raises(NoRouteError, match="permission lacks W"):
         Tries(parcel(), None, S).begin(Route("T", (), (), {}, 0), count().__next__, 0)

@@ -43,9 +43,9 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"suspend_s": -1}, "suspend_s"),
     ({"thread_count": 1001}, "at most 1000"),
     ({"reconsume_count_max": "1"}, "reconsume_count_max"),
-    ({"start_at": "first"}, "start_at is 'first': give one of StartAt.STORED, StartAt.FIRST"),
+    ({"start_at": "first"}, "start_at is 'first'; pass one of StartAt.STORED, StartAt.FIRST"),
     ({"message_model": "BROADCASTING"}, "message_model is .* MessageModel.BROADCASTING"),
-    ({"unreadable": "skip"}, "give one of Unreadable.DEAD_LETTER"),
+    ({"unreadable": "skip"}, "pass one of Unreadable.DEAD_LETTER"),
     ({"allocate": None}, "allocate is None, which is not callable"),
     ({"on_unreadable": 5}, "on_unreadable is 5"),
     ({"client_id": 5}, "client_id '5'"),
@@ -113,7 +113,7 @@ NOT_CLIENTS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", NOT_CLIENTS)
 def test_a_client_without_a_runtime(name: str) -> None:
     """The first thing that one forgets: it is told how the client is written."""
-    with pytest.raises(ConfigError, match=rf"str is no runtime.* write {name}\(runtime, name_server"):
+    with pytest.raises(ConfigError, match=rf"str is not a runtime.* write {name}\(runtime, name_server"):
         NOT_CLIENTS[name]()
 
 
@@ -132,10 +132,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ConsumerConfig("G", hooks=iter([])), "hooks are <list_iterator .* pass a list"),  # type: ignore[arg-type]
     (lambda: Producer(RUNTIME, NOWHERE, hooks=[Half()]), "after_send of a Half among hooks is a coroutine"),
     (lambda: AsyncProducer(RUNTIME, NOWHERE, hooks=[5]), "before_send of a int"),  # type: ignore[list-item]
-    (lambda: Producer(RUNTIME, NOWHERE, compression="zlib"), "compression is .zlib.: give one of"),  # type: ignore[arg-type]
+    (lambda: Producer(RUNTIME, NOWHERE, compression="zlib"), "compression is .zlib.; pass one of"),  # type: ignore[arg-type]
     (lambda: AsyncProducer(RUNTIME, NOWHERE, compress_over_bytes=-1), "compress_over_bytes is -1"),
-    (lambda: closed(lambda producer: producer.send_batch("T", iter([]))), "a list_iterator is no batch"),
-    (lambda: closed(lambda producer: producer.reply("T", b"x")), "a str is no request"),
+    (lambda: closed(lambda producer: producer.send_batch("T", iter([]))), "a list_iterator is not a batch"),
+    (lambda: closed(lambda producer: producer.reply("T", b"x")), "a str is not a request"),
     (lambda: closed(lambda producer: producer.send_async("T", b"x", coroutine)), "told is a coroutine function"),
     (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", None), "check is None"),  # type: ignore[arg-type]
     (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", coroutine), "check is a coroutine function"),  # type: ignore[arg-type]
@@ -174,8 +174,8 @@ def test_what_can_be_called(number: int) -> None:
         ({"topic": None}, "topic 'None' is not allowed"),
         ({"topic": "a b"}, "topic 'a b' is not allowed"),
         ({"topic": "x" * 128}, "1 to 127 letters"),
-        ({"expression": None}, "expression is None: give text"),
-        ({"expression_type": 5}, "expression_type is 5: give text"),
+        ({"expression": None}, "expression is None; pass text"),
+        ({"expression_type": 5}, "expression_type is 5; pass text"),
     ],
     ids=str,
 )

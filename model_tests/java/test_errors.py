@@ -96,7 +96,7 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
     program(tmp_path, "java", "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is no folder", "lib")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is not a directory", "lib")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
     (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "says no version")
@@ -120,7 +120,7 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ),
         ('WARNING : Unable to transform class C using rule "hold" loaded from x', "the rule hold does not match"),
         ("TestScript: no errors", "ended with 0"),
-        ("Could not find or load main class", "checker says nothing of the rules: Could not find"),
+        ("Could not find or load main class", "checker gave no result: Could not find"),
     ],
 )
 def test_jars_of_a_folder_are_asked_whether_the_rules_fit(

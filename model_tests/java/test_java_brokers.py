@@ -124,7 +124,7 @@ def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
         rechecked: list[int] = []
         stage.seen = Seen(rechecked)
         mended = played(running, "rocketmq-4.9", "lost_by_hold")
-        assert re.search(r"pull 0 is answered \(code 0\), where the law has it unanswered", mended.otherwise)
+        assert re.search(r"pull 0 is answered \(code 0\), but the specification leaves it unanswered", mended.otherwise)
         assert not mended.broken
         assert len(rechecked) == 1
         left = played(running, "rocketmq-4.9", "lost_by_keep")

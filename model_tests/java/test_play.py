@@ -256,7 +256,8 @@ def test_an_answer_that_the_law_does_not_have_is_told() -> None:
     """The planted broker answers at the hold, where the law has the pull unanswered."""
     done = played(lambda gate: 19 if gate == "put" else None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert re.fullmatch(
-        r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), where the law has it unanswered",
+        r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), "
+        "but the specification leaves it unanswered",
         done.otherwise,
     )
     assert not done.broken
@@ -266,7 +267,9 @@ def test_the_wrong_answer_is_told() -> None:
     """The law says that something is found, and the broker says that there is nothing."""
     read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
     done = played(lambda _gate: 19, PULL, read)
-    assert done.otherwise == "step 2 (pull_read(0)): pull 0 is answered with code 19, where the law says found"
+    assert (
+        done.otherwise == "step 2 (pull_read(0)): pull 0 is answered with code 19, but the specification expects found"
+    )
 
 
 def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +292,7 @@ def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
 @pytest.mark.parametrize(
     ("move", "said"),
     [
-        (Move("offset", slot=0, number=3), "the group's offset is 0, where the law has 3"),
+        (Move("offset", slot=0, number=3), "the group's offset is 0, but the specification expects 3"),
         (Move("untouched", slot=0), ""),
         (Move("unvisited", queue=0), ""),
     ],

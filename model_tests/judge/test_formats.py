@@ -441,7 +441,7 @@ def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> Non
     (tmp_path / "source=a").mkdir()
     (tmp_path / "source=a" / "0.parquet").write_bytes(b"")
 
-    with pytest.raises(HistoryNotFoundError, match=r"holds no history.*0\.parquet nothing is read"):
+    with pytest.raises(HistoryNotFoundError, match=r"has no history.*0\.parquet nothing is read"):
         find([tmp_path])
 
 

@@ -33,7 +33,7 @@ BAD_LINES = {
     b"null null": "Expected `object`",
     b"\x00\x00\x00": "malformed",
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"code":1,"code":1}': "code occurs twice",
-    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"tag":null,"t\\u0061g":"b"}': "tag is",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"tag":null,"t\\u0061g":"b"}': "tag occurs",
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0} {"event":"append"}': "trailing",
 }
 

@@ -214,7 +214,7 @@ def test_a_changed_file_counts_at_once_and_a_damaged_one_does_not(
         ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, topicPerms: [open]}", "is not NAME=RIGHT"),
         ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, groupPerms: [g=ALL]}", "is not NAME=RIGHT"),
         ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "stands there twice"),
-        ("globalWhiteRemoteAddresses: [here]", "is no IP address"),
+        ("globalWhiteRemoteAddresses: [here]", "is not an IP address"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:

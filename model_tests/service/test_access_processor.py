@@ -51,10 +51,10 @@ REFUSED: Final[list[tuple[int, dict[str, str], tuple[int, str]]]] = [
     ),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": ""}, (209, "Resource format error for ")),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": "G=ALL"}, (209, "error for G=ALL")),
-    (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "no IP address")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "not an IP address")),
     (50, {"secretKey": "12345678"}, (1, "accessKey")),
     (51, {"accessKey": "nobody!"}, (210, "has been deleted failed")),
-    (53, {"globalWhiteAddrs": "10.1.1.1,here"}, (211, "no IP address")),
+    (53, {"globalWhiteAddrs": "10.1.1.1,here"}, (211, "not an IP address")),
     (53, {"globalWhiteAddrs": "10.1.1.1", "aclFileFullPath": "/etc/passwd"}, (211, "Only ")),
 ]
 

@@ -54,7 +54,7 @@ def test_what_is_null_is_left_out() -> None:
 
 def test_a_key_that_is_no_text_is_told_of() -> None:
     """It would be nothing that anybody asks for."""
-    with pytest.raises(ConfigError, match="a key in it is no text"):
+    with pytest.raises(ConfigError, match="a key in it is not text"):
         AccountFile.parse(b"? [a]\n: b\n").values()
 
 
@@ -93,4 +93,4 @@ def test_it_is_told_where_a_file_stops_being_yaml(text: str, place: str) -> None
     """And not what stands there, for that may be a secret."""
     with pytest.raises(ConfigError) as caught:
         AccountFile.parse(text.encode())
-    assert str(caught.value) == f"it is no YAML{place}"
+    assert str(caught.value) == f"it is not YAML{place}"

@@ -135,7 +135,7 @@ def test_a_users_mistake_is_one_line_and_exit_2(observe: StartCommand, tmp_path:
         mistakes = (
             ((*any_port, *record), "add --broker or --name-server"),
             ((*any_port, "--broker", "there", *record), "HOST:PORT"),
-            ((*any_port, "--broker", here, "--broker", here, *record), "named twice"),
+            ((*any_port, "--broker", here, "--broker", here, *record), "given twice"),
             (("--listen", here, "--broker", here, *record), "choose another address"),
             ((*any_port, "--broker", here, "--record", str(file)), "choose a writable directory"),
         )

@@ -180,7 +180,7 @@ def test_two_goes_give_the_numbers_of_one(
     (tmp_path / "part" / "level-4" / "share-0-0.npy").write_bytes(b"killed here")
     depths: list[int] = []
     judged = properties_of(model)
-    with pytest.raises(CheckpointError, match="of another law, other bounds or other properties"):
+    with pytest.raises(CheckpointError, match="another model, bounds or properties"):
         explore(model, judged, engine="spark", session=session, checkpoint=tmp_path / "part")
     rest = explore(
         model,

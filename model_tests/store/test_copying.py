@@ -179,7 +179,7 @@ def test_a_blank_may_be_as_long_as_a_batch_and_a_record_as_a_message(magic: int,
         head = SIZE_AND_MAGIC.pack(size_max + more, magic)
         start = 64 * MIB - size_max - more - (0 if magic == MAGIC_BLANK else 100)
         if more:
-            with pytest.raises(CopyRefusedError, match="set maxMessageSize as it is there"):
+            with pytest.raises(CopyRefusedError, match="set maxMessageSize to the other broker's value"):
                 next_piece(memoryview(head), start, 64 * MIB, 4 * MIB)
         else:
             assert next_piece(memoryview(head), start, 64 * MIB, 4 * MIB) is None

@@ -776,7 +776,9 @@ def test_what_cannot_be_kept_is_not_cut_off(
 
     with monkeypatch.context() as patch:
         patch.setattr(RealFiles, "write_atomic", fails)
-        with pytest.raises(StoreUserError, match=f"ends at {place}, where a record .* No space left .* was changed"):
+        with pytest.raises(
+            StoreUserError, match=f"ends at {place}, where a record .* No space left .* was not changed"
+        ):
             open_store(store)
     assert not room
     assert {file.name: file.read_bytes() for file in logs(store)} == before

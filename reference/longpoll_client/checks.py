@@ -61,7 +61,7 @@ def check_wanted(topic: object, expression: object, expression_type: object) -> 
         check_topic(topic)
     for name, value in (("expression", expression), ("expression_type", expression_type)):
         if not isinstance(value, str):
-            raise ConfigError(f"{name} is {repr(value)[:40]}: give text, such as '*', 'red || blue' or 'TAG'")
+            raise ConfigError(f"{name} is {repr(value)[:40]}; pass text, such as '*', 'red || blue' or 'TAG'")
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
@@ -76,14 +76,14 @@ def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
     """Seconds, which may be without end; `may_be_none` says whether 0 will do."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
-        raise ConfigError(f"{name} is {repr(value)[:40]}: give seconds, {'0 or' if may_be_none else 'and'} more than 0")
+        raise ConfigError(f"{name} is {repr(value)[:40]}; pass seconds, {'0 or' if may_be_none else 'and'} more than 0")
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
     """A member of an enum; its text would be compared with the members and found to be none."""
     if not isinstance(value, kind):
         choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
-        raise ConfigError(f"{name} is {repr(value)[:40]}: give one of {choices}")
+        raise ConfigError(f"{name} is {repr(value)[:40]}; pass one of {choices}")
 
 
 def check_callable(name: str, value: Callable[..., Any] | None) -> None:

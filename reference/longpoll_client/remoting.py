@@ -443,7 +443,7 @@ class RemotingClient:
 
     def _unserved(self, error: Exception) -> ConnectionLostError:
         log.error("what %s sent could not be served", self.address, exc_info=error)
-        return ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}")
+        return ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}")
 
     def _handle(self, commands: Sequence[Command]) -> ClientError | None:
         """Handle commands, in order; why the connection is to end, if one could not be."""

@@ -40,5 +40,5 @@ def refused_rule(jars: Jars, script: Path) -> str:
     if complaint := COMPLAINT.search(said):
         return complaint[2]
     if CLEAN not in said:
-        raise JavaUnavailableError(f"Byteman's checker says nothing of the rules: {' '.join(said.split())[-300:]}")
+        raise JavaUnavailableError(f"Byteman's checker gave no result: {' '.join(said.split())[-300:]}")
     return ""

@@ -160,14 +160,14 @@ def _version_of(jar: Path) -> str:
         with zipfile.ZipFile(jar) as content:
             lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise JavaUnavailableError(f"{jar} says no version: it is no jar of RocketMQ's as published") from error
+        raise JavaUnavailableError(f"{jar} has no version, so it is not a published jar of RocketMQ") from error
     return next((line.partition("=")[2].strip() for line in lines if line.startswith("version=")), "")
 
 
 def _refuse_unknown(version: str) -> None:
     if version not in VERSIONS:
         raise JavaUnavailableError(
-            f"the law's places in {version or 'this version'} are not known; take one of {', '.join(VERSIONS)}"
+            f"this version is not supported: {version or 'unknown'}; use one of {', '.join(VERSIONS)}"
         )
 
 

@@ -240,7 +240,7 @@ class _Player:
             where = ", ".join(f"{thread} at {arrival.gate}" for thread, arrival in self.stage.standing.items())
             raise NotFollowedError(
                 f"{move.thread} did not come to {' or '.join(move.gates)} within {WITHIN_S:g} s; "
-                f"standing: {where or 'nobody'}"
+                f"waiting threads: {where or 'none'}"
             )
         found = there()
         assert found is not None
@@ -353,7 +353,7 @@ class _Player:
         reply = self._asked(RequestCode.QUERY_CONSUMER_OFFSET, self._group_fields(move))
         said = (reply.ext_fields or {}).get("offset", "none")
         if said != str(move.number):
-            raise OtherwiseError(f"the group's offset is {said}, where the law has {move.number}")
+            raise OtherwiseError(f"the group's offset is {said}, but the specification expects {move.number}")
         return f"the group's offset is {said}"
 
     def _group_fields(self, move: Move) -> dict[str, str]:
@@ -406,7 +406,7 @@ class _Player:
         peer, opaque = self.returning
         self.stage.until(lambda: opaque in peer.replies or not peer.is_open, WITHIN_S)
         if opaque not in peer.replies:
-            raise NotFollowedError("the broker does not answer who told it that its master is back")
+            raise NotFollowedError("the broker does not respond to the message that its master is back")
         reply = peer.replies[opaque][0]
         if reply.code == ResponseCode.SUCCESS:
             raise OtherwiseError("the walk after the master's return goes to its end")
@@ -471,7 +471,7 @@ class _Player:
         slot = self.slots.get(number)
         if slot is not None and slot.peer is not None and slot.opaque in slot.peer.replies:
             code = slot.peer.replies[slot.opaque][0].code
-            raise OtherwiseError(f"pull {number} is answered (code {code}), where the law has it unanswered")
+            raise OtherwiseError(f"pull {number} is answered (code {code}), but the specification leaves it unanswered")
 
     def answer(self, move: Move) -> str:
         slot = self.slots[move.slot]
@@ -484,7 +484,9 @@ class _Player:
         reply, at_s = peer.replies[slot.opaque]
         is_found = reply.code == ResponseCode.SUCCESS
         if move.word and is_found != (move.word == FOUND):
-            raise OtherwiseError(f"pull {move.slot} is answered with code {reply.code}, where the law says {move.word}")
+            raise OtherwiseError(
+                f"pull {move.slot} is answered with code {reply.code}, but the specification expects {move.word}"
+            )
         since = [f"{(at_s - slot.sent_s) * 1e3:,.0f} ms after it was sent"]
         if is_found and self.shown_at_s:
             since.append(f"{(at_s - max(self.shown_at_s.values())) * 1e3:,.0f} ms after its message became visible")
@@ -514,7 +516,7 @@ class _Player:
             return any(each.request == opaque and each.gate == "each" for each in self.stage.seen[self.ended_at :])
 
         if not self.stage.until(looked, WITHIN_S):
-            raise OtherwiseError(f"nobody looks at pull {move.slot} any more")
+            raise OtherwiseError(f"no thread looks at pull {move.slot} again")
         return f"a walk looks at pull {move.slot}"
 
     def visit(self, move: Move) -> str:

@@ -190,7 +190,9 @@ class OffsetQueue(Queue):
             self._judge_body(ask, number, body)
         self.judge_after_cancel(ask, self.messages[ask.first : ask.first + len(bodies)])
         if ask.answer.position_next is None:
-            raise SubjectError("an answer with messages has no position_next; give longpoll.Polled the next position")
+            raise SubjectError(
+                "an answer with messages needs a position_next; pass the next position to longpoll.Polled"
+            )
         self.positions[ask.first + len(bodies)] = ask.answer.position_next
 
     def _judge_nothing(self, ask: Ask) -> None:

@@ -178,7 +178,7 @@ def queue_offsets(body: Buffer, topic: str, queue: int) -> list[int]:
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
         if size < _RECORD_SIZE_MIN or start + size > stop:
-            raise HeaderError("an answer to a pull", "body", f"is no sequence of records at byte {start}")
+            raise HeaderError("an answer to a pull", "body", f"is not a sequence of records at byte {start}")
         if has_inner:
             offsets.append(_offset_in(memoryview(body)[start : start + size], topic, queue))
         else:

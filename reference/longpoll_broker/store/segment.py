@@ -258,7 +258,7 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
     """The error that every sync after one that failed is."""
     return SyncFailedError(
         failed.errno or errno.EIO,
-        f"an earlier sync failed ({failed.strerror}), and a later one would not say what the disk lacks: restart the "
+        f"an earlier sync failed ({failed.strerror}), and a later one would not report the lost data; restart the "
         "broker, which writes it anew",
         path,
     )

@@ -36,7 +36,7 @@ class Burials:
         """
         place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         if self._config.unreadable is Unreadable.STOP:
-            raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
+            raise RemoteProtocolError(f"{place} cannot be read, so its queue waits: {message.why}")
         became = "passed over"
         is_buried = self._config.unreadable is Unreadable.DEAD_LETTER and not self._config.is_broadcasting
         if is_buried and message.physical_offset is not None:

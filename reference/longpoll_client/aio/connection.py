@@ -318,7 +318,7 @@ class AsyncConnection(asyncio.Protocol):
             self._give_up(error)
         except FAULTS as error:
             log.exception("what %s sent could not be served", self.address)
-            self._give_up(ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}"))
+            self._give_up(ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}"))
         # What the answers have led to, the next pulls most likely, goes before a listener has what they brought.
         self._flush()
 

@@ -339,7 +339,7 @@ class GroupMember:
         """
         place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         if self.config.unreadable is Unreadable.STOP:
-            raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
+            raise RemoteProtocolError(f"{place} cannot be read, so its queue waits: {message.why}")
         became = self._buried(message, queue) if self.config.unreadable is Unreadable.DEAD_LETTER else "passed over"
         log.warning("%s cannot be read and is %s: %s", place, became, message.why)
         self.statistics.add(message.topic, unreadable_count=1)

@@ -68,12 +68,12 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
         """Refuse what would be sent as something else, or not at all; raises ConfigError."""
         for name, value in (("tags", self.tags), ("keys", self.keys)):
             if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} is {value!r}: give text (several keys are separated by spaces)")
+                raise ConfigError(f"{name} is {value!r}; pass text (separate several keys with spaces)")
         for name, value in self.properties.items():
             if not (isinstance(name, str) and isinstance(value, str) and name and value):
-                raise ConfigError(f"property {name!r} is {value!r}: give text of a character at least for both")
+                raise ConfigError(f"property {name!r} is {value!r}; pass a non-empty text for both")
         if not isinstance(self.delay_level, int) or self.delay_level < 0:
-            raise ConfigError(f"delay_level is {self.delay_level!r}: give 1 to 18, or 0 for no delay")
+            raise ConfigError(f"delay_level is {self.delay_level!r}; pass 1 to 18, or 0 for no delay")
 
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""

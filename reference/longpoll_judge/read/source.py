@@ -164,7 +164,7 @@ def _unread_below(directory: str) -> Damage | None:
     try:
         found = files.first_within(directory, PART_SUFFIXES, META_FILE)
     except OSError as error:
-        return Damage(str(error.filename or directory), -1, f"cannot be looked at ({error.strerror or error})")
+        return Damage(str(error.filename or directory), -1, f"cannot be accessed ({error.strerror or error})")
     return Damage(found, -1, _BELOW) if found is not None else None
 
 

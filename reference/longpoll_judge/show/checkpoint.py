@@ -85,10 +85,10 @@ def _check(directory: Path, about: About) -> None:
     try:
         known = msgspec.json.decode(file.read_bytes(), type=About)
     except msgspec.DecodeError as error:
-        raise CheckpointError(f"{file} cannot be read: {error}; name another directory") from None
+        raise CheckpointError(f"{file} cannot be read: {error}; choose another directory") from None
     if known != about:
         told = f"histories {', '.join(known.paths)} with {known.thresholds} (format {known.format})"
-        raise CheckpointError(f"the checkpoint {directory} is of {told}; name another directory")
+        raise CheckpointError(f"the checkpoint {directory} belongs to {told}; choose another directory")
 
 
 def _write(file: Path, content: bytes) -> None:

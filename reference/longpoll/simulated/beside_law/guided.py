@@ -60,8 +60,8 @@ def refuse_unknown(model: Model) -> None:
         unknown.append("several queues or tags")
     if unknown:
         raise NotFollowableError(
-            f"this run has {', '.join(unknown)}, and the world beside the law is one queue without; "
-            "take a token of the plain world, as `longpoll check` shows them first"
+            f"this run uses {', '.join(unknown)}, but this simulation has only one plain queue; use a token from "
+            "`longpoll check` without --aspect, --queues and --tags"
         )
 
 

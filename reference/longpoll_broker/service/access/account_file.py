@@ -46,7 +46,7 @@ class AccountFile:
         try:
             node = yaml.compose(content, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError) as error:
-            raise ConfigError(f"it is no YAML{_place(error)}") from None
+            raise ConfigError(f"it is not YAML{_place(error)}") from None
         if node is None or not node.value:
             node = MappingNode(_MAP, [])
         if not isinstance(node, MappingNode):
@@ -139,7 +139,7 @@ def _values_of(mapping: MappingNode) -> dict[str, Any]:
     for key, value in mapping.value:
         name = _text_of(key)
         if name is None:
-            raise ConfigError("a key in it is no text")
+            raise ConfigError("a key in it is not text")
         if not _is_null(value):
             found[name] = _value_of(value)
     return found

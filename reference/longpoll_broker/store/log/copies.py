@@ -58,8 +58,8 @@ def next_piece(content: memoryview, physical_offset: int, file_size: int, body_s
     if size > size_max:
         what = "blank" if magic == MAGIC_BLANK else "record"
         raise CopyRefusedError(
-            f"the {what} at {physical_offset} of the other log has {size} bytes, and bodies of {body_size_max} are "
-            "allowed here: set maxMessageSize as it is there"
+            f"the {what} at {physical_offset} of the other log has {size} bytes, but this broker allows "
+            f"bodies of {body_size_max}; set maxMessageSize to the other broker's value"
         )
     if len(content) < size:
         return None

@@ -183,7 +183,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
         raise CheckpointError(f"{file} is of other thresholds; {_REMEDY}")
     for part, (end, known) in kept.ends.items():
         if files.entry(part) is not None and sum_before(part, end) != known:
-            raise CheckpointError(f"{part} is not what was judged before; remove {file}, and {_THEN}")
+            raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")
     return found
 
 

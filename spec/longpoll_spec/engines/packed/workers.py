@@ -205,8 +205,7 @@ class Crew:
         code = self.workers[number].exitcode
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         return MemoryShortError(
-            f"worker {number + 1} of {len(self.pipes)} {how}, and its states are lost with it; "
-            f"if memory was short, {INSTEAD}"
+            f"worker {number + 1} of {len(self.pipes)} {how}, so its states are lost; if memory was short, {INSTEAD}"
         )
 
 

@@ -114,7 +114,7 @@ class Checkpoint:
             )
         if state.law != law:
             raise CheckpointError(
-                f"{self.path} has a search of another law, other bounds or other properties; give another --checkpoint"
+                f"{self.path} contains a search of another model, bounds or properties; use another --checkpoint"
             )
         missing = [depth for depth, states in enumerate(state.levels) if self._count(depth) != states]
         if missing:
