@@ -1,11 +1,10 @@
-"""What a simulated run was told, and what it must have been told: the oracle of the whole broker.
+"""The oracle of a simulated run: compares the broker's answers with what it must answer.
 
-It knows nothing of the broker's inside: requests and answers with their virtual times. A pull waits no longer than its
-hold, and no longer than until a message for it was acknowledged; what is told of a queue is what was sent to it, in
-order, and what was acknowledged stays. `SLACK_MS` is what clocks of milliseconds round off; what the points and the
-stalls of a run have taken of virtual time is excused besides.
+It sees only requests and answers with their virtual times. A pull waits at most until its deadline, or until the broker
+acknowledged a message for it. Pulls return what was sent to a queue, in order, and acknowledged messages stay.
+`SLACK_MS` allows for rounding to milliseconds; virtual time that scheduling steps and host pauses took is subtracted.
 
-Leaves out other requests, filters, and judging (`longpoll_judge` takes the recorded history).
+`longpoll_judge` judges the recorded history.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One simulated run: a broker on a disk, its peers, what goes wrong, and whether every promise was kept.
+"""Runs one simulation: a broker on a disk, its clients and faults; checks that every promise was kept.
 
-Leaves out which runs there are (`plan`), and searching among them (`search`).
+`plan` draws the runs and `search` searches among them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs seed after seed until one fails, makes that run shorter, and tells it: as a story and as a token.
+"""Runs one seed after another until a run fails, shortens that run, and reports it as a trace and a token.
 
-Leaves out what a run is (`plan`, `run`), and how it is asked for (`longpoll.commands.simulate`).
+The runs are in `plan` and `run`, the command in `longpoll.commands.simulate`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The history's rows: the recorded run is valid by what the policy promises, and every planted fault in it is found.
+"""The rows of the history: the recorded run is valid for its policy, and the judge finds every injected fault.
 
-What the policy does not promise is judged by how late its races and its scan may make an answer; what is later is
-violated all the same. A judge that calls everything valid would pass the first row alone; the faults are what makes
-that row count. Leaves out the verdicts (`longpoll_judge`) and what a policy promises (`.declared`).
+If the policy does not promise a property, its races and its scan may delay an answer up to a limit; a later answer is
+still a violation. The injected faults show that the judge does not call every history valid. The verdicts come from
+`longpoll_judge`, the policy's promises from `.declared`.
 """
 
 from __future__ import annotations

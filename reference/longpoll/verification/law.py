@@ -1,7 +1,6 @@
-"""The law's rows: the engines agree, our own design holds and is proved, RocketMQ 4.9's races are found.
+"""The rows of the specification: engines agree, our own design holds and is proved, RocketMQ 4.9's races are found.
 
-A known race that is not found is as much a failure as an unknown one that is: the law would be too weak.
-Leaves out how any of it is computed (`longpoll_spec.engines`).
+A known race that is not found is a failure too, because the specification would be too weak.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The races' row: every held pull of the racing load answered in the time that the policy promises.
+"""The row of the races: the broker answers every held pull of the racing load in the time that the policy promises.
 
-What a policy declares, a lost wakeup that its scan finds, is counted and violates nothing as long as it is no later
-than that remedy. What the machine stood still is taken off. Leaves out the load (`longpoll.racing`), which knows of no
-policy, and what a policy promises (`.declared`).
+A lost wakeup that the policy permits is counted; it is a violation only if the answer comes later than the policy's
+scan. Host pauses are subtracted. The load is `longpoll.racing`; the policy's promises are in `.declared`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tries a broker with a real RocketMQ client, PyPI `rocketmq` 0.4.4 (C++ core), and judges what it saw.
+"""Tests a broker with a real RocketMQ client, PyPI `rocketmq` 0.4.4 (C++ core), and checks the messages.
 
-Leaves out what the client does (`real_client_child`, a process of its own) and starting the broker.
+The client runs in its own process, `real_client_child`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A broker in a process of its own, started and stopped as a user would: `longpoll serve`, its ready line, SIGTERM.
-
-Leaves out what is done with it (`.stages`).
-"""
+"""Runs a broker in its own process, as a user would: `longpoll serve`, its ready line, SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ STOP_S: Final = 30.0
 
 
 class ServeError(UserError):
-    """The embedded broker did not start or did not stop as it should."""
+    """The broker did not start or stop correctly."""
 
 
 class ServedBroker(Stoppable):
@@ -59,7 +56,7 @@ class ServedBroker(Stoppable):
         return (host, int(port)), words["name-server"]
 
     def stop(self) -> int:
-        """Ask it to stop and return its exit code; raises ServeError when it does not stop in time."""
+        """Stop it and return its exit code; raises ServeError if it does not stop in time."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -71,7 +68,7 @@ class ServedBroker(Stoppable):
         return code
 
     def kill(self) -> None:
-        """End it by SIGKILL, by its number, and wait until it is gone; one that has ended is let be."""
+        """Kill it with SIGKILL by its process id and wait for its end; does nothing if it has ended."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()

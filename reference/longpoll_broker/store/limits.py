@@ -78,7 +78,7 @@ def check_config(config: StoreConfig) -> None:
         )
     if config.index_slot_count < 1 or config.index_entry_count < 2:
         raise StoreUserError(
-            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}; write 1 and 2 or more"
+            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}; use 1 and 2 or more"
         )
     if config.extended_file_size <= EXTENDED_SIZE_MIN:
         raise StoreUserError(

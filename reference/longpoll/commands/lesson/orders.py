@@ -1,8 +1,7 @@
-"""A reader's threads, run in every order of their lines up to a number of switches.
+"""Runs a reader's threads in every order of their lines up to a number of context switches.
 
-A switch takes the turn from a thread that could go on. Orders are tried by how many switches they have, the fewest
-first, so that the first one in which something goes wrong is as simple as can be: most races need two (Musuvathi and
-Qadeer, Iterative context bounding, 2007). Leaves out what is wrong (`asked.polls`).
+It tries orders with few switches first, so that the first failure is as simple as possible. Most races need two
+switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `asked.polls` checks the results.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from longpoll_simulation.world import Actor, World
 from longpoll_spec.errors import UserError
 
 POINTS_MAX: Final = 500
-"""Points of one order, after which the program counts as turning in circles; a right one has less than a hundred."""
+"""Most steps of one order; a longer one counts as an endless loop. A right program needs less than a hundred."""
 POINTS_IN_ALL_MAX: Final = 200_000
-"""Points of all orders together, some seconds; a program of ten lines has a tenth of it."""
+"""Most steps of all orders, some seconds; a program of ten lines needs a tenth of it."""
 Thread = Callable[[Any, World], object]
 """What a thread does with the program's object."""
 

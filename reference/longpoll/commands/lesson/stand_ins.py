@@ -1,7 +1,6 @@
-"""What a reader's program finds as `threading` and `time` while its threads are run in every order.
+"""Simulated `threading` and `time` modules for a reader's program that runs in every order.
 
-Nothing of it is real: a lock has its place in a simulated world, and time passes only when nobody can go on. Leaves out
-the rest of both modules, and tells which of their names are there.
+Locks are simulated, and time passes only when no thread can run. The error for a missing name lists the available ones.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from longpoll_spec.errors import UserError
 HARMLESS: Final = frozenset(
     {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}
 )
-"""Modules that a program may import besides: none of them waits for anything."""
+"""Other modules that a program may import; none of them blocks."""
 
 
 class _Condition(SimulatedCondition):
-    """With what `threading.Condition` has besides."""
+    """Adds the other methods of `threading.Condition`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._clock = world
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until the predicate says so, or `timeout` seconds; what it said at last."""
+        """Wait until the predicate is true, or `timeout` seconds; returns its last value."""
         until_ns = None if timeout is None else self._clock.now_ns + int(timeout * 1e9)
         while not (said := predicate()):
             left_s = None if until_ns is None else (until_ns - self._clock.now_ns) / 1e9
@@ -39,16 +38,16 @@ class _Condition(SimulatedCondition):
         return said
 
     def acquire(self) -> bool:
-        """Take its lock."""
+        """Acquire its lock."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Give it back."""
+        """Release its lock."""
         self._lock.release()
 
 
 class _StandIn(SimpleNamespace):
-    """A module of which only some names are there."""
+    """A module with only some of its names."""
 
     _name: str
 
@@ -58,7 +57,7 @@ class _StandIn(SimpleNamespace):
 
 
 def modules_in(world: World) -> Mapping[str, Any]:
-    """The modules that stand in, by their names."""
+    """The simulated modules by name."""
 
     def condition(lock: object = None) -> _Condition:
         if lock is not None:
@@ -81,7 +80,7 @@ def modules_in(world: World) -> Mapping[str, Any]:
 
 
 def builtins_in(world: World) -> dict[str, Any]:
-    """Python's builtins, whose import gives the stand-ins, and what waits for nothing."""
+    """Python's builtins with an import that returns only simulated and harmless modules."""
     found = modules_in(world)
 
     def import_module(name: str, *rest: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Follows a run of the law on the real hold service: a counterexample becomes a schedule of the code.
+"""Makes the real hold service follow a run of the specification: turns a counterexample into a schedule.
 
-The code is coarser than the law in places, so a move may make several of the run's steps at once, and some moves none.
-Every schedule that stays on the run is tried until one is at its end.
+The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
+search tries every schedule that stays on the run until one reaches its end.
 
-Leaves out aspects that the world has not: more queues, tags, channels, commits, crashes, roles.
+Features without a counterpart here: more queues, tags, channels, commits, crashes, roles.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class SlaveLink:
                 first = store.log_end - store.log_end % size if self.begins_with_last_file else store.log_start
             if first < store.log_start:
                 raise RemoteProtocolError(
-                    f"asks for the log from {first} on, but the files before {store.log_start} were removed here; stop it "
+                    f"asks for the log from {first} on, but the files before {store.log_start} were removed; stop it "
                     "and give it a copy of this store, or an empty directory"
                 )
             self.asked_offset = offset

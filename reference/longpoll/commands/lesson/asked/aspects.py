@@ -1,7 +1,4 @@
-"""The exercises of lesson 5: filters by tag, and commits of offsets.
-
-Leaves out the page, which has hints and solutions.
-"""
+"""The exercises of lesson 5: filters by tag, and commits of offsets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The exercises of lesson 10: what the shipped broker does when it is made to follow a run.
+"""The exercises of lesson 10: a Java broker that follows a run.
 
-Answers are found by the law, which needs no Java; the lesson's commands show the same on the broker itself. Leaves out
-the page, which has hints and solutions.
+The specification computes the answers without Java; the lesson's commands show them on the broker itself.
 """
 
 from __future__ import annotations

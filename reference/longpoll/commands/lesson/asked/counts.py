@@ -1,7 +1,4 @@
-"""The exercises of lessons 7 and 8: any number of requests, and any run that goes on for ever.
-
-Leaves out the pages, which have hints and solutions.
-"""
+"""The exercises of lessons 7 and 8: any number of requests, and infinite runs."""
 
 from __future__ import annotations
 

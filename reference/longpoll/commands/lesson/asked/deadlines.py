@@ -1,7 +1,4 @@
-"""The exercises of lesson 3: deadlines that a scan notices late.
-
-Leaves out the page, which has hints and solutions.
-"""
+"""The exercises of lesson 3: deadlines that a scan notices late."""
 
 from __future__ import annotations
 

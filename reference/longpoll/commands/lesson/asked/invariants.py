@@ -1,7 +1,4 @@
-"""The exercises of lesson 6: statements of a reader's own, asked whether they are inductive.
-
-Leaves out proofs that find their statements themselves (`longpoll prove`).
-"""
+"""The exercises of lesson 6: checks whether a reader's own statements are inductive."""
 
 from __future__ import annotations
 

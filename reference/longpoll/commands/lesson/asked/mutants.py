@@ -1,6 +1,6 @@
-"""The exercises of lesson 12: an action of the law that a reader has changed, explored in place of the law's own.
+"""The exercises of lesson 12: explores the specification with an action that the reader has changed.
 
-The reader's program is run in this process, as `python` would run it, but for its last block. Leaves out the page.
+The reader's program runs in this process, without its `__main__` block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The exercises of lesson 0: a long poll of a reader's own, run in every order of its lines.
-
-Leaves out how the orders are tried (`orders`).
-"""
+"""The exercises of lesson 0: runs a reader's own long poll in every order of its lines (`orders`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The exercises of lessons 1, 2 and 4: wakeups and requests that are lost.
-
-Leaves out the pages, which have hints and solutions.
-"""
+"""The exercises of lessons 1, 2 and 4: lost wakeups and lost requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The exercises of lesson 9: recordings of shipped brokers, judged.
-
-Leaves out the judge, and the page, which has hints and solutions.
-"""
+"""The exercises of lesson 9: judging recordings of Java brokers."""
 
 from __future__ import annotations
 

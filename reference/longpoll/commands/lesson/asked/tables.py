@@ -1,7 +1,4 @@
-"""The exercises of lesson 11: hold tables of a reader's own, driven through every order by the dojo.
-
-Leaves out the dojo, and the page, which has hints and solutions.
-"""
+"""The exercises of lesson 11: tests a reader's own hold table with the dojo."""
 
 from __future__ import annotations
 
