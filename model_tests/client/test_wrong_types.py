@@ -39,7 +39,11 @@ WHOLE = ("batch_count_max", "cached_count_max", "cached_size_max", "cached_span_
 TIMES = ("rebalance_s", "heartbeat_s", "persist_s", "pull_timeout_s", "consume_timeout_s")
 CONFIGS: list[tuple[dict[str, Any], str]] = [
     *(({name: wrong}, f"{name} is") for name in WHOLE for wrong in ("1", None, 1.5, True, -1)),
-    *(({name: wrong}, f"{name} is .* give seconds") for name in TIMES for wrong in ("1", None, 0, -1, float("nan"))),
+    *(
+        ({name: wrong}, f"{name} is .* more than 0 seconds")
+        for name in TIMES
+        for wrong in ("1", None, 0, -1, float("nan"))
+    ),
     ({"suspend_s": -1}, "suspend_s"),
     ({"thread_count": 1001}, "at most 1000"),
     ({"reconsume_count_max": "1"}, "reconsume_count_max"),

@@ -99,7 +99,7 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is not a directory", "lib")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
     (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "says no version")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "has no version")
     jar_of(tmp_path, "4.2.0")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
     jar_of(tmp_path, "4.9.7")

@@ -279,7 +279,7 @@ def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyP
     done = played(lambda _gate: None, PULL, lost)
     assert len(done.steps) == 1
     assert done.cannot == (
-        "step 2 (notify_start): dispatcher did not come to taken or done within 0.2 s; standing: Pull_1 at read"
+        "step 2 (notify_start): dispatcher did not come to taken or done within 0.2 s; waiting threads: Pull_1 at read"
     )
 
 

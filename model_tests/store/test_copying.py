@@ -139,7 +139,7 @@ def test_a_stretch_that_was_left_out_is_seen(pair: Pair) -> None:
     assert first is not None
     assert second is not None
     pair.copy.put_copied(0, pair.content(0, first[1]))
-    with pytest.raises(CopyRefusedError, match=f"sent from {second[0] + second[1]}"):
+    with pytest.raises(CopyRefusedError, match=f"sends its log from {second[0] + second[1]}"):
         pair.copy.put_copied(second[0] + second[1], pair.content(second[0] + second[1]))
     assert pair.copy.log_end == first[1]
     # As a sender would that leaves a record out and gives those after it new places.

@@ -76,7 +76,7 @@ def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
     """Seconds, which may be without end; `may_be_none` says whether 0 will do."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
-        raise ConfigError(f"{name} is {repr(value)[:40]}; pass seconds, {'0 or' if may_be_none else 'and'} more than 0")
+        raise ConfigError(f"{name} is {repr(value)[:40]}; pass {'0 or more' if may_be_none else 'more than 0'} seconds")
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:

@@ -1,7 +1,7 @@
 """Measures how long the broker on this host needs for a request that it can answer at once.
 
-During a load, a separate connection repeats a small request. The limits of all other answers include the slowest time,
-with the delay of this process, because a thread that waits for a processor is not at fault. `.declared` uses the result.
+During a load, another connection repeats a small request. The limits of other answers include its slowest time and the
+delay of this process, because a thread that waits for a processor is not at fault. `.declared` uses the result.
 """
 
 from __future__ import annotations

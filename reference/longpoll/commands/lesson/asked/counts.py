@@ -59,7 +59,7 @@ def fair_enough(answer: str) -> Said:
     found = left_open(chosen)
     if found is not None:
         stays = ", ".join(found.steps) or "no step at all"
-        return missing(f"a run never answers the pull: from some point on it repeats {stays}")
+        return missing(f"a run never answers the pull: from some point on it takes {stays}")
     if any(left_open(chosen - {each}) is None for each in chosen):
         return missing("every pull gets an answer, but fewer assumptions are enough")
     return right("every fair run answers every pull; with fewer assumptions some run does not")
