@@ -41,7 +41,7 @@ def read_known(path: Path) -> frozenset[str]:
     """The names of a file. Raises KnownError."""
     try:
         if not path.is_file():
-            raise KnownError(f"{path} is not a file; a list of known failures has one name per line")
+            raise KnownError(f"{path} is no file: a list of known failures has a name a line")
         if path.stat().st_size > SIZE_MAX:
             raise KnownError(f"{path} is larger than {SIZE_MAX >> 20} MiB: a list of known failures has a name a line")
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -108,7 +108,7 @@ def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
     try:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
-        raise ConfigError(f"cannot serve metrics at {HOST}:{port}: {error}; choose another port, or 0") from None
+        raise ConfigError(f"metrics cannot be told at {HOST}:{port}: {error}; give another port, or 0") from None
     # The library makes the server, and takes no class for it.
     vars(server)["handle_error"] = _leave
     try:
