@@ -62,7 +62,7 @@ def test_commands_pass_with_keys_and_over_tls(name_server: str, tmp_path: Path) 
         (["send", "T", "x"], {}, "No accessKey is configured"),
         (["send", "T", "x"], KEYS | {"LONGPOLL_SECRET_KEY": "another"}, "Check signature failed"),
         (["send", "T", "x", "--access-key", "administrator"], {}, "belong together"),
-        (["topics", "--tls-authority", "/none.pem"], KEYS, "convert them to PEM"),
+        (["topics", "--tls-authority", "/none.pem"], KEYS, "use a file in PEM format"),
     ],
 )
 def test_a_wrong_key_is_one_clear_line(

@@ -279,14 +279,14 @@ def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyP
     done = played(lambda _gate: None, PULL, lost)
     assert len(done.steps) == 1
     assert done.cannot == (
-        "step 2 (notify_start): dispatcher did not come to taken or done within 0.2 s; waiting threads: Pull_1 at read"
+        "step 2 (notify_start): dispatcher did not reach taken or done within 0.2 s; waiting threads: Pull_1 at read"
     )
 
 
 def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
     """A throw that would meet nobody is not passed over."""
     throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
-    assert "scanner does not stand at submit" in played(lambda _gate: None, PULL, throws).cannot
+    assert "scanner is not at submit" in played(lambda _gate: None, PULL, throws).cannot
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_walk_that_goes_to_its_end_is_told() -> None:
     """The planted broker answers who tells it of its master as one does whose walk has not broken off."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
-    assert done.otherwise == "after the last step: the walk after the master's return goes to its end"
+    assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"
 
 
 def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:

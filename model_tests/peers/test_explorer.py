@@ -211,7 +211,7 @@ HOSTILE: Final = {
     "a run that ends early": (spelled([*FIELDS[:5], [0] * 3_000]), "cannot happen here"),
     "another fingerprint": (spelled([*FIELDS[:4], 1, *FIELDS[5:]]), "from another version of the specification"),
     "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
-    "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 characters"),
+    "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 are allowed"),
     "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
 }
 """What a token is made of -> it, and what is said of it."""

@@ -213,7 +213,7 @@ def test_a_changed_file_counts_at_once_and_a_damaged_one_does_not(
         ("accounts:\n  - accessKey: RocketMQ", "secretKey"),
         ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, topicPerms: [open]}", "is not NAME=RIGHT"),
         ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, groupPerms: [g=ALL]}", "is not NAME=RIGHT"),
-        ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "stands there twice"),
+        ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "occurs twice"),
         ("globalWhiteRemoteAddresses: [here]", "is not an IP address"),
     ],
 )

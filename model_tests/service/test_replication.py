@@ -351,7 +351,7 @@ def test_a_record_that_comes_byte_by_byte_is_looked_at_twice(
 @pytest.mark.parametrize(
     ("transfer", "told"),
     [
-        ((7, b""), "and 20 is what comes next here"),
+        ((7, b""), "but 20 comes next here"),
         ((0, b"HTTP/1.1 400 Bad Request"), "no record and no blank"),
         ((0, b"", -1), "is that address its port for slaves"),
         ((-1, b"", 0), "is that address its port for slaves"),
@@ -401,12 +401,12 @@ def test_a_master_that_says_nothing_is_left(
     cluster.slave(fake_master.address, ha_idle_ms_max=100, ha_heartbeat_ms=20)
     assert [fake_master.accept(), fake_master.report()] == [0, 0]
     assert fake_master.is_closed()
-    wait_until(lambda: lines_of(caplog, "master_lost") == ["it has said nothing for 100 ms"])
+    wait_until(lambda: lines_of(caplog, "master_lost") == ["it has sent nothing for 100 ms"])
     master = cluster.master(ha_idle_ms_max=100)
     with socket.create_connection(ha_of(master)) as silent:
         silent.settimeout(20)
         assert silent.recv(1) == b""
-    wait_until(lambda: lines_of(caplog, "slave_closed") == ["it has said nothing for 100 ms"])
+    wait_until(lambda: lines_of(caplog, "slave_closed") == ["it has sent nothing for 100 ms"])
 
 
 def test_a_master_greets_a_slave_that_lacks_nothing(cluster: Cluster) -> None:
@@ -493,7 +493,7 @@ def test_a_byte_now_and_then_keeps_no_place(cluster: Cluster, caplog: pytest.Log
                 with suppress(TimeoutError):
                     is_gone = dripping.recv(1) == b""
     # The line follows the close.
-    wait_until(lambda: "it has said nothing for 400 ms" in lines_of(caplog, "slave_closed"))
+    wait_until(lambda: "it has sent nothing for 400 ms" in lines_of(caplog, "slave_closed"))
     slave = cluster.slave(ha_of(master))
     wait_until(lambda: slave.store.dispatched_end == master.store.log_end)
 

@@ -217,9 +217,9 @@ def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Pat
     trustme.CA().issue_cert("a.example").private_key_pem.write_to_path(str(other))
     server = str(certificates / "server.pem")
     for certificate, key in ((server, "/none.key"), (str(other), str(other)), (server, str(other))):
-        with pytest.raises(ConfigError, match="convert both to PEM"):
+        with pytest.raises(ConfigError, match="use two PEM files"):
             server_context(certificate, key)
-    with pytest.raises(ConfigError, match="convert them to PEM"):
+    with pytest.raises(ConfigError, match="use a file in PEM format"):
         client_context(str(tmp_path / "none.pem"))
 
 
@@ -295,9 +295,9 @@ def test_only_who_shows_a_certificate_is_served_where_one_is_asked_for(
 def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
     """The authority's file at the server, and the client's own."""
     server, key, authority = (str(certificates / name) for name in ("server.pem", "server.key", "authority.pem"))
-    with pytest.raises(ConfigError, match="convert them to PEM"):
+    with pytest.raises(ConfigError, match="use a file in PEM format"):
         server_context(server, key, str(tmp_path / "none.pem"))
-    with pytest.raises(ConfigError, match="convert both to PEM"):
+    with pytest.raises(ConfigError, match="use two PEM files"):
         client_context(authority, str(tmp_path / "none.pem"), key)
 
 

@@ -239,7 +239,7 @@ class _Player:
             self._refuse_unfit()
             where = ", ".join(f"{thread} at {arrival.gate}" for thread, arrival in self.stage.standing.items())
             raise NotFollowedError(
-                f"{move.thread} did not come to {' or '.join(move.gates)} within {WITHIN_S:g} s; "
+                f"{move.thread} did not reach {' or '.join(move.gates)} within {WITHIN_S:g} s; "
                 f"waiting threads: {where or 'none'}"
             )
         found = there()
@@ -262,7 +262,7 @@ class _Player:
     def throw(self, move: Move) -> str:
         found = self._answer_at(move, "T")
         if found is None:
-            raise NotFollowedError(f"{move.thread} does not stand at {' or '.join(move.gates)}, where it is to throw")
+            raise NotFollowedError(f"{move.thread} is not at {' or '.join(move.gates)}, where it must throw")
         return f"{found.thread} throws at {found.gate}"
 
     def _answer_at(self, move: Move, word: str) -> Arrival | None:
@@ -409,7 +409,7 @@ class _Player:
             raise NotFollowedError("the broker does not respond to the message that its master is back")
         reply = peer.replies[opaque][0]
         if reply.code == ResponseCode.SUCCESS:
-            raise OtherwiseError("the walk after the master's return goes to its end")
+            raise OtherwiseError("the traversal after the master's return reaches its end")
         return f"who told of the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
 
     def ordered(self, _move: Move) -> str:
@@ -521,12 +521,12 @@ class _Player:
 
     def visit(self, move: Move) -> str:
         if not self.stage.until(lambda: self._visits(move.queue, self.ended_at), WITHIN_S):
-            raise OtherwiseError(f"the scan does not come to queue {move.queue} any more")
+            raise OtherwiseError(f"the scan does not reach queue {move.queue} again")
         return f"the scan comes to queue {move.queue}"
 
     def unvisited(self, move: Move) -> str:
         if self._visits(move.queue, self.round_at):
-            raise OtherwiseError(f"the round came to queue {move.queue}")
+            raise OtherwiseError(f"the round reached queue {move.queue}")
         return f"the round did not come to queue {move.queue}"
 
     def _visits(self, queue: int, since: int) -> bool:

@@ -31,7 +31,7 @@ class Polled:
 
 
 def _not_written(method: str) -> SubjectError:
-    return SubjectError(f"this subject has no {method}; write one, or leave it out and do not call it")
+    return SubjectError(f"this subject has no {method}; write the method, or do not use it")
 
 
 class LongPollSubject(Protocol):

@@ -199,7 +199,7 @@ def _offset_in(record: memoryview, topic: str, queue: int) -> int:
     if len(found) == 1 and found[0].isdecimal():
         return kept(int(found[0]))
     raise HeaderError(
-        "an answer to a pull", "body", f"has a record of topic {read.topic} that tells no place in this one"
+        "an answer to a pull", "body", f"has a record of another topic, {read.topic}, without a place in this one"
     )
 
 

@@ -74,7 +74,7 @@ def decode_token(word: str) -> RunToken:
     if not word.startswith(PREFIX):
         raise TokenError(f"not a token of a simulated run, which begins with {PREFIX!r}")
     if len(word) > LENGTH_MAX:
-        raise TokenError(f"a token has at most {LENGTH_MAX} characters, this one has {len(word)}")
+        raise TokenError(f"the token has {len(word)} characters; at most {LENGTH_MAX} are allowed")
     packed = word[len(PREFIX) :]
     try:
         inflate = zlib.decompressobj()

@@ -253,7 +253,7 @@ def policy_named(text: str) -> Policy:
     """
     if len(text) > NAME_LENGTH_MAX:
         raise UnknownPolicyError(
-            f"a policy's name has at most {NAME_LENGTH_MAX} characters, this one has {len(text)}: set each knob once"
+            f"the policy's name has {len(text)} characters; at most {NAME_LENGTH_MAX} are allowed; set each knob once"
         )
     name, *settings = text.split("+")
     return with_knobs(preset(name), settings)

@@ -206,7 +206,7 @@ class _Race:
         queue = self.queues.get(opaque >> 1)
         step: Step = "pull" if opaque & 1 else "send"
         if queue is None:
-            raise ClientError(f"opaque {opaque} was answered, and nobody sent it")
+            raise ClientError(f"the broker answered opaque {opaque}, which was never sent")
         return queue, step
 
     def answered(self, answer: Command) -> None:

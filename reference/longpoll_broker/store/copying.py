@@ -108,8 +108,8 @@ class Copying:
         if queue is None or not queue.offset_next:
             if not 0 <= record.queue_offset <= record.physical_offset // FIXED_SIZE:
                 raise CopyRefusedError(
-                    f"the record at {record.physical_offset} of the other log says that it is number "
-                    f"{record.queue_offset} of its queue, and so many others do not fit before it"
+                    f"the record at {record.physical_offset} of the other log claims number "
+                    f"{record.queue_offset} of its queue, but the log before it is too short for so many"
                 )
             return
         if record.queue_offset:

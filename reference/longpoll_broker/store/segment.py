@@ -259,7 +259,7 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
     return SyncFailedError(
         failed.errno or errno.EIO,
         f"an earlier sync failed ({failed.strerror}), and a later one would not report the lost data; restart the "
-        "broker, which writes it anew",
+        "broker to write it again",
         path,
     )
 

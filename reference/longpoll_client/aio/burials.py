@@ -43,7 +43,7 @@ class Burials:
             known = self._buried.pop((queue, message.queue_offset), None)
             if known is None:
                 self._reach.begin(self._bury(message, queue, message.physical_offset))
-                raise RemoteProtocolError(f"{place} cannot be read and is being made a dead letter: {message.why}")
+                raise RemoteProtocolError(f"{place} cannot be read and becomes a dead letter: {message.why}")
             became = known
         log.warning("%s is unreadable, so it is %s: %s", place, became, message.why)
         self._statistics.add(message.topic, unreadable_count=1)

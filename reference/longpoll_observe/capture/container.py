@@ -77,7 +77,9 @@ class CaptureFile:
             with self.path.open("rb") as file:
                 yield from self._read(file)
         except OSError as error:
-            raise CaptureError(f"cannot read {self.path}: {error.strerror}; name a file of tcpdump -w") from None
+            raise CaptureError(
+                f"cannot read {self.path}: {error.strerror}; name a file that tcpdump -w wrote"
+            ) from None
 
     def _read(self, file: BinaryIO) -> Iterator[Packet]:
         head = file.read(4)

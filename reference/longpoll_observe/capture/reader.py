@@ -121,7 +121,7 @@ def read_captures(
         if not reading.packets:
             raise CaptureError(
                 f"no packet to or from {', '.join(endpoints.values())} in {', '.join(str(each) for each in files)}; "
-                f"name the broker by its address in the capture{reading.seen()}"
+                f"write the broker's address as in the capture{reading.seen()}"
             )
         return reading.finish()
 

@@ -136,7 +136,7 @@ def _payload(token: str) -> _Payload:
             f"not a token of this version, which begins with {PREFIX!r}; get one from `longpoll check --json`"
         )
     if len(token) > LENGTH_MAX:
-        raise TokenError(f"a token has at most {LENGTH_MAX} characters, this one has {len(token)}")
+        raise TokenError(f"the token has {len(token)} characters; at most {LENGTH_MAX} are allowed")
     text = token[len(PREFIX) :]
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -50,7 +50,7 @@ class AccountFile:
         if node is None or not node.value:
             node = MappingNode(_MAP, [])
         if not isinstance(node, MappingNode):
-            raise ConfigError(f"it has no {ACCOUNTS}: it must be a table of {WHITE}, {ACCOUNTS} and {VERSION}")
+            raise ConfigError(f"it has no {ACCOUNTS}; it must contain {WHITE}, {ACCOUNTS} and {VERSION}")
         return cls(node)
 
     def values(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class AccountFile:
             found = SequenceNode(_LIST, [])
             _put(self.root, name, found)
         if not isinstance(found, SequenceNode):
-            raise ConfigError(f"its {name} are no list")
+            raise ConfigError(f"its {name} must be a list")
         return found
 
 
