@@ -79,7 +79,7 @@ QUEUES_MAX: Final = 1_000
 @click.option(
     "--rest-s",
     type=Amount(),
-    help=f"--inside: seconds without sends, halfway, so that scans reach the waiting pulls. Default: {REST_S:g}.",
+    help=f"--inside: seconds to pause halfway, so that scans reach the waiting pulls. Default: {REST_S:g}.",
 )
 @click.option(
     "--delayed-percent",

@@ -202,7 +202,7 @@ def show_command(name: str, *, as_json: bool) -> None:
 def run_command(names: Sequence[str], methods: Sequence[str], *, write: bool, as_json: bool) -> None:
     """Inject bugs, each in its own process, and run the methods on them. All bugs take about an hour.
 
-    Without --write, the command compares which methods find each bug with the recorded table; times do not count.
+    Without --write, the command compares the results with the recorded table. It ignores the times.
 
     \b
     Examples:
