@@ -57,18 +57,12 @@ def topic_fields(topic: TopicInfo) -> dict[str, Any]:
     type=Whole(1, QUEUE_COUNT_MAX),
     default=8,
     show_default=True,
-    help="Number of queues on each broker, for --create.",
+    help="Queues on each broker, for --create.",
 )
 @click.option(
-    "--permission",
-    type=click.Choice(list(PERMISSIONS)),
-    default="rw",
-    show_default=True,
-    help="Allow reads (r), writes (w) or both, for --create.",
+    "--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True, help="Read, write or both."
 )
-@click.option(
-    "--all", "with_system", is_flag=True, help="Also list system topics, retry topics and dead-letter topics."
-)
+@click.option("--all", "with_system", is_flag=True, help="Also list system, retry and dead-letter topics.")
 @json_option
 @user_mistakes
 @server_options

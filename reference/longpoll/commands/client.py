@@ -24,14 +24,7 @@ from longpoll.guard import printable, until_signalled
 from longpoll.options.amounts import Amount, Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
-from longpoll_client import (
-    ConsumerConfig,
-    Producer,
-    PullConsumer,
-    ReceivedMessage,
-    SendResult,
-    StartAt,
-)
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, SendResult, StartAt
 from longpoll_client.errors import ClientError
 from longpoll_spec.errors import ConfigError
 

@@ -58,9 +58,7 @@ def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
         emit_json({"laws": [_shown(each) for each in found]})
         return
     for each in found:
-        out.print(
-            f"{each.policy}, {sizes_of(each.bounds)}: {each.runs} run{'s' if each.runs != 1 else ''}",
-        )
+        out.print(f"{each.policy}, {sizes_of(each.bounds)}: {each.runs} run{'s' if each.runs != 1 else ''}")
         table("Exercised", ("part", "seen", "of", "not seen"), (_row(part.name, each) for part in each.parts))
 
 

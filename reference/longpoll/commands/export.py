@@ -56,10 +56,7 @@ EXPLORER: Final = "explorer"
 )
 @policy_option()
 @bounds_option("tiny")
-@size_options(
-    queues="Queues that share one dispatcher and one scanner.",
-    tags="Number of different tags.",
-)
+@size_options(queues="Queues that share one dispatcher and one scanner.", tags="Number of different tags.")
 @aspect_option("Add this feature to the model; repeatable.")
 @knob_option()
 @click.option("--force", is_flag=True, help="Overwrite existing files.")

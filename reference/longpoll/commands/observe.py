@@ -71,9 +71,7 @@ QUEUES_MAX: Final = 1_000
     help="--inside: directory of the broker's jars. Default: Maven downloads them.",
 )
 @click.option(
-    "--messages",
-    type=Whole(1, MESSAGES_MAX),
-    help=f"--inside: number of messages to send. Default: {MESSAGES}.",
+    "--messages", type=Whole(1, MESSAGES_MAX), help=f"--inside: number of messages to send. Default: {MESSAGES}."
 )
 @click.option("--queues", type=Whole(1, QUEUES_MAX), help=f"--inside: number of queues to send to. Default: {QUEUES}.")
 @click.option(
@@ -91,11 +89,7 @@ QUEUES_MAX: Final = 1_000
     type=Whole(SCAN_MS_MIN, SCAN_MS),
     help=f"--inside: period of the scan; pulls are held for three periods. Default: {SCAN_MS}.",
 )
-@click.option(
-    "--seed",
-    type=Whole(0),
-    help="--inside: seed of the random pauses and delays. Default: 0.",
-)
+@click.option("--seed", type=Whole(0), help="--inside: seed of the random pauses and delays. Default: 0.")
 @click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line, or the result, as one JSON object.")
 @user_mistakes

@@ -37,74 +37,36 @@ from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 
 LISTEN = "127.0.0.1:10911"
+ADDRESS = "HOST:PORT"
+PATH = click.Path(path_type=Path)
+LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command()
-@click.option(
-    "--store", "store_directory", type=click.Path(path_type=Path), help="Store directory. Default: a temporary one."
-)
+@click.option("--store", "store_directory", type=PATH, help="Store directory. Default: a temporary one.")
 @policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
 @knob_option("Change one knob of the policy; repeatable.")
+@click.option("--listen", metavar=ADDRESS, show_default=LISTEN, help="The broker's address. Port 0: any free port.")
 @click.option(
-    "--listen", metavar="HOST:PORT", show_default=LISTEN, help="Address of the broker. Port 0 means any free port."
+    "--name-server", metavar=ADDRESS, default="127.0.0.1:9876", show_default=True, help="The name server's address."
 )
-@click.option(
-    "--name-server",
-    metavar="HOST:PORT",
-    default="127.0.0.1:9876",
-    show_default=True,
-    help="Address of the name server. Port 0: any free port.",
-)
-@click.option(
-    "--ha",
-    metavar="HOST:PORT",
-    help="Address for slaves. Warning: it sends the whole log to every client that connects.",
-)
-@click.option("--slave-of", metavar="HOST:PORT", help="Run as a slave of the master with this address.")
-@click.option(
-    "--register-at", metavar="HOST:PORT", help="Also register at this name server; separate several with semicolons."
-)
-@click.option(
-    "--access-key",
-    envvar=ACCESS_KEY,
-    help=f"Account that signs requests to the master and to name servers. Default: {ACCESS_KEY} in the environment.",
-)
-@click.option(
-    "--secret-key",
-    envvar=SECRET_KEY,
-    help=f"Secret of the account. Default: {SECRET_KEY} in the environment, which is safer.",
-)
-@click.option("--record", type=click.Path(path_type=Path), help="Record a history into this directory.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="Configuration file in RocketMQ's broker.conf format.",
-)
-@click.option(
-    "--acl", "acl_file", type=click.Path(path_type=Path), help="File of accounts in RocketMQ's plain_acl.yml format."
-)
-@click.option(
-    "--tls-certificate", type=click.Path(path_type=Path), help="Server certificate (PEM), which lets clients use TLS."
-)
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Private key (PEM) of the server certificate.")
+@click.option("--ha", metavar=ADDRESS, help="Address for slaves. Warning: any client can read the log there.")
+@click.option("--slave-of", metavar=ADDRESS, help="Run as a slave of the master with this address.")
+@click.option("--register-at", metavar=ADDRESS, help="Also register at these name servers, separated by semicolons.")
+@click.option("--access-key", envvar=ACCESS_KEY, help=f"Account at master and name servers. Default: ${ACCESS_KEY}.")
+@click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+@click.option("--record", type=PATH, help="Record a history into this directory.")
+@click.option("--config", "config_file", type=PATH, help="Configuration file in RocketMQ's broker.conf format.")
+@click.option("--acl", "acl_file", type=PATH, help="File of accounts in RocketMQ's plain_acl.yml format.")
+@click.option("--tls-certificate", type=PATH, help="Server certificate (PEM), which lets clients use TLS.")
+@click.option("--tls-key", type=PATH, help="Private key (PEM) of the server certificate.")
 @click.option("--tls-required", is_flag=True, help="Reject connections without TLS.")
+@click.option("--tls-client-authority", type=PATH, help="Require client certificates of this authority (PEM).")
+@click.option("--metrics", metavar=ADDRESS, help="Serve Prometheus metrics and /health over HTTP at this address.")
 @click.option(
-    "--tls-client-authority",
-    type=click.Path(path_type=Path),
-    help="Require client certificates signed by this authority (PEM); needs --tls-required.",
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format."
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics and /health over HTTP at this address.")
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="Log messages of this level and above.",
-)
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest log level.")
 @click.option("--plain", is_flag=True, help="Turn off the fast code paths; responses are the same, but slower.")
 @click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, as the parent exits.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as one JSON object.")

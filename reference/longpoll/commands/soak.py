@@ -20,17 +20,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from longpoll import guard
 from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
-from longpoll.output import (
-    Exit,
-    check_directory,
-    emit_json,
-    json_option,
-    out,
-    progress_bar,
-    say,
-    styled,
-    user_mistakes,
-)
+from longpoll.output import Exit, check_directory, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.simulated.soaked.soak import BrokenPromiseError, Counts, Soak, real_plan_of
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import preset, with_knobs
@@ -62,13 +52,7 @@ class Failure:
 @json_option
 @user_mistakes
 def soak(
-    *,
-    policy_name: str,
-    knobs: Sequence[str],
-    minutes: float,
-    seed: int,
-    store_directory: Path | None,
-    as_json: bool,
+    *, policy_name: str, knobs: Sequence[str], minutes: float, seed: int, store_directory: Path | None, as_json: bool
 ) -> None:
     """Run a broker process on a real disk, with load, kills, stops and broken connections, until a promise breaks.
 

@@ -73,24 +73,17 @@ class Job:
 
 
 @click.command()
-@click.option(
-    "--broker",
-    "broker_address",
-    metavar="HOST:PORT",
-    help="Test this running broker. Default: start the reference broker.",
-)
+@click.option("--broker", "broker_address", metavar="HOST:PORT", help="Test this broker. Default: start our own.")
 @click.option("--name-server", metavar="HOST:PORT", help="Name server of --broker, for the real RocketMQ client.")
 @policy_option("The expected policy of the broker.")
 @knob_option("Change one knob of the expected policy; repeatable.")
 @click.option(
     "--wake-ms",
     type=Amount(),
-    help="Most ms from a message's arrival to the answer of a held pull. Default: depends on the measured latency.",
+    help="Most ms from a message's arrival to the answer of a held pull. Default: from the measured latency.",
 )
 @click.option(
-    "--late-ms",
-    type=Amount(),
-    help="Most ms from a pull's deadline to its answer. Default: depends on the measured latency.",
+    "--late-ms", type=Amount(), help="Most ms from a pull's deadline to its answer. Default: from the measured latency."
 )
 @click.option("--seed", type=Whole(0, SEED_MAX), help="Seed of the property suite. Default: a new one each time.")
 @click.option(
@@ -102,9 +95,7 @@ class Job:
     help="How long to race messages against waiting pulls; 0 skips the race.",
 )
 @click.option(
-    "--record",
-    type=click.Path(path_type=Path),
-    help="Write the history into this new directory. Default: a subdirectory of --report.",
+    "--record", type=click.Path(path_type=Path), help="New directory for the history. Default: one below --report."
 )
 @click.option(
     "--report",

@@ -1,7 +1,4 @@
-"""The option types of numbers: an amount, such as milliseconds, and a whole number, with ranges in readable text.
-
-Click's own range of floats accepts `nan` and `inf`.
-"""
+"""The option types of numbers, with readable ranges. Click's own range of floats accepts `nan` and `inf`."""
 
 from __future__ import annotations
 

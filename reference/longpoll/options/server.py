@@ -17,6 +17,7 @@ from longpoll_runtime.tls import client_context
 from longpoll_spec.errors import ConfigError
 
 Command = Callable[..., None]
+PATH: Final = click.Path(path_type=Path)
 ACCESS_KEY: Final = "LONGPOLL_ACCESS_KEY"
 SECRET_KEY: Final = "LONGPOLL_SECRET_KEY"  # noqa: S105 - the name of a variable
 
@@ -40,25 +41,11 @@ def server_options(command: Command) -> Command:
         metavar="HOST:PORT",
         help="Address of the name server, which must be running.",
     )
-    @click.option(
-        "--access-key",
-        envvar=ACCESS_KEY,
-        help=f"Account for a broker with access control. Default: the environment variable {ACCESS_KEY}.",
-    )
-    @click.option(
-        "--secret-key",
-        envvar=SECRET_KEY,
-        help=f"Secret of the account. Default: the environment variable {SECRET_KEY}, which is safer.",
-    )
-    @click.option(
-        "--tls-authority",
-        type=click.Path(path_type=Path),
-        help="Use TLS, and trust the certificates in this PEM file.",
-    )
-    @click.option(
-        "--tls-certificate", type=click.Path(path_type=Path), help="Client certificate (PEM); needs --tls-authority."
-    )
-    @click.option("--tls-key", type=click.Path(path_type=Path), help="Private key (PEM) of the client certificate.")
+    @click.option("--access-key", envvar=ACCESS_KEY, help=f"Account, if the broker needs one. Default: ${ACCESS_KEY}.")
+    @click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+    @click.option("--tls-authority", type=PATH, help="Use TLS, and trust the certificates in this PEM file.")
+    @click.option("--tls-certificate", type=PATH, help="Client certificate (PEM); needs --tls-authority.")
+    @click.option("--tls-key", type=PATH, help="Private key (PEM) of the client certificate.")
     @wraps(command)
     def wrapped(
         *,
