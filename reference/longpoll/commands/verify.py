@@ -80,10 +80,10 @@ class Job:
 @click.option(
     "--wake-ms",
     type=Amount(),
-    help="Most ms from a message's arrival to the answer of a held pull. Default: from the measured latency.",
+    help="Most ms from a message's arrival to the answer of a held pull. Default: computed from latency.",
 )
 @click.option(
-    "--late-ms", type=Amount(), help="Most ms from a pull's deadline to its answer. Default: from the measured latency."
+    "--late-ms", type=Amount(), help="Most ms from a pull's deadline to its answer. Default: computed from latency."
 )
 @click.option("--seed", type=Whole(0, SEED_MAX), help="Seed of the property suite. Default: a new one each time.")
 @click.option(
@@ -95,7 +95,7 @@ class Job:
     help="How long to race messages against waiting pulls; 0 skips the race.",
 )
 @click.option(
-    "--record", type=click.Path(path_type=Path), help="New directory for the history. Default: one below --report."
+    "--record", type=click.Path(path_type=Path), help="New directory for the history. Default: inside --report."
 )
 @click.option(
     "--report",
