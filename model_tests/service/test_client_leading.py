@@ -202,7 +202,6 @@ def test_a_connection_that_ends_tells_its_leader(how: str) -> None:
 
 
 def test_a_leader_that_gets_no_answer_gives_a_silent_connection_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader thread ends it, and the next call of anybody is refused."""
     monkeypatch.setattr(Exchange, "_ended_unanswered", gives_up(Exchange._ended_unanswered))
     with served(lambda _peer, _command: None) as (_server, client):
         with pytest.raises(AnswerTimeoutError):
@@ -213,7 +212,6 @@ def test_a_leader_that_gets_no_answer_gives_a_silent_connection_up(monkeypatch: 
 
 
 def test_a_leader_s_own_time_is_kept_where_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is woken for it, and not left to find out by itself."""
     monkeypatch.setattr(remoting, "GRACE_S", 3600.0)
     with served(lambda _peer, _command: None) as (_server, client):
         thread, outcomes = call_beside(client, 10, timeout_s=0.5)
@@ -274,7 +272,6 @@ def test_one_that_is_interrupted_while_it_reads_ends_the_connection(monkeypatch:
 
 
 def test_a_request_that_does_not_fit_goes_while_somebody_leads() -> None:
-    """The leader gives the socket back, for only the reader thread waits for room."""
     released = threading.Event()
     body = bytes(8 * 1024 * 1024)
 
@@ -357,7 +354,6 @@ def open_nothing() -> Any:
 
 
 def test_a_leader_may_wait_without_end() -> None:
-    """A poller cannot: it takes no more than 24 days at a time."""
     with served(echo) as (_server, client):
         wait_until(lambda: not client._is_awake)
         assert bytes(client.call(10, body=b"1", timeout_s=math.inf).body) == b"1"
@@ -365,7 +361,6 @@ def test_a_leader_may_wait_without_end() -> None:
 
 
 def test_the_socket_is_lent_from_one_leader_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And taken back once none follows: what the peer asks then is heard."""
     watched: list[str] = []
     honest = RealPoller.register
 
@@ -420,7 +415,6 @@ def test_a_lent_socket_is_taken_back_for_who_does_not_lead(monkeypatch: pytest.M
 
 
 def test_one_that_leads_for_long_costs_no_looks_and_gives_the_socket_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader thread looks again and again only while one leader follows another."""
     released = threading.Event()
     looks: list[bool] = []
     honest = Leading.look

@@ -131,7 +131,6 @@ def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told
 
 
 def pair(start_broker: StartBroker, directory: Any, config: BrokerConfig = CONFIG) -> list[Twin]:
-    """A quick broker and a plain one."""
     options: dict[str, Any] = {"config": config, "runtime": StillRuntime()}
     return [Twin(start_broker(directory=f"{directory}/{fast}", is_fast=fast, **options)) for fast in (True, False)]
 
