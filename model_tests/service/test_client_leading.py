@@ -16,6 +16,7 @@ from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
+from longpoll_client.instance import ClientInstance
 from longpoll_client.link import leading
 from longpoll_client.link.awake import AWAKE_NS_MAX, Awake
 from longpoll_client.link.calls import Answer
@@ -351,6 +352,24 @@ def test_without_a_descriptor_for_a_poller_the_reader_thread_reads(monkeypatch: 
 
 def open_nothing() -> Any:
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_process_that_was_forked_connects_again() -> None:
+    """It has the socket and the pollers of its parent, and would read the parent's answers."""
+    runtime = RealRuntime()
+    number = [1]
+    runtime.process_id = lambda: number[0]
+    with ScriptedServer(echo) as server:
+        with ClientInstance(runtime, server.address) as instance:
+            old = instance.client(server.address)
+            assert bytes(old.call(10, body=b"1", timeout_s=PATIENCE_S).body) == b"1"
+            number[0] = 2
+            with pytest.raises(ConnectionLostError, match="before a fork"):
+                old.call(10, timeout_s=PATIENCE_S)
+            assert bytes(instance.client(server.address).call(10, body=b"2", timeout_s=PATIENCE_S).body) == b"2"
+        assert [bytes(command.body) for command in server.received] == [b"1", b"2"]
+        number[0] = 1
+        old.close()  # the thread is the parent's
 
 
 def test_a_leader_may_wait_without_end() -> None:
