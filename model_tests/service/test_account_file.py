@@ -187,14 +187,12 @@ def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
 
 
 def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
-    """By the requests that come; not by those in between, and under the guard."""
     for after_ns, count in ((LOOK_NS, 1), (0, 1), (LOOK_NS - 1, 1), (1, 2), (LOOK_NS - 1, 2), (1, 3), (9 * LOOK_NS, 4)):
         world.look(GOOD, after_ns)
         assert len(world.held) == count
 
 
 def test_a_content_counts_from_the_first_look_at_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """And is told of once, not each time that it is found unchanged."""
     assert world.look(GOOD) == "unknown"
     assert told(caplog, "accounts_read") == 0
     assert [world.look(OTHER) for _ in range(3)] == ["known"] * 3
@@ -247,7 +245,6 @@ def test_a_file_that_is_too_long_is_not_read(world: World, monkeypatch: pytest.M
 
 
 def test_entries_that_are_empty_are_none() -> None:
-    """As people leave them in a file that they copied, and tools write them."""
     text = b"globalWhiteRemoteAddresses: ''\naccounts:\n- accessKey: somebody\n  secretKey: '12345678'\n"
     empty = b"".join(
         b"  %s: ''\n" % name

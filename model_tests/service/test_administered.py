@@ -181,7 +181,6 @@ def settings(client: RawClient) -> dict[str, str]:
 
 
 def test_settings_are_told_and_two_can_be_changed(client: RawClient) -> None:
-    """By 25, which counts at once; what is so already is no change."""
     found = settings(client)
     assert (found["brokerName"], found["flushDiskType"], found["longPollingEnable"]) == (
         "broker-a",

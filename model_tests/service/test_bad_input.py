@@ -68,7 +68,6 @@ def test_an_unreadable_frame_closes_its_connection_only(name: str, start_broker:
 
 
 def test_what_came_before_the_bad_frame_is_answered(start_broker: StartBroker, connect: Connect) -> None:
-    """A good request and garbage in one segment: the answer, then the end."""
     broker = start_broker()
     client = connect(broker.address)
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
@@ -152,7 +151,6 @@ def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Conn
 
 
 def test_a_reply_sent_to_the_broker_is_passed_over(start_broker: StartBroker, connect: Connect) -> None:
-    """A request with the response bit has no answer, and the connection stays usable."""
     broker = start_broker()
     client = connect(broker.address)
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}, flag=CommandFlag.RESPONSE)
@@ -235,7 +233,6 @@ def test_a_port_scan_leaves_others_served(broker: Broker, bystander: Bystander) 
 
 
 def test_many_slow_connections_leave_others_served(broker: Broker, bystander: Bystander) -> None:
-    """Each of them is in the middle of a frame that it never ends."""
     whole = b"".join(encode(Command(RequestCode.GET_MAX_OFFSET, 1, ext_fields={"topic": "T", "queueId": "0"})))
     with ExitStack() as stack:
         for number in range(SLOW_COUNT):
@@ -255,7 +252,6 @@ def is_closed_after(client: RawClient, content: bytes) -> bool:
 
 
 def test_everything_oversized_leaves_others_served(broker: Broker, bystander: Bystander) -> None:
-    """Frame, header, body, properties, topic, group and subscription, each answered or its connection closed."""
     huge = "x" * 1_000_000
     for frame in (
         struct.pack(">iI", 2**31 - 1, 4),
@@ -386,7 +382,6 @@ def sweep(broker: Broker) -> int:
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
-    """Under each policy; the second life begins with what the first has stored."""
     with watching() as raised:
         for _life in range(LIVES):
             with Broker.start(

@@ -92,7 +92,6 @@ def test_fastjsons_unquoted_keys_and_a_backup_are_read(
 def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """A crash between the first message and the saving of topics.json loses no message."""
     broker = start_broker()
     send_message(connect(broker.address), "T", queue_id=2)
     broker.stop()
@@ -197,7 +196,6 @@ def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "plain"])
 def test_every_answer_s_flag_is_1(start_broker: StartBroker, connect: Connect, *, is_fast: bool) -> None:
-    """Java makes its answers anew: of the request's flag nothing is in them."""
     broker = start_broker(is_fast=is_fast)
     assert flags_of_answers(connect(broker.address), broker) == {1}
 
@@ -284,7 +282,6 @@ def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
 
 
 def test_nothing_is_begun_without_a_table_that_was_there(saved: Path) -> None:
-    """Neither file can be read: the user is told which, and nothing is written."""
     for name in (GROUPS, f"{GROUPS}.bak"):
         (saved / name).write_bytes(b"{")
     with pytest.raises(ConfigError, match=r"subscriptionGroup\.json\.bak cannot be read"):
@@ -340,7 +337,6 @@ def test_a_service_serves_what_its_methods_are_marked_with(kind: type[Greeter]) 
 
 
 def test_a_service_that_serves_one_code_twice_is_refused() -> None:
-    """Where its class is defined, also when one of the two is inherited."""
     with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
 
         class Stammerer(Greeter):

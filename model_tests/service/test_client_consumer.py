@@ -200,7 +200,6 @@ class OneBroker:
 
     @contextmanager
     def producing(self) -> Iterator[Producer]:
-        """A producer that has this for its name server."""
         with ScriptedServer(self) as server, Producer(RUNTIME, server.address) as producer:
             self.address = server.address
             yield producer
@@ -224,7 +223,6 @@ class OneBroker:
 
 
 def test_a_new_topic_borrows_the_default_topics_route() -> None:
-    """It has at most four queues then, and each send takes the next."""
     broker = OneBroker(0, 0, 0, 0, 0)
     with broker.producing() as producer:
         results = [producer.send("T", b"x") for _number in range(5)]

@@ -95,7 +95,6 @@ def test_members_of_a_group_are_listed_and_told(ordinals: bool, broker: Broker, 
 
 
 def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: RawClient) -> None:
-    """A pull without a subscription of its own uses the heartbeat's, tag and all."""
     send_message(client, "T", properties="TAGS\x01a\x02")
     own = pull_fields("T", 0) | {"sysFlag": "0"}
     assert client.call(RequestCode.PULL_MESSAGE, own).code == 24
@@ -312,7 +311,6 @@ def test_a_member_is_asked_and_its_answer_passed_on(broker: Broker, connect: Con
 
 
 def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> None:
-    """309: its record is the body; an id that no message has is refused."""
     member, client = joined(connect(broker.address)), connect(broker.address)
     one_queue(broker, client, 1)
     opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
@@ -509,7 +507,6 @@ def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: R
 
 
 def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) -> None:
-    """307 and 309, by way of the broker."""
     one_queue(broker, client, 2)
     got: list[int] = []
 
@@ -530,7 +527,6 @@ def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) 
 
 
 def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, client: RawClient) -> None:
-    """A message that it is to consume at once is refused."""
     one_queue(broker, client, 2)
     name_server = "{}:{}".format(*broker.name_server_address)
     with PullConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST)) as consumer:
@@ -562,7 +558,6 @@ def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, c
     ],
 )
 def test_offsets_that_are_none_are_refused(fields: dict[str, str], body: bytes, words: str) -> None:
-    """All of them, with the reason; those of another topic are passed over."""
     with pytest.raises(HeaderError, match=words):
         read_reset(Command(220, 1, 2, RESET | fields, body), "G")
     right = (

@@ -37,5 +37,4 @@ def test_no_first_conversion_ends_any_of_many_processes() -> None:
 
 
 def test_planted_tables_made_at_first_use_end_it() -> None:
-    """Msgspec's own way ended 8 of 8 processes, so it ends one of three."""
     assert any(conversions("planted").returncode == -signal.SIGSEGV for _ in range(PROCESSES))

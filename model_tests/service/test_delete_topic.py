@@ -51,7 +51,6 @@ def test_pulls_held_behind_the_deletion_are_told_too(
 def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
     policy: Policy, code: int, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of an offset to go on at, as a broker of RocketMQ does."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)
     send_message(client, "T")

@@ -198,7 +198,6 @@ def test_in_batches_only_the_last_of_each_queue_is_told() -> None:
 
 @pytest.mark.parametrize("notifies", [False, True])
 def test_before_visible_is_told_with_the_end_that_is_seen(notifies: bool) -> None:
-    """The fault that a policy may have: who is told finds nothing yet."""
     world = World(2, notifies=notifies, before_visible=True)
     told = [("notify", "T", 3, 0, 100), ("notify", "T", 3, 0, 110)] if notifies else []
     answers = [("answered", "T", 3, 0)] * len(told)
@@ -220,7 +219,6 @@ def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCap
 
 @pytest.mark.parametrize("throwing", [0, 1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
 def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptureFixture, throwing: int) -> None:
-    """Until one goes well, or so often; the others are told all the same."""
     world = World()
     world.append("T", "U")
     world.throwing = throwing

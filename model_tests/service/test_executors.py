@@ -67,7 +67,6 @@ def test_each_of_a_herd_is_run_once_whether_together_or_not() -> None:
 
 
 def test_the_plain_executor_takes_each_of_a_herd_once() -> None:
-    """None is given back, for what is given back is answered once more."""
     ran: list[Pull] = []
     pulls = [any_pull() for _ in range(3)]
     assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_herd(pulls, Outbox())
@@ -138,7 +137,6 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
     early_s: float,
     codes: tuple[int | None, int],
 ) -> None:
-    """Without `brokerFastFailureEnable` it waits, and is served."""
     runtime = RealRuntime()
     passed_ns = [0]
     runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]

@@ -131,7 +131,6 @@ def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told
 
 
 def pair(start_broker: StartBroker, directory: Any, config: BrokerConfig = CONFIG) -> list[Twin]:
-    """A quick broker and a plain one."""
     options: dict[str, Any] = {"config": config, "runtime": StillRuntime()}
     return [Twin(start_broker(directory=f"{directory}/{fast}", is_fast=fast, **options)) for fast in (True, False)]
 
@@ -293,9 +292,11 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
+    """A herd of pulls that are alike hears the same from both brokers, until a number in a head is wrong."""
+    quick, plain = pair(start_broker, tmp_path)
+    assert quick.told(alike(6, "S")) == plain.told(alike(6, "S"))
     encode_head = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *values: encode_head(*values[:-1], values[-1] + 1))
-    quick, plain = pair(start_broker, tmp_path)
     assert quick.told(alike(4)) != plain.told(alike(4))
 
 

@@ -322,7 +322,6 @@ def test_what_comes_late_is_heard_all_the_same(caplog: pytest.LogCaptureFixture)
 def test_a_master_that_is_not_there_is_tried_again(
     caplog: pytest.LogCaptureFixture, error: OSError | None, reason: str
 ) -> None:
-    """After a while, with a line; it counts as connected while it sends."""
     caplog.set_level(logging.INFO)
     bench, master = Bench(), Sender()
     gone = Sender(said=[b""])

@@ -184,7 +184,6 @@ class Rounds:
     ],
 )
 def test_queues_are_flushed_now_and_then_and_when_much_has_come(growths: list[int], flushed_in: list[int]) -> None:
-    """So little has to be read again after a crash, however fast messages come."""
     rounds = Rounds(growths)
     run(rounds)
     assert rounds.flushed_in == flushed_in

@@ -77,7 +77,6 @@ HOUR_MS = 3_600_000
 def test_held_pulls_are_counted_to_the_last(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, same_moment: bool
 ) -> None:
-    """The broker holds every pull, then answers each one, none before it is due."""
     clock = Clock()
     monkeypatch.setattr(held, "monotonic_ns", clock.monotonic_ns)
     broker = start_broker(
@@ -186,7 +185,6 @@ def test_every_bench_can_be_stopped() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("words", [["attacks"], ["broker"], ["opening"], ["polling"]], ids=str)
 def test_a_part_of_the_benches_that_is_stopped_leaves_nothing(tmp_path: Path, words: list[str]) -> None:
-    """`make bench` passes SIGTERM on: the script's stores are removed, and its brokers end."""
     command = [sys.executable, "-m", "model_tests.bench", *words]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as bench:

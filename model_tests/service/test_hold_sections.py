@@ -106,7 +106,6 @@ def test_holding_where_a_bucket_is_looked_up_before() -> None:
 
 
 def test_a_recheck_that_walks_leaves_a_pull_at_the_end_alone() -> None:
-    """`recheck=walk` takes the bucket out only for a pull that has something to read."""
     bench = NotedBench(ROCKETMQ_PR7359)
     bench.make_visible()
     held = ["hold", "[hold]", "told held 1", "recheck", "told rechecked 1 to 1"]
@@ -235,7 +234,6 @@ def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
 
 
 def test_the_stop() -> None:
-    """One section a shard; RocketMQ has none, and leaves its pulls where they are."""
     bench = NotedBench(STRICT)
     bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stopped 1"]

@@ -87,7 +87,6 @@ class Bench:
         return pull
 
     def on(self, action: str, act: Callable[[], object]) -> None:
-        """Do something once, when an action is reached first."""
         left = [act]
 
         def step(reached: str) -> None:
@@ -97,7 +96,6 @@ class Bench:
         self.service._runtime.step = step  # type: ignore[method-assign,assignment]
 
     def run_at(self, now_ms: float) -> list[tuple[Pull, str]]:
-        """What the clock lets go of then."""
         self.service.wait_s()
         self.now_ns, before = int(now_ms * 1e6), len(self.ran)
         self.service.run(self.outbox)
@@ -264,7 +262,7 @@ def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None
 
 @pytest.mark.parametrize(("policy", "scanned"), [(STRICT, True), (ROCKETMQ_4_9, False)], ids=["strict", "4.9"])
 def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None:
-    """Hazard (l): it ends the round on 4.9, and costs nobody else anything elsewhere."""
+    """Hazard (l): it ends the round on 4.9, and costs no other pull anything elsewhere."""
     bench = Bench(policy)
     for queue_id in range(20):
         bench.hold(queue_id=queue_id, deadline_ms=1)
@@ -312,7 +310,6 @@ def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
 
 @pytest.mark.parametrize(("limit", "held"), [("at_read", 2), ("in_lock", 1)])
 def test_a_limit_looked_at_before_the_insert_is_passed(limit: HoldLimit, held: int) -> None:
-    """Two pulls look before either is inserted."""
     bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=1)
     bench.on("hold", bench.hold)
     bench.hold()
@@ -321,7 +318,6 @@ def test_a_limit_looked_at_before_the_insert_is_passed(limit: HoldLimit, held: i
 
 @pytest.mark.parametrize(("policy", "cause"), [(STRICT, "stopped"), (ROCKETMQ_5, "woken"), (ROCKETMQ_4_9, None)])
 def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str | None) -> None:
-    """It means nothing to 4.9."""
     bench = Bench(policy)
     pulls = {bench.hold(queue_id=number) for number in range(20)}
     bench.service.master_returned(bench.outbox)
@@ -596,7 +592,6 @@ def test_pulls_held_together_fare_as_if_held_one_by_one(limit: int | None, held_
 
 @pytest.mark.parametrize("is_between", [False, True])
 def test_pulls_held_together_after_the_stop_are_answered_so(is_between: bool) -> None:
-    """The stop came before, or between the look for it and the insert."""
     bench = Bench(STRICT)
     if is_between:
         bench.on("hold", lambda: bench.service.stop(bench.outbox))

@@ -82,7 +82,6 @@ def test_what_happens_to_a_connection_and_its_requests_is_told(tmp_path: Path) -
 
 
 def test_a_refusal_by_the_accounts_is_a_warning(tmp_path: Path) -> None:
-    """With whom, what and why; it is seen without asking for more than warnings."""
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678}\n")
     config = BrokerConfig(acl_file=str(accounts))
@@ -99,7 +98,6 @@ def test_a_refusal_by_the_accounts_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
-    """Closed in order, or left open by a crash, which is a warning."""
     store = str(tmp_path / "store")
     with read() as stream:
         for _start in range(2):
@@ -140,7 +138,6 @@ def test_one_place_writes_only_so_much_a_second(monkeypatch: pytest.MonkeyPatch)
 )
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -> None:
-    """Line ends and control characters are written out; half a surrogate pair breaks nothing."""
     with unheard(), read(kind) as stream:
         log.warning("%s", text)
         log.warning("with fields", extra=event("tried", name=text))

@@ -135,7 +135,6 @@ def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
 
 
 def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, connect: Connect) -> None:
-    """It came whole, and is as good as one that takes one turn."""
     gone = connect(broker.address)
     asked(gone, 20)
     gone.close()

@@ -97,7 +97,6 @@ def test_whether_the_wait_is_stored() -> None:
 
 
 def test_a_key_has_thirty_two_digits_also_behind_a_long_address() -> None:
-    """The end of the host, the time and the count tell messages apart."""
     maker = maker_of(TRAITS_5)
     maker.store_host = bytes(range(20))
     assert maker.properties(header_of())["UNIQ_KEY"] == "0C0D0E0F10111213" + "0000000000010000"
@@ -138,7 +137,6 @@ def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: b
 
 
 def test_a_message_tried_too_often_whose_group_or_dead_letters_cannot_be() -> None:
-    """26 for an unknown group, 1 where the topic's name would be too long."""
     with pytest.raises(SendRefusedError) as error:
         made(maker_of(), header_of(RETRY_PREFIX + "G"))
     assert error.value.code == 26
