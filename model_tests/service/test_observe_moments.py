@@ -99,9 +99,9 @@ def stalled(process: subprocess.Popen[str], seed: int) -> Iterator[None]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stalls", [False, True], ids=["undisturbed", "stalled"])
 @pytest.mark.parametrize("name", THOROUGH)
-def test_a_million_intervals_hold(name: str, stalls: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_million_intervals_hold(name: str, tmp_path: Path) -> None:
+    """While the proxy's process stands still now and then."""
     load, size, large_one_in, nodelay = THOROUGH[name]
     log, history = tmp_path / "log", tmp_path / "history"
     with truthful_broker(log, seed=2, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address:
@@ -111,16 +111,11 @@ def test_a_million_intervals_hold(name: str, stalls: bool, tmp_path: Path, capsy
             assert proxy.stdout is not None
             port = int(proxy.stdout.readline().split()[1].rsplit(":", 1)[1])
             try:
-                if stalls:
-                    with stalled(proxy, 3):
-                        begun_ns = run_load(("127.0.0.1", port), load, 4)
-                else:
+                with stalled(proxy, 3):
                     begun_ns = run_load(("127.0.0.1", port), load, 4)
             finally:
                 proxy.send_signal(signal.SIGTERM)
             assert proxy.wait(60) == 0
     seen = compare(history, log, begun_ns)
-    with capsys.disabled():
-        sys.stdout.write(f"\n{name}{', stalled' if stalls else ''}: {seen}\n")
     assert seen.answers == seen.requests >= load.events
     assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)

@@ -47,6 +47,13 @@ def join(client: RawClient, group: str = "PG") -> None:
     assert client.call(RequestCode.HEART_BEAT, None, json.dumps(heartbeat).encode()).code == 0
 
 
+def joined(broker: Broker, connect: Connect) -> RawClient:
+    """A connection with a producer of the group."""
+    client = connect(broker.address)
+    join(client)
+    return client
+
+
 def end(client: RawClient, question: Command, answer: str) -> None:
     """Answer a question as a producer does."""
     asked = question.ext_fields or {}
@@ -109,8 +116,7 @@ def test_a_producer_is_asked_and_its_answer_counts(broker: Broker, connect: Conn
 def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_given_up(
     broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = connect(broker.address)
-    join(client)
+    client = joined(broker, connect)
     with caplog.at_level(logging.WARNING):
         prepare(client, b"doubtful")
         for times in ("1", "2"):
@@ -133,8 +139,7 @@ def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_giv
 def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Connect) -> None:
     config = BrokerConfig(transaction_timeout_ms=HOUR_MS, transaction_check_interval_ms=HOUR_MS)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=STORE) as broker:
-        client = connect(broker.address)
-        join(client)
+        client = joined(broker, connect)
         for number in range(4):
             prepare(client, b"%d" % number)
         halves = [broker.store.unit(HALF_TOPIC, 0, offset) for offset in range(4)]
@@ -152,8 +157,7 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
 
 def test_expiring_messages_are_given_up(broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """Older than files are kept, by the time that its producer gave it."""
-    client = connect(broker.address)
-    join(client)
+    client = joined(broker, connect)
     with caplog.at_level(logging.WARNING):
         fields = send_fields("T", 0, HALF.format(group="PG"))
         assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
@@ -164,8 +168,7 @@ def test_expiring_messages_are_given_up(broker: Broker, connect: Connect, caplog
 
 
 def test_a_message_without_room(broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    client = connect(broker.address)
-    join(client)
+    client = joined(broker, connect)
     full = HALF.format(group="PG") + "filler\x01"
     added = len("\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02CLUSTER\x01DefaultCluster")
     room = 32_767 - len(full) - added - len("\x02TRANSACTION") + 1
@@ -198,8 +201,7 @@ def test_another_producer_of_the_group_is_asked_when_one_has_gone(broker: Broker
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> None:
     store = str(tmp_path / "store")
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as broker:
-        client = connect(broker.address)
-        join(client)
+        client = joined(broker, connect)
         prepare(client, b"x")
         check_now(broker)
         end(client, client.wait_push(), COMMIT)
@@ -208,8 +210,7 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> Non
         wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == half_end)
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as broker:
         assert broker.offsets.query(HALF_TOPIC, GROUP, 0) == half_end
-        client = connect(broker.address)
-        join(client)
+        client = joined(broker, connect)
         prepare(client, b"y")
         check_now(broker)
         assert told(client.wait_push()).body == b"y"
