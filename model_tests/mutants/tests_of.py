@@ -226,7 +226,7 @@ KNOWN: Final = (
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
     Known(HELD_WHILE_IT_GROWS, (), ("judge/test_held.py",)),
     Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
-    Known(f"{RULES}/answers.py", (), ("judge/test_rightness.py",)),
+    Known(f"{RULES}/answers.py", (), ("judge/test_answer_columns.py",)),
     Known(f"{RULES}/holds.py", (), ("judge/test_holds.py",)),
     Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
     Known(f"{RULES}/counting.py", (), ("judge/test_counting.py",)),
