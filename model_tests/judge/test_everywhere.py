@@ -16,7 +16,7 @@ import pytest
 from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
-from model_tests.judge.standalone import connect_server, may_make_namespaces, standalone
+from model_tests.judge.standalone import connect_server, standalone
 from model_tests.judge.test_kept import generated
 from model_tests.support.judge import without_time, written
 
@@ -122,8 +122,8 @@ def test_on_spark(histories: Path, here: Results) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_on_a_cluster_one_of_whose_two_workers_is_killed(histories: Path, here: Results, tmp_path: Path) -> None:
-    """The workers have none of our packages, and each a network of its own where that can be made."""
-    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
+    """The workers have none of our packages."""
+    with standalone(tmp_path, 2) as found:
         conf = [f"{name}={value}" for name, value in found.conf().items()]
         there = judged_on(histories, found.master, *conf, disturb=lambda: found.kill_worker_at_work(seen=0))
 

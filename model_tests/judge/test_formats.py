@@ -403,7 +403,7 @@ def with_a_column_twice(part: Path) -> None:
 
 
 MOMENTS = ("after_ns", "before_ns", "sequence")
-DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "torn": ("part-0.parquet", lambda part: part.write_bytes(b"PAR1" * 99), "cannot be read as Parquet"),
     "a column is missing": ("part-0.parquet", of_columns(event=["append"]), "the column after_ns is missing"),
     "of another type": (
