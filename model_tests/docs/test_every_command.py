@@ -183,7 +183,7 @@ def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict
             upload = partial(put, directory / "tmp" / "history", "mine", query)
         if MASTER in page:
             (directory / "cluster").mkdir()
-            cluster = stack.enter_context(standalone(directory / "cluster", 1, apart=False))
+            cluster = stack.enter_context(standalone(directory / "cluster", 1))
             instead[MASTER] = cluster.master
             keys = {f"spark.executorEnv.{name}": value for name, value in KEYS.items()}
             settings = "".join(f"{name} {value}\n" for name, value in (cluster.conf() | keys).items())

@@ -1,16 +1,15 @@
-"""A cluster of Spark's own on this machine, whose workers have none of our packages."""
+"""A Spark cluster on this machine whose workers have none of our packages; everything ends with the block, by pid."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,9 +34,6 @@ OF_A_WORKER: Final = (
 """What a worker of any PySpark cluster with Arrow has."""
 DEPLOY: Final = "org.apache.spark.deploy"
 WAIT_S: Final = 300
-BRIDGE: Final = "lpspark0"
-NETWORK: Final = "10.213.77"
-"""The first three numbers of the addresses in namespaces."""
 
 
 def worker_python(directory: Path) -> Path:
@@ -52,42 +48,6 @@ def worker_python(directory: Path) -> Path:
     python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     return python
-
-
-def may_make_namespaces() -> bool:
-    """Whether this user can make network namespaces here."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return False
-    made = subprocess.run(["ip", "netns", "add", f"{BRIDGE}-try"], capture_output=True, check=False).returncode == 0
-    if made:
-        _ip("netns", "delete", f"{BRIDGE}-try")
-    return made
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
-
-
-@contextmanager
-def namespaces(count: int) -> Iterator[list[tuple[str, str]]]:
-    """Namespaces with their addresses, on one bridge with this machine at `NETWORK`.1."""
-    with ExitStack() as stack:
-        _ip("link", "add", BRIDGE, "type", "bridge")
-        stack.callback(_ip, "link", "delete", BRIDGE)
-        _ip("address", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
-        _ip("link", "set", BRIDGE, "up")
-        made = []
-        for number in range(count):
-            name, address = f"{BRIDGE}-{number}", f"{NETWORK}.{number + 2}"
-            _ip("netns", "add", name)
-            stack.callback(_ip, "netns", "delete", name)
-            _ip("link", "add", f"lpv{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            _ip("link", "set", f"lpv{number}", "master", BRIDGE, "up")
-            _ip("netns", "exec", name, "ip", "address", "add", f"{address}/24", "dev", "eth0")
-            _ip("netns", "exec", name, "ip", "link", "set", "eth0", "up")
-            _ip("netns", "exec", name, "ip", "link", "set", "lo", "up")
-            made.append((name, address))
-        yield made
 
 
 @define
@@ -110,7 +70,7 @@ class Standalone:
             "spark.task.maxFailures": "8",
         }
 
-    def start(self, kind: str, words: Sequence[str], said: str, prefix: Sequence[str] = ()) -> str:
+    def start(self, kind: str, words: Sequence[str], said: str) -> str:
         """Start a command of Spark's and wait until its log says `said`, a pattern with one group; what that is."""
         log = self.directory / f"{kind}-{len(self.processes)}.log"
         environment = os.environ | {
@@ -124,7 +84,7 @@ class Standalone:
         }
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                [*prefix, str(SPARK / "bin" / words[0]), *words[1:]],
+                [str(SPARK / "bin" / words[0]), *words[1:]],
                 stdout=sink, stderr=subprocess.STDOUT, env=environment, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
         self.processes.append(process)
@@ -191,25 +151,16 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def standalone(directory: Path, workers: int, *, apart: bool) -> Iterator[Standalone]:
-    """A cluster of `workers` with a core each; `apart`: each in a network namespace of its own."""
-    with ExitStack() as stack:
-        places = stack.enter_context(namespaces(workers)) if apart else [("", "127.0.0.1")] * workers
-        host = f"{NETWORK}.1" if apart else "127.0.0.1"
-        cluster = Standalone(directory, worker_python(directory / "worker"), host)
-        stack.callback(cluster.end)
-        cluster.master = cluster.start(
-            "master",
-            ["spark-class", f"{DEPLOY}.master.Master", "--host", host, "--port", "0", "--webui-port", "0"],
-            r"Starting Spark master at (spark://\S+)",
-        )
-        for name, address in places:
-            prefix = ["ip", "netns", "exec", name] if name else []
-            cluster.start(
-                "worker",
-                ["spark-class", f"{DEPLOY}.worker.Worker", "--host", address, "--cores", "1", "--memory", "600m",
-                 "--webui-port", "0", cluster.master],
-                r"(Successfully registered) with master",
-                prefix,
-            )  # fmt: skip
+def standalone(directory: Path, workers: int) -> Iterator[Standalone]:
+    """A cluster of `workers` with a core each."""
+    cluster = Standalone(directory, worker_python(directory / "worker"), "127.0.0.1")
+    place = ["--host", "127.0.0.1", "--webui-port", "0"]
+    try:
+        words = ["spark-class", f"{DEPLOY}.master.Master", *place, "--port", "0"]
+        cluster.master = cluster.start("master", words, r"Starting Spark master at (spark://\S+)")
+        words = ["spark-class", f"{DEPLOY}.worker.Worker", *place, "--cores", "1", "--memory", "600m", cluster.master]
+        for _number in range(workers):
+            cluster.start("worker", words, r"(Successfully registered) with master")
         yield cluster
+    finally:
+        cluster.end()

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns.batch import GROUP_KEY, make_batch, queue_numbers
 from longpoll_judge.columns.exchange import decode, encode, joined, taken
@@ -20,6 +19,7 @@ from longpoll_judge.rules.steps import REQUEST_EVENTS
 from longpoll_judge.run.verdict import LOG_EVENTS
 
 NAMES = st.sampled_from(["", "a", "b", "r\u00e9", "x" * 80])
+OFFSETS, ENDS = st.integers(-1, 3), st.integers(-1, 4)
 EVENTS = st.fixed_dictionaries(
     {
         "event": st.sampled_from([*REQUEST_EVENTS, *LOG_EVENTS, "expire"]),
@@ -33,7 +33,16 @@ EVENTS = st.fixed_dictionaries(
         "request": NAMES,
         "code": st.sampled_from([-1, 0, 11, 19, 20, 21]),
         "expression_type": st.sampled_from(["TAG", "SQL92", ""]),
-        **drawn_fields(3),
+        "offset": OFFSETS,
+        "may_hold": st.booleans(),
+        "timeout_ms": st.sampled_from([-1, 0, 1]),
+        "expression": st.sampled_from(["*", "a"]),
+        "offset_next": ENDS,
+        "offset_max": ENDS,
+        "offsets": st.lists(st.integers(0, 3), max_size=3),
+        "queue_offset": OFFSETS,
+        "tag": st.sampled_from(["", "a"]),
+        "visible_end": ENDS,
     }
 )
 HISTORIES = st.lists(EVENTS, max_size=30)

@@ -20,7 +20,6 @@ from model_tests.judge.standalone import (
     WAIT_S,
     Standalone,
     connect_server,
-    may_make_namespaces,
     standalone,
     worker_python,
 )
@@ -138,7 +137,7 @@ def packed() -> dict[str, Any]:
 @pytest.mark.long
 def test_check_on_a_cluster_whose_workers_have_none_of_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
     """As the judge: two workers, one killed as it works, and the packed engine's numbers."""
-    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
+    with standalone(tmp_path, 2) as found:
         disturbed = checked(tmp_path / "search", *on(found))
         found.kill_worker_at_work(seen=0)
         told, complained = disturbed.communicate(timeout=WAIT_S)
@@ -164,7 +163,7 @@ def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_worker_that_lacks_pyarrow_is_a_sentence(faulted: Path, tmp_path: Path) -> None:
     """Of one line, with what was missed; exit code 2."""
-    with standalone(tmp_path, 1, apart=False) as found:
+    with standalone(tmp_path, 1) as found:
         (tmp_path / "worker" / "packages" / "pyarrow").unlink()
         _told, complained = (lacking := judged(faulted, *on(found))).communicate(timeout=WAIT_S)
 

@@ -88,12 +88,6 @@ def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) ->
     )
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_something_explains_is_no_finding(tmp_path: Path, name: str) -> None:
-    """The greatest commit, an explicit one that may have come later, and what may not have been committed yet."""
-    assert judged(tmp_path / "history", events_of(RIGHT[name])).findings == []
-
-
 def test_parquet_says_the_same(tmp_path: Path) -> None:
     """Of a Parquet history only the columns that are needed are read, and the finding is the same."""
     told = judged(tmp_path / "history", events_of(REGRESSIONS["forgotten"])).findings
@@ -101,14 +95,6 @@ def test_parquet_says_the_same(tmp_path: Path) -> None:
 
     assert told
     assert judge([tmp_path / "parquet"], engine="local").findings == told
-
-
-def test_another_s_reset_excuses_nothing(tmp_path: Path) -> None:
-    """That another group was deleted leaves the regression one."""
-    kinds: list[Kind] = [("pull", 9, 1, 2), ("reset", 0, 5, 5), ("ask", 0, 10, 11)]
-    events = [msgspec.structs.replace(event, group="H") if event.code == 207 else event for event in events_of(kinds)]
-
-    assert judged(tmp_path / "history", events).verdict == "invalid"
 
 
 def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ import pytest
 from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
-from model_tests.judge.standalone import connect_server, may_make_namespaces, standalone
+from model_tests.judge.standalone import connect_server, standalone
 from model_tests.judge.test_kept import generated
 from model_tests.support.judge import without_time, written
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.run import follow as following
-from longpoll_judge.run.follow import follow
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark import cluster
 
@@ -124,8 +122,8 @@ def test_on_spark(histories: Path, here: Results) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_on_a_cluster_one_of_whose_two_workers_is_killed(histories: Path, here: Results, tmp_path: Path) -> None:
-    """The workers have none of our packages, and each a network of its own where that can be made."""
-    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
+    """The workers have none of our packages."""
+    with standalone(tmp_path, 2) as found:
         conf = [f"{name}={value}" for name, value in found.conf().items()]
         there = judged_on(histories, found.master, *conf, disturb=lambda: found.kill_worker_at_work(seen=0))
 
@@ -138,37 +136,3 @@ def test_on_spark_connect(histories: Path, here: Results, tmp_path: Path) -> Non
     """A server whose workers have none of our packages."""
     with connect_server(tmp_path) as url:
         assert differing(here, judged_on(histories, url)) == []
-
-
-def test_followed_and_started_again(
-    histories: Path, here: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ended in its middle, and begun again from its checkpoint: the last word is the same."""
-    monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
-    there, expected = {}, dict(here)
-    for each in sorted(histories.iterdir()):
-        (part,) = each.glob("part-*")
-        content = part.read_bytes()
-        waits: Iterator[bool] = iter(())
-        try:
-            for cut in (len(content) // 2, len(content)):
-                part.write_bytes(content[:cut])
-                waits = iter([False, False])
-                last = follow(
-                    [each],
-                    engine="local",
-                    master=None,
-                    wake_ms=100,
-                    late_ms=50,
-                    tell=lambda _result: None,
-                    stops=lambda _seconds, waits=waits: next(waits, True),  # type: ignore[misc]
-                    kept=tmp_path / each.name,
-                )
-            if not content.endswith(b"\n"):
-                part.write_bytes(content[: content.rfind(b"\n") + 1])
-                expected[each.name] = said(judge([each], engine="local"))
-        finally:
-            part.write_bytes(content)
-        there[each.name] = said(last)
-
-    assert differing(expected, there) == []

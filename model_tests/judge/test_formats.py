@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from model_tests.support.judge import on_spark, without_time
+from model_tests.support.judge import numbered, on_spark, without_time
 
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
@@ -97,6 +98,30 @@ def test_the_format_does_not_show(faulty: Path, in_parquet: Path, tmp_path: Path
     """NDJSON, compressed NDJSON and Parquet get the same result to the last byte."""
     assert len(msgspec.json.decode(said(faulty))["findings"]) > 100
     assert said(faulty) == said(in_parquet) == said(compressed(faulty, tmp_path / "zst"))
+
+
+def test_neither_order_nor_parts_matter(faulty: Path, tmp_path: Path) -> None:
+    """A history whose lines are shuffled over more parts gets the same findings."""
+    recording = load(faulty)
+    random.Random(1).shuffle(recording.events)
+    write(tmp_path / "shuffled", recording.events, recording.meta, events_per_part=137)
+
+    assert said(tmp_path / "shuffled") == said(faulty)
+
+
+def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
+    """The broker's inside in one directory and its outside in another make one history; one alone is not enough."""
+    recording = load(clean)
+    both = ("source_started", "source_stopped")
+    alone = ("append", "make_visible", "hold", "expire")
+    inside = [event for event in recording.events if event.event in (*alone, *both)]
+    outside = [event for event in recording.events if event.event not in alone]
+    for name, events in (("inside", inside), ("outside", outside)):
+        write(tmp_path / name, numbered(events), simulated_meta())
+    together = judge([tmp_path / "inside", tmp_path / "outside"], engine="local")
+
+    assert (together.verdict, together.requests) == ("valid", judge([clean], engine="local").requests)
+    assert judge([tmp_path / "inside"], engine="local").requests == 0
 
 
 @pytest.mark.parametrize("threads", quick_if([1, 2], lambda threads: threads == 2))
@@ -378,7 +403,7 @@ def with_a_column_twice(part: Path) -> None:
 
 
 MOMENTS = ("after_ns", "before_ns", "sequence")
-DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "torn": ("part-0.parquet", lambda part: part.write_bytes(b"PAR1" * 99), "cannot be read as Parquet"),
     "a column is missing": ("part-0.parquet", of_columns(event=["append"]), "the column after_ns is missing"),
     "of another type": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,9 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 from model_tests.judge.test_holds import meta_with
-from model_tests.support.judge import certain, follow_pieces, numbered, shown, simulated, written
+from model_tests.support.judge import certain, follow_pieces, shown, simulated, written
 
-from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.read.schema import EVENT_SCHEMA, fill
 from longpoll_judge.rules.holds import BEGINS, ENDS
@@ -23,7 +21,6 @@ from longpoll_judge.run.growing import held
 from longpoll_judge.run.growing.held import CLOSED_NS, OPEN_NS, Held
 from longpoll_judge.run.growing.kept import STATE_FILE
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE
 from longpoll_judge.testing.recording import Recording
 from longpoll_spec.history import Event, Meta
 
@@ -261,91 +258,15 @@ def test_too_many_that_are_open_are_left_to_the_end(pulls: int, is_over: bool, m
 
 # -- from files --------------------------------------------------------------------------------------------------------
 
-US: Final = 1_000
 
-
-def held_events(chance: random.Random, pulls: int) -> Iterator[dict[str, Any]]:
-    """What some pulls go through in a hold table, each event between two moments; anything may take a pull out."""
-    for number in range(pulls):
-        at = chance.randrange(2_000) * MS
-        place: dict[str, Any] = {"topic": "T", "queue": 0, "request": f"r{number}", "connection": f"c{number}"}
-        asked = {"code": 11, "may_hold": True, "timeout_ms": 500, "expression": "*", "expression_type": "TAG"}
-
-        def moment(least_ms: float, most_ms: float) -> dict[str, int]:
-            nonlocal at
-            at += int(chance.uniform(least_ms, most_ms) * MS)
-            return {"after_ns": at, "before_ns": at + chance.choice((0, 5 * US, 20 * MS))}
-
-        yield {"event": "request_received", **moment(0, 1), **place, **asked, "offset": 0, "count_max": 32}
-        place.pop("connection")
-        yield {"event": "hold", **moment(0, 1), **place, "visible_end": 0}
-        for _walk in range(chance.choice((0, 0, 1, 3))):
-            kind = chance.choice(("recheck", "take"))
-            yield {"event": kind, **moment(1, 200), **place, "visible_end": 0}
-            if kind == "take":
-                yield {"event": "keep", **moment(0, 30), **place, "visible_end": 0}
-        end = chance.choice(("take", "expire", "run", "close"))
-        if end == "close":
-            yield {"event": "connection_closed", **moment(1, 300), "connection": f"c{number}"}
-        else:
-            yield {"event": end, **moment(1, 300), **place, "visible_end": 0}
-        told = {"code": 19, "offset_next": 0, "offset_min": 0, "offset_max": 0, "cause": "expired"}
-        yield {"event": "answer_sent", **moment(0, 5), **place, **told}
-
-
-def crowd(seed: int, pulls: int) -> list[Event]:
-    """A record of a hold table, in the order in which it was written."""
-    chance = random.Random(seed)
-    made = sorted(held_events(chance, pulls), key=lambda event: int(event["before_ns"]))
-    first, last = {"after_ns": -1, "before_ns": -1}, {"after_ns": 10**10, "before_ns": 10**10}
-    made = [{"event": "source_started", **first}, *made, {"event": "source_stopped", **last}]
-    return [Event(**fields, source=SOURCE, broker=BROKER, sequence=number) for number, fields in enumerate(made)]
-
-
-def about_limits(result: Result) -> list[Finding]:
-    """What is said of limits."""
-    return [one for one in result.findings if one.property == HOLD_LIMIT_KEPT]
-
-
-def limited(events: list[Event], limit: int, directory: Path) -> Path:
-    """A history of a broker that promises a limit."""
-    return written(Recording(events, meta_with(limit)), directory)
-
-
-def check(history: Path, seed: int, kept: Path | None, pieces: int) -> bool:
-    """Whether the limit is broken; told while it grows as the whole tells it, and nothing is left to the end."""
-    whole = about_limits(judge([history], engine="local"))
-    found = follow_pieces(history, pieces, seed, kept=kept)
-    mine = {name for name, one in found.told.items() if one.property == HOLD_LIMIT_KEPT}
-
-    assert [(one.id, one.why) for one in about_limits(found.last)] == [(one.id, one.why) for one in whole]
-    assert mine == {one.id for one in whole if one.verdict == "violated"}
-    assert not [gap for gap in found.last.gaps if "held" in str(gap["why"]) or "limit" in str(gap["why"])]
-    return bool(mine)
-
-
-@pytest.mark.parametrize(("limit", "is_over"), [(8, True), (9, False)])
-def test_many_waiters_are_told_as_the_whole_tells_them(limit: int, is_over: bool, tmp_path: Path) -> None:
-    """Of the highest limit that they break, and of the one above."""
-    assert check(limited(crowd(2, 24), limit, tmp_path / "history"), 2, None, 3) is is_over
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(40))
-def test_random_waiters_are_told_as_the_whole_tells_them(seed: int, tmp_path: Path) -> None:
-    """Of any limit, by one follower and by one that is killed after each piece."""
-    events = crowd(seed, 60)
-    for limit in (5, 15, 25):
-        for kept in (None, tmp_path / f"{limit}{STATE_FILE}"):
-            check(limited(events, limit, tmp_path / "history"), seed, kept, 9)
-
-
-@pytest.mark.parametrize(("limit", "verdict"), [(5, "invalid"), (12, "valid")])
-def test_a_promise_leaves_the_sum_the_whole(limit: int, verdict: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "verdict", "is_killed"), [(5, "invalid", False), (5, "invalid", True), (12, "valid", False)]
+)
+def test_a_promise_leaves_the_sum_the_whole(limit: int, verdict: str, is_killed: bool, tmp_path: Path) -> None:
     """One that is broken is told early, and its evidence is a history that shows it again."""
-    history = limited(simulated(1, 800).events, limit, tmp_path / "history")
+    history = written(Recording(simulated(1, 800).events, meta_with(limit)), tmp_path / "history")
     whole = judge([history], engine="local")
-    found = follow_pieces(history, 5, 1)
+    found = follow_pieces(history, 5, 1, kept=tmp_path / STATE_FILE if is_killed else None)
 
     assert shown(found.last) == shown(whole)
     assert whole.verdict == verdict
@@ -355,21 +276,3 @@ def test_a_promise_leaves_the_sum_the_whole(limit: int, verdict: str, tmp_path: 
         events, meta = [Event(**one) for one in finding.evidence], msgspec.convert(finding.meta, Meta)
         excerpt = written(Recording(events, meta), tmp_path / "excerpt")
         assert [one.clause for one in judge([excerpt], engine="local").findings] == ["hold.limit.kept"]
-
-
-@pytest.mark.long
-def test_what_is_not_counted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hold without its request, one that nothing is heard of for long, and too many of them."""
-
-    def left(events: list[Event]) -> str:
-        found = follow_pieces(limited(events, 60, tmp_path / "history"), 9, 1)
-        return " ".join(str(gap["why"]) for gap in found.last.gaps if str(gap["why"]).endswith("at the end"))
-
-    events = crowd(1, 60)
-    without = [one for one in events if one.event != "request_received" or one.request != "r7"]
-    assert "whose request is not at hand" in left(numbered(without))
-    with monkeypatch.context() as patched:
-        patched.setattr(held, "OPEN_NS", 10 * MS)
-        assert "held for more than ten minutes" in left(events)
-    monkeypatch.setattr(held, "EVENTS_MAX", 10)
-    assert "too many pulls open to count" in left(events)

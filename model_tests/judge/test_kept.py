@@ -26,12 +26,11 @@ from model_tests.support.judge import (
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import CheckpointError
-from longpoll_judge.read.files import Stamp
 from longpoll_judge.read.same import sum_before
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.across import rows_where
 from longpoll_judge.run import follow as following
-from longpoll_judge.run.follow import Parts, Steps, follow
+from longpoll_judge.run.follow import Steps, follow
 from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing
 from longpoll_judge.run.job import judge
@@ -147,20 +146,6 @@ def test_a_part_that_is_written_anew_while_it_is_kept_is_refused_later(tmp_path:
     steps.keep(is_last=True)
     with pytest.raises(CheckpointError, match="has changed since it was judged"):
         Steps.begun(LIMITS, kept)
-
-
-def test_a_part_that_was_written_anew_is_counted_once_for_each_time(tmp_path: Path) -> None:
-    """Not again with each line that comes after that."""
-    part, parts = tmp_path / "part-0.ndjson", Parts()
-    ends = {str(part): 8}
-
-    def are_anew(content: bytes) -> int:
-        part.write_bytes(content)
-        return parts.are_anew({str(part): Stamp(len(content))}, ends)
-
-    read, anew, again = b"one\ntwo\n", b"one\nTWO\nthree\n", b"ONE\nTWO\nthree\nseven\n"
-    assert [are_anew(content) for content in (read, read + b"more\n")] == [0, 0]
-    assert [are_anew(content) for content in (anew, anew + b"more\n", again, again + b"more\n")] == [1, 0, 1, 0]
 
 
 def test_what_is_kept_is_there_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

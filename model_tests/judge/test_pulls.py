@@ -61,7 +61,7 @@ def test_a_code_may_be_wrong_or_unexplained(answers: list[tuple[int | None, Row]
 def test_a_wrong_code_is_told_with_its_exchange() -> None:
     """Nothing is said of the pulls beside it, nor of a failure of a queue of which no message is known."""
     pull = "a pull at offset 6 was answered with code"
-    others = [(0, {}), (2, {}), (-1, {}), (None, {})]
+    others: list[tuple[int | None, Row]] = [(0, {}), (2, {}), (-1, {}), (None, {})]
     found = codes(others[0], (STRANGE, {}), *others[1:])
     assert found == [(KNOWN, f"{pull} {STRANGE}, which no broker gives to a pull", EXCHANGE)]
     why = f"{pull} 1, a failure, although its queue has messages and its subscription is one of tags"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from model_tests.judge.test_picture import Page
 
 from longpoll.cli import main
 from longpoll_judge.contract.result import (
@@ -45,24 +45,9 @@ def result(faulty: Path) -> Result:
     return judge([faulty], engine="local")
 
 
-class Tags(HTMLParser):
-    """Collects the tags and the addresses of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note one tag."""
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
-
-
 def test_the_section_needs_nothing_else(result: Result) -> None:
     """No script, no address; both distributions and each finding are drawn."""
-    page = Tags()
-    page.feed(render_section(result))
+    page = Page(render_section(result))
 
     assert "script" not in page.tags
     assert page.addresses == []
@@ -73,8 +58,7 @@ def test_names_stay_text(result: Result) -> None:
     """A topic that looks like markup is shown, not obeyed, in every kind of report."""
     evil = [msgspec.structs.replace(finding, topic=HOSTILE, why=HOSTILE) for finding in result.findings]
     changed = msgspec.structs.replace(result, findings=evil)
-    page = Tags()
-    page.feed(render_section(changed))
+    page = Page(render_section(changed))
 
     assert "script" not in page.tags
     assert "<script>" not in render_markdown(changed)

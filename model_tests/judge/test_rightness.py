@@ -95,96 +95,43 @@ def name(code: int, offset: int = 3) -> str:
     return f"the answer {code} to a pull at offset {offset}"
 
 
-END_TO_GO_TO: Final = "the end of the queue to go to, offset_min 3 or offset_max 8"
-
-
-@pytest.mark.parametrize(
-    ("rows", "clause", "why", "messages"),
-    [
-        (of(0, offset_next=4), "pull.found.some", f"{name(0)} carries 0 messages", []),
-        (of(19, 3, offset=8), "pull.none.empty", f"{name(19, 8)} carries 1 messages", []),
-        (of(0, 4, 3), "pull.found.ordered", f"{name(0)} carries offsets out of order", [3]),
-        (of(0, 3, 3), "pull.found.ordered", f"{name(0)} carries offsets out of order", [3]),
-        (of(0, 4, 5, offset=5), "pull.found.from_asked", f"{name(0, 5)} carries messages before that offset", [4]),
-        (
-            of(0, 3, 4, 5, pull={"count_max": 2}),
-            "pull.found.at_most",
-            f"{name(0)} carries 3 messages, asked were at most 2",
-            [],
-        ),
-        (
-            of(0, 3, 4, pull={"count_max": 0}),
-            "pull.found.at_most",
-            f"{name(0)} carries 2 messages, asked were at most 1",
-            [],
-        ),
-        (
-            of(0, 3, 4, offset_next=6),
-            "pull.found.next",
-            f"{name(0)} says offset_next 6; the last message is 4, so it must be 5",
-            [4],
-        ),
-        (
-            of(0, 3, 5, pull=ONLY_A, offset_next=5),
-            "pull.found.next",
-            f"{name(0)} says offset_next 5; the last message is 5, so it must be 6",
-            [5],
-        ),
-        (
-            of(0, 3, 5, pull={"count_max": 2, **ONLY_A}, offset_next=7),
-            "pull.found.next",
-            f"{name(0)} says offset_next 7; the last message is 5, so it must be 6",
-            [5],
-        ),
-        (
-            of(19, offset=8, offset_next=9),
-            "pull.none.next",
-            f"{name(19, 8)} says offset_next 9; with nothing new it must be 8",
-            [],
-        ),
-        (
-            of(20, offset=5, pull={"expression": "b"}, offset_next=5),
-            "pull.passed.next",
-            f"{name(20, 5)} says offset_next 5, so it passed over nothing",
-            [],
-        ),
-        (
-            of(21, offset=8, offset_next=8),
-            "pull.illegal.outside",
-            f"{name(21, 8)} calls the offset illegal, but it lies between offset_min 3 and offset_max 8",
-            [],
-        ),
-        (
-            of(21, offset=3, offset_next=3),
-            "pull.illegal.outside",
-            f"{name(21, 3)} calls the offset illegal, but it lies between offset_min 3 and offset_max 8",
-            [],
-        ),
-        (
-            of(21, offset=9, offset_next=5),
-            "pull.illegal.next",
-            f"{name(21, 9)} says offset_next 5, which is not {END_TO_GO_TO}",
-            [],
-        ),
-        (
-            of(0, 3, 4, offset_min=4),
-            "pull.found.above_min",
-            f"{name(0)} carries messages from before offset_min 4, which it says",
-            [3],
-        ),
-        (
-            of(19, offset=8, offset_min=9),
-            "pull.min.below_max",
-            f"{name(19, 8)} says offset_min 9 above offset_max 8",
-            [],
-        ),
+OUTSIDE: Final = "calls the offset illegal, but it lies between offset_min 3 and offset_max 8"
+NOT_AN_END: Final = "which is not the end of the queue to go to, offset_min 3 or offset_max 8"
+ITSELF: Final[dict[str, list[tuple[tuple[Row, Row], str, list[int]]]]] = {
+    "pull.found.some": [(of(0, offset_next=4), "carries 0 messages", [])],
+    "pull.none.empty": [(of(19, 3, offset=8), "carries 1 messages", [])],
+    "pull.found.ordered": [(of(0, *two), "carries offsets out of order", [3]) for two in ((4, 3), (3, 3))],
+    "pull.found.from_asked": [(of(0, 4, 5, offset=5), "carries messages before that offset", [4])],
+    "pull.found.at_most": [
+        (of(0, 3, 4, 5, pull={"count_max": 2}), "carries 3 messages, asked were at most 2", []),
+        (of(0, 3, 4, pull={"count_max": 0}), "carries 2 messages, asked were at most 1", []),
     ],
-)
-def test_an_answer_may_be_wrong_by_itself(rows: tuple[Row, Row], clause: str, why: str, messages: list[int]) -> None:
+    "pull.found.next": [
+        (of(0, 3, 4, offset_next=6), "says offset_next 6; the last message is 4, so it must be 5", [4]),
+        (of(0, 3, 5, pull=ONLY_A, offset_next=5), "says offset_next 5; the last message is 5, so it must be 6", [5]),
+        (of(0, 3, 5, pull={"count_max": 2, **ONLY_A}, offset_next=7),
+         "says offset_next 7; the last message is 5, so it must be 6", [5]),
+    ],
+    "pull.none.next": [(of(19, offset=8, offset_next=9), "says offset_next 9; with nothing new it must be 8", [])],
+    "pull.passed.next": [
+        (of(20, offset=5, pull={"expression": "b"}, offset_next=5),
+         "says offset_next 5, so it passed over nothing", []),
+    ],
+    "pull.illegal.outside": [(of(21, offset=at, offset_next=at), OUTSIDE, []) for at in (8, 3)],
+    "pull.illegal.next": [(of(21, offset=9, offset_next=5), f"says offset_next 5, {NOT_AN_END}", [])],
+    "pull.found.above_min": [
+        (of(0, 3, 4, offset_min=4), "carries messages from before offset_min 4, which it says", [3]),
+    ],
+    "pull.min.below_max": [(of(19, offset=8, offset_min=9), "says offset_min 9 above offset_max 8", [])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("clause", ITSELF)
+def test_an_answer_may_be_wrong_by_itself(clause: str) -> None:
     """Whatever the log says; the first clause that is broken is told."""
-    assert found(*rows) == [(clause, why, messages)]
-    unlogged = found(*rows, log=())
-    assert unlogged == [(clause, why, messages)]
+    for rows, why, messages in ITSELF[clause]:
+        said = [(clause, f"{name(rows[1]['code'], rows[0]['offset'])} {why}", messages)]
+        assert found(*rows) == found(*rows, log=()) == said
 
 
 def test_an_answer_before_its_request_is_found() -> None:

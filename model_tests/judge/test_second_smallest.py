@@ -63,8 +63,8 @@ def clocks() -> Iterator[Row]:
         told = watched(10, 9_900, acknowledged(50, 0), gone(60), *later)
         deletion = strictly(told, clock=clock)
         yield "until when a deletion takes effect", deletion, says if clock == MONOTONIC else ""
-        asked = pull(5, "1-2", 0, 19, end=0, took=20_010, may_hold=True, timeout_ms=10)
-        yield "set forward while a pull is held", strictly(watched(0, 60_000, asked), clock=clock), says
+        held = pull(5, "1-2", 0, 19, end=0, took=20_010, may_hold=True, timeout_ms=10)
+        yield "set forward while a pull is held", strictly(watched(0, 60_000, held), clock=clock), says
     told = watched(0, 60_000, pull(50, "1-2", 0, 19, end=0, took=11, may_hold=True, timeout_ms=10), lost(9_000), close)
     yield "a close by a clock that was set back", strictly(told), "unknown"
     late = pull(60, "1-2", 0, 19, end=0, took=1_060, may_hold=True, timeout_ms=1_000)
@@ -80,11 +80,12 @@ def clocks() -> Iterator[Row]:
             yield f"{kind} by a clock of which is declared: {name}", one, says
     asked, answer = pull(50, "1-2", 1, 0, end=2)
     wrong = answer | {"offsets": [0, 1]}
-    for clause, events in {
+    clauses: dict[str, list[Told]] = {
         "pull.found.from_asked": [asked, wrong],
         "pull.code.known": [asked, answer | {"code": 18}],
         "pull.hold.allowed": [asked, *step(50.5, "1-2"), answer],
-    }.items():
+    }
+    for clause, events in clauses.items():
         yield f"{clause}, though the clock was set back", loosely(watched(10, 9_900, BEFORE, events)), clause
     early = [asked, wrong | {"at": 30}]
     yield "not hidden by what compares moments", loosely(watched(10, 9_900, BEFORE, early)), "pull.found.from_asked"
@@ -118,17 +119,17 @@ def lives() -> Iterator[Row]:
         events = [one | beside for one in acknowledged(40, 0)]
         told = watched(10, 9_900, events, acknowledged(50, 1), [deletion], pull(7_000, "1-2", 0, 19, end=0))
         yield f"a deletion of a broker: {name}", loosely(told), says
-    for second, inner, says in (
+    for other, inner, says in (
         ("2-1", shown(30, 1), "log.acknowledged.once"),  # one send has no messages in two lives
         ("2-2", [*shown(30, 1), *shown(40, 2)], "log.acknowledged.once"),  # who stands inside sees every request
         ("2-1", [], "log.acknowledged.once"),
         ("2-2", [], "unknown"),  # somebody may have deleted the topic, and not through this observer
         ("2-2", gone(55), "valid"),
     ):
-        sends = [*sent(20, "2-1"), *(sent(25, "2-2") if second == "2-2" else [])]
+        sends = [*sent(20, "2-1"), *(sent(25, "2-2") if other == "2-2" else [])]
         end = 1 if says == "valid" else len(inner) // 2 if inner else 2
         last = pull(9_000 if says == "valid" else 900, "1-9", end, 19, end=end)
-        firsts = [*acknowledged(50, 0, "2-1"), *acknowledged(60, 0, second)]
+        firsts = [*acknowledged(50, 0, "2-1"), *acknowledged(60, 0, other)]
         yield "offset zero twice", loosely(watched(10, 9_900, by_time(sends, inner, firsts), last)), says
     for later_ms, says in ((500, "unknown"), (9_000, "invalid")):
         appends = [shown(later_ms + place, 2 - place)[0] for place in range(2)]
@@ -138,8 +139,7 @@ def lives() -> Iterator[Row]:
         middle = [one | {"tag": tag} for one in acknowledged(55, 0)]
         told = watched(10, 9_900, first, middle, gone(60), later, pull(9_000, "1-1", 1, 19, end=1))
         yield "an append of another life and a tag", loosely(told), says
-    appends = [shown(at, offset + 1)[:1] for at, offset in ((50, 1), (9_000, 0), (9_001, 2))]
-    told = watched(10, 9_900, appends[0], gone(60), *appends[1:])
+    told = watched(10, 9_900, shown(50, 2)[:1], gone(60), shown(9_000, 1)[:1], shown(9_001, 3)[:1])
     yield "an append of an earlier life fills no gap", loosely(told), "log.append.gapless"
 
 
@@ -207,16 +207,16 @@ def answers() -> Iterator[Row]:
     for offset, says in ((0, "invalid"), (3, "valid")):
         told = watched(10, 900, pull(50, "1-2", offset, 21, end=0, may_hold=True, timeout_ms=15_000))
         yield "offset zero of an empty queue is illegal", strictly(told), says
-    append, end = shown(50, 1)
-    first = [end | {"at": 20, "visible_end": 0}]
-    asked = pull(30, "1-1", 0, 19, end=0)
+    append, moved = shown(50, 1)
+    first = [moved | {"at": 20, "visible_end": 0}]
+    none = pull(30, "1-1", 0, 19, end=0)
     for until_ms, shown_ms, says in ((5_040, 0, "valid"), (5_100, 0, "invalid"), (6_000, 5_040, "valid"),
                                      (6_000, 5_100, "invalid")):  # fmt: skip
-        ends = [end | {"at": shown_ms}] if shown_ms else []
-        told = watched(10, until_ms, first, asked, [append], acknowledged(50, 0), ends)
+        ends = [moved | {"at": shown_ms}] if shown_ms else []
+        told = watched(10, until_ms, first, none, [append], acknowledged(50, 0), ends)
         yield "what was acknowledged is shown", strictly(told), says
     one_way = without(sent(49, ""), "request")
-    yield "what was only appended", strictly(watched(10, 9_000, first, asked, one_way, [append])), "unknown"
+    yield "what was only appended", strictly(watched(10, 9_000, first, none, one_way, [append])), "unknown"
     for end_told, says in ((6, "invalid"), (10, "valid")):
         body = pull(50, "1-1", 0, 0, end=10)
         told = watched(10, 900, body[:1], [body[1] | {"offset_max": 5}], pull(60, "1-2", end_told, 19, end=end_told))
@@ -256,10 +256,10 @@ def whose() -> Iterator[Row]:
         raised = answer | {"offset_max": 1 if inner else 1 << 59}
         told = watched(10, 990, other, inner, [asked, raised], pull(60, "1-2", 1, 19, end=1))
         yield "a queue whose end nobody tells", loosely(told), says
-    asked = pull(50, "1-2", 0, 19, end=0, may_hold=True, timeout_ms=20)[:1]
+    waits = pull(50, "1-2", 0, 19, end=0, may_hold=True, timeout_ms=20)[:1]
     other = [one | {"connection": "7"} for one in pull(60, "7-1", 0, 19, end=0)]
     for closes, says in (([55, 200], "valid"), ([200], "invalid"), ([20, 200], "invalid")):
-        told = by_time(asked, other, *map(closed, closes))
+        told = by_time(waits, other, *map(closed, closes))
         yield "a name of a connection comes again", loosely(watched(10, 900, told)), says
     sql: Told = {"expression_type": "SQL92", "expression": "a > 1"}
     for name, told, says in (
@@ -317,11 +317,11 @@ def steps() -> Iterator[Row]:
     ):
         told = watched(10, until_ms, log, [asked], step(50.5, "1-2", "stop"), [answer | {"offset_max": 3}], close)
         yield "a 19 before the end and a stop", strictly(told), says
-    for at, says in ((20, "pull.hold.after_request"), (51.5, "hold.limit.kept")):
+    for held_ms, says in ((20, "pull.hold.after_request"), (51.5, "hold.limit.kept")):
         events = [*pull(15, "1-1", 0, 19, end=0, took=25, may_hold=True, timeout_ms=25), *step(15.5, "1-1")]
-        events += [*pull(51, "1-2", 0, 19, end=0, took=39, may_hold=True, timeout_ms=39), *step(at, "1-2")]
+        events += [*pull(51, "1-2", 0, 19, end=0, took=39, may_hold=True, timeout_ms=39), *step(held_ms, "1-2")]
         third = [*pull(52, "1-3", 0, 19, end=0, took=38, may_hold=True, timeout_ms=38), *step(52.5, "1-3")]
-        told = watched(10, 900, by_time(events, third if at > 50 else []))
+        told = watched(10, 900, by_time(events, third if held_ms > 50 else []))
         yield "nothing is held before it came", strictly(told, declared={"hold_limit": 1}), says
     waits = [
         one
@@ -395,8 +395,8 @@ def offsets() -> Iterator[Row]:
         yield name, exchanges(asked), says
     place = QUEUE | {"group": "g", "connection": "2"}
     for committed, says in ((3, "valid"), (2, "invalid")):
-        asked = pull(40, "1-2", 0, 17, end=0, took=60, may_hold=True, timeout_ms=90, commit_offset=committed)
-        refused = without(asked[1:], "offset_next", "offset_min", "offset_max")
+        held = pull(40, "1-2", 0, 17, end=0, took=60, may_hold=True, timeout_ms=90, commit_offset=committed)
+        refused = without(held[1:], "offset_next", "offset_min", "offset_max")
         told = [
             {"at": at + more, "event": event, **fields, **place, "request": f"2-{at}"}
             for at, offset in ((20, 1), (60, 3))
@@ -405,7 +405,7 @@ def offsets() -> Iterator[Row]:
                 (1, "answer_sent", {"code": 0, "offset": offset}),
             )
         ]
-        yield "a pull that is refused in the end", strictly(watched(10, 900, by_time(told, asked[:1], refused))), says
+        yield "a pull that is refused in the end", strictly(watched(10, 900, by_time(told, held[:1], refused))), says
 
 
 ROWS: Final = [row for kind in (clocks, lives, holes, answers, whose, steps, offsets) for row in kind()]

@@ -234,7 +234,6 @@ KNOWN: Final = (
             "judge/test_faults.py",
             "judge/test_commits.py",
             "judge/test_holds.py",
-            "judge/test_lateness.py",
             "judge/test_stretches.py",
             "judge/test_recordings.py",
             "judge/test_second_smallest.py",
