@@ -249,6 +249,23 @@ def test_room_is_taken_and_given_with_every_pull() -> None:
     assert room.used == 0
 
 
+class Noted(nullcontext[list[str]]):
+    """A guard that notes each entry."""
+
+    def __enter__(self) -> list[str]:
+        self.enter_result.append("entered")
+        return self.enter_result
+
+
+def test_room_is_counted_under_its_guard() -> None:
+    """Taking and giving enter the guard once each."""
+    guard = Noted([])
+    room = Room(3, guard)
+    assert room.take(2)
+    room.give(1)
+    assert (room.used, guard.enter_result) == (1, ["entered", "entered"])
+
+
 def test_the_limit_of_a_queue_counts_those_that_a_notifier_has_taken() -> None:
     """Else a walk would make room that its put-back needs."""
     table = HoldTable(queue_limit=1)

@@ -70,8 +70,9 @@ def test_the_stages_reach_what_they_are_for() -> None:
     """Stores flush beside puts, delete topics and remove files; pools run, refuse and reject tasks."""
     stores = [store_stress.Stage(seed) for seed in range(60)]
     pools = [pool_stress.Stage(seed) for seed in range(60)]
-    for stage in (*stores, *pools):
-        stage.play()
+    runs: list[Run] = [*stores, *pools]
+    for run in runs:
+        run.play()
 
     assert any(stage.is_pair for stage in stores)
     assert any(len(stage.flushed) > 1 for stage in stores)

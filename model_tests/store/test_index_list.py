@@ -376,3 +376,33 @@ def test_a_search_yields_between_turns(
     assert result_of(index.find("T", "k", 64, *FOR_EVER)) == (list(range(1, 8)), turns)
     assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
     index.close()
+
+
+def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the newest on, up to the one that begins before the time: none before that has anything."""
+    index = index_in(tmp_path)
+    for number in range(1, 13):
+        index.put([keyed(number, "k", ms=number * 10_000)], 9)
+    looked: list[str] = []
+    find = IndexFile.find
+
+    def finding(file: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Any:
+        looked.append(Path(file.path).name[-1])
+        return find(file, hashed, begin_ms, end_ms)
+
+    monkeypatch.setattr(IndexFile, "find", finding)
+    for (begin, end), numbers, files in (
+        ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
+        # The first of a file counts from where the one before ended, so the seventh is told to be of 80,000 too.
+        ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
+        ((30_000, 30_000), [3], ["3"]),
+        ((31_000, 39_000), [], []),
+    ):
+        looked.clear()
+        assert found(index, "k", 64, (begin, end)) == numbers
+        assert looked == files, (begin, end)
+    for count, files in ((2, ["6"]), (3, ["6"]), (4, ["6", "5"])):
+        looked.clear()
+        assert found(index, "k", count) == list(range(13 - count, 13))
+        assert looked == files, "with as many as are wanted it is over"
+    index.close()
