@@ -9,12 +9,15 @@ STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
 # Many tests wait for something: three times as many workers as there are cores keep those busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
-# What takes long mostly computes, and some of it takes much memory.
-LONG_WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
-LONG := $(BIN)/python -m pytest --dist loadgroup --timeout 3600 --durations 10
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
+# How long `make nightly` may take, and what it draws: without SEED, the date.
+MINUTES ?= 45
+SEED ?=
+# `make mutants` tries the modules that differ from BASE, unless MODULE names others.
+BASE ?= $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
+MODULE ?=
 # What is told of the project, what is shipped, and whether its tests see faults: looked at by `make check`.
 CHECKED := model_tests/tidy model_tests/docs model_tests/mutants model_tests/door
 # Tests are compiled once, on all cores: else each worker compiles all of them anew.
@@ -23,7 +26,7 @@ TESTS := $(filter-out $(CHECKED:%=%/%),$(wildcard model_tests/*/*.py model_tests
 # Compiled modules are kept even where the environment forbids it: else each of hundreds of processes compiles anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup run test test-long test-peers bench docs check format changelog release lock clean help
+.PHONY: setup run test test-peers nightly mutants bench docs check format release lock clean help
 
 setup: $(STAMP)  ## make .venv with every dependency pinned, or with some extras: make setup EXTRAS=law,testing
 
@@ -46,18 +49,17 @@ $(COMPILED): $(STAMP) $(TESTS)
 	@printf '%s\n' $(filter %/test_%.py,$(TESTS)) | xargs -n 150 -P $$(nproc) $(BIN)/python -m pytest --collect-only -qq >build/compiled.log 2>&1 || { tail -40 build/compiled.log; exit 1; }
 	@touch $@
 
-test: setup $(COMPILED)  ## the test suite, some five minutes on two cores; that text, docs, packages and tests are what they should be is in `make check`
+test: setup $(COMPILED)  ## the test suite: under three minutes on two quiet cores
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
 
-test-long: setup  ## everything that takes over 30 s; what fails in one part keeps no other from its turn
-	@export LONGPOLL_PROFILE=long; failed=0; \
-	$(LONG) -n $(LONG_WORKERS) -m "long and not whole_machine" || failed=1; \
-	$(LONG) -n $(LONG_WORKERS) model_tests/machines || failed=1; \
-	$(LONG) -n 0 -m whole_machine || failed=1; \
-	exit $$failed
-
-test-peers: setup  ## real RocketMQ clients and brokers
+test-peers: setup  ## real Java, Go, Node and C++ clients and brokers, SPIN, Redis and browsers; at most 15 minutes
 	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
+
+nightly: setup  ## simulations, soak, fuzzers and long tests for a given time: make nightly MINUTES=45 [SEED=N]
+	@$(BIN)/python -m model_tests.nightly --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+mutants: setup  ## mutants of the changed modules, and which no test kills: make mutants [MODULE=GLOB] [BASE=REVISION]
+	@$(BIN)/python -m model_tests.mutants.code $(if $(MODULE),--module '$(MODULE)',--changed-since $(BASE))
 
 bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|schedules|oracle|attacks|java|client
 	@$(BIN)/python -m model_tests.bench "$(PART)"
@@ -78,9 +80,6 @@ check: setup  ## format, lint, types, contracts, wheel, docs, and that the tests
 format: setup  ## let the formatter decide
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
-
-changelog: setup  ## make CHANGELOG.md of the fragments in changelog.d
-	@$(BIN)/python -m model_tests.tidy.changelog
 
 release: setup  ## build wheel and sdist into dist, and check what is in them
 	@$(BIN)/python -m model_tests.door.release

@@ -3,8 +3,9 @@
 A broker answers a request for whatever it raises and goes on, so in a test a broken invariant would only be a line of
 the log: here it fails the test, and so does a thread that ends, which would otherwise end the run.
 
-`quick` (the default) keeps `make test` at some five minutes; `long` is what `make test-long` sets by
-LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a stall is not a fault.
+`quick` (the default) tries the same examples in each run of `make test`, so that a run does not depend on chance.
+`long`, which `make nightly` sets by LONGPOLL_PROFILE=long, draws others from the seed of the night. Deadlines are off
+in both: a shared machine pauses, and a pause is not a fault.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import gc
 import logging
 import os
 import socket
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +36,8 @@ settings.register_profile(
     deadline=None,
     max_examples=25,
     stateful_step_count=30,
+    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
@@ -41,6 +46,7 @@ settings.register_profile(
     parent=settings.get_profile("quick"),
     max_examples=2_000,
     stateful_step_count=80,
+    derandomize=False,
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
@@ -95,6 +101,20 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
     if not isinstance(val, str | bytes) or len(val) <= ID_LENGTH_MAX:
         return None
     return f"{val[:ID_LENGTH_MAX]!r} and {len(val) - ID_LENGTH_MAX} more"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Free what a failed test left open: its traceback would keep it until it warned in another test."""
+    failed_before = item.session.testsfailed
+    result = yield
+    if item.session.testsfailed > failed_before:
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return result
 
 
 class _BrokenInvariants(logging.Handler):

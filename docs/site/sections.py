@@ -91,7 +91,7 @@ SECTIONS: Final = (
             "polling",
             "performance",
             "scale",
-            "upstream/README",
+            "upstream",
         ),
     ),
     Section(
@@ -114,6 +114,8 @@ SECTIONS: Final = (
         ),
     ),
 )
+GENERATED: Final = ("protocol.md", "zoo.md", "mutants.md")
+"""Pages that `tree.generated` makes from code and data."""
 FROM_OUTSIDE: Final = {
     "README.md": "project/readme.md",
     "CHANGELOG.md": "project/changelog.md",

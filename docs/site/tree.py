@@ -20,7 +20,11 @@ from docs.site import clauses, commands, slides, start
 from docs.site.book import book
 from docs.site.chinese import CHINESE
 from docs.site.diagrams import drawn
-from docs.site.sections import API, FROM_OUTSIDE, SECTIONS, Section
+from docs.site.sections import API, FROM_OUTSIDE, GENERATED, SECTIONS, Section
+from model_tests.mutants.code import kept
+from model_tests.mutants.zoo import table as zoo
+
+from longpoll_broker.testing import protocol_page
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
@@ -40,16 +44,26 @@ class TreeError(Exception):
     """A page has no place, or names what is not there; the text says which."""
 
 
+def generated() -> dict[str, str]:
+    """Place -> text of the pages that are made from code and data, and stand in no file."""
+    return {"protocol.md": protocol_page.page(), "zoo.md": zoo.page_of(zoo.pinned()), "mutants.md": kept.page()}
+
+
 def places() -> dict[Path, str]:
-    """Every page of the tree -> its place in the site."""
-    found = {path: path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if OWN not in path.parents}
+    """Every page of the tree, generated ones included -> its place in the site."""
+    found = {DOCS / place: place for place in GENERATED}
+    found |= {path: path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if OWN not in path.parents}
     return found | {ROOT / name: place for name, place in FROM_OUTSIDE.items()}
 
 
 def pages_of(target: Path) -> dict[str, str]:
     """Place -> text of every page; files that they name are copied into the folder. Raises TreeError, DiagramError."""
     known = places()
-    made = {place: _page(path, place, known, target) for path, place in known.items()}
+    texts = {path: text for place, text in generated().items() for path in [DOCS / place]}
+    made = {
+        place: _page(path, texts.get(path) or path.read_text("utf-8"), place, known, target)
+        for path, place in known.items()
+    }
     made |= {f"commands/{name}": text for name, text in commands.pages().items()}
     made |= {"slides.md": slides.page(), "clauses.md": clauses.page()} | dict(_api()) | start.pages() | book()
     made |= {f"{section.name}.md": _section_page(section, made) for section in SECTIONS}
@@ -73,10 +87,9 @@ def assemble(target: Path) -> None:
     slides.write(target / "extra")
 
 
-def _page(path: Path, place: str, known: dict[Path, str], target: Path) -> str:
+def _page(path: Path, text: str, place: str, known: dict[Path, str], target: Path) -> str:
     """A page of the tree as the site has it."""
     parts, at = [], 0
-    text = path.read_text("utf-8")
     if path.parent == CHINESE:
         text = unbroken(text)
     for block in _FENCED.finditer(text):

@@ -11,7 +11,7 @@ the thread that waited for a processor was the one to answer cannot be told, so 
 A pull is held until its message comes. Where the policy may lose a wakeup, as RocketMQ does, it would now and then wait
 for the scan, up to five seconds, whatever else the broker does: with `--asks-again` it is not held, but asked again.
 
-Leaves out the attacks (`attacks_bench`, `model_tests/service/test_fuzzed_sequences.py`).
+Leaves out the attacks (`attacks_bench`, `model_tests/service/test_fuzz.py`).
 """
 
 from __future__ import annotations

@@ -1,23 +1,31 @@
-"""A broker and a topic for those tests of the client that need no other."""
+"""Brokers and topics for the tests of the client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from model_tests.support.client import RUNTIME, Clients, serving
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_runtime.real import RealRuntime
 
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("embedded") / "store")
-    with Broker.start(RealRuntime(), directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
+    """That of a broker which the tests of a module share: they use topics and groups of their own."""
+    with serving(tmp_path_factory.mktemp("embedded")) as address:
+        yield address
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of one test."""
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+        yield started
 
 
 @pytest.fixture
@@ -25,3 +33,10 @@ def topic(name_server: str) -> Iterator[str]:
     """With one queue."""
     with new_topic(name_server, 1) as made:
         yield made
+
+
+@pytest.fixture(params=[False, True], ids=["threads", "loop"])
+def clients(request: pytest.FixtureRequest, name_server: str) -> Iterator[Clients]:
+    """Makes clients of either kind."""
+    with ExitStack() as stack:
+        yield Clients(name_server, stack, is_loop=request.param)

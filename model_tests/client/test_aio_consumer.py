@@ -1,17 +1,34 @@
-"""Consumers on an event loop: at least once, whoever leaves, is cancelled, closed or asked by an administrator."""
+"""Consumers on an event loop: polling, control, administrators, hooks, and broadcasting."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import gc
+import logging
+import shutil
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
-from model_tests.client.test_hooks import Told
+from model_tests.support.client import (
+    BAD,
+    PATIENCE_S,
+    QUEUE,
+    RUNTIME,
+    Clients,
+    Told,
+    fill,
+    from_first,
+    lag,
+    name_server_of,
+    run,
+    send,
+)
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     Admin,
@@ -22,59 +39,31 @@ from longpoll_client import (
     ConsumeStatus,
     Later,
     LifecycleError,
+    MessageModel,
     MessageQueue,
     PullConsumer,
     ReceivedMessage,
     StartAt,
 )
+from longpoll_client.aio.group import GroupCalls, LoopReach
+from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.aio.places import BrokerPlaces, FilePlaces
 from longpoll_client.consume import puller
 from longpoll_client.consume.workers import Answer
-from longpoll_client.errors import NoRouteError
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import (
-    ConsumeMessageDirectlyResultRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-)
-from longpoll_runtime.real import RealRuntime
+from longpoll_client.errors import RefusedError
+from longpoll_client.offsets import OffsetsFile
+from longpoll_protocol.bodies import ConsumeType
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
+from longpoll_runtime import Buffer
+from longpoll_runtime.files import RealFiles
 from longpoll_spec.errors import ConfigError
-
-RUNTIME = RealRuntime()
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
-def name_server(tmp_path: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Tell a story, of which no task is left."""
-
-    async def told() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await story()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(told())
-
-
-def config(**options: object) -> ConsumerConfig:
-    """Of group G, from the first message, quick to share."""
-    return ConsumerConfig("G", start_at=StartAt.FIRST, rebalance_s=0.2, **options)  # type: ignore[arg-type] # a test's
-
-
-async def fill(name_server: str, topic: str, count: int) -> None:
-    """Send the numbers from 0."""
-    async with AsyncProducer(RUNTIME, name_server) as producer:
-        await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(count)))
-
-
-def lags(name_server: str, topic: str) -> int:
-    """How many messages the group has not consumed, by its broker."""
-    with Admin(RUNTIME, name_server) as admin:
-        return sum(row.lag for row in admin.offsets("G", [topic]))
+def name_server(broker: Broker) -> str:
+    """That of a broker of the test's own: the group has one name in every test."""
+    return name_server_of(broker)
 
 
 def test_members_share_and_take_over_and_nothing_is_lost(name_server: str) -> None:
@@ -87,7 +76,9 @@ def test_members_share_and_take_over_and_nothing_is_lost(name_server: str) -> No
             if [len(consumer.queues) for consumer in (first, second)] == [2, 2]:
                 shared.set()
 
-        first, second = (AsyncPullConsumer(RUNTIME, name_server, config(), on_share=look) for _number in range(2))
+        first, second = (
+            AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), on_share=look) for _number in range(2)
+        )
         seen: list[int] = []
         for consumer in (first, second):
             consumer.subscribe(topic)
@@ -109,14 +100,14 @@ def test_members_share_and_take_over_and_nothing_is_lost(name_server: str) -> No
 
     with new_topic(name_server, 4) as topic:
         run(story)
-        assert lags(name_server, topic) == 0
+        assert lag(name_server, topic) == 0
 
 
 def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: str) -> None:
     """What it would have returned the next one does; an iteration ends with its consumer."""
 
     async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, config())
+        consumer = AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2))
         consumer.subscribe(topic)
         async with consumer:
             sending = asyncio.create_task(fill(name_server, topic, 30))
@@ -131,6 +122,10 @@ def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: st
             await sending
             assert sorted(seen) == list(range(30))
             assert await consumer.poll(0.0) == []
+            await fill(name_server, topic, 1)
+            async for message in consumer:
+                assert message.body == b"0"
+                break
 
             async def iterate() -> None:
                 async for _message in consumer:
@@ -149,7 +144,7 @@ def test_a_start_may_be_cancelled_at_every_await_and_tried_again(name_server: st
     """Nothing goes on behind its back."""
 
     async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, config())
+        consumer = AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2))
         consumer.subscribe(topic)
         turns = 0
         starting = asyncio.create_task(consumer.start())
@@ -192,7 +187,7 @@ def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
                 done.set()
             return Later(1) if (message.body, message.reconsume_times) == (b"3", 0) else ConsumeStatus.SUCCESS
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, config(), listen)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen)
         consumer.subscribe(topic)
         async with consumer:
             await fill(name_server, topic, 20)
@@ -202,12 +197,13 @@ def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
 
     with new_topic(name_server, 2) as topic:
         run(story)
-        assert lags(name_server, topic) == 0
+        assert lag(name_server, topic) == 0
     assert most > 1
 
 
 def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each costs a line in the log; the close waits for the answer of the one that asked for it."""
+    """Each costs a line in the log, and hooks see it; the close waits for the answer of the one that asked for it."""
+    hook = Told()
 
     async def story() -> None:
         closed = asyncio.Event()
@@ -226,7 +222,7 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
             closed.set()
             return ConsumeStatus.SUCCESS
 
-        options = config(consume_timeout_s=0.1, thread_count=1, persist_s=0.05)
+        options = from_first(rebalance_s=0.2, consume_timeout_s=0.1, thread_count=1, persist_s=0.05, hooks=[hook])
         consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen)
         consumer.subscribe(topic)
         async with AsyncProducer(RUNTIME, name_server) as producer:
@@ -240,27 +236,11 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
 
     with new_topic(name_server, 1) as topic:
         run(story)
-        assert lags(name_server, topic) == 0
+        assert lag(name_server, topic) == 0
     assert [words in caplog.text for words in ("ValueError('mistake')", "is cancelled", "said None")] == [True] * 3
-
-
-def test_a_start_that_cannot_be_is_told(name_server: str) -> None:
-    """No topic, one that is not there, the consumer of threads in the place of a runtime."""
-
-    async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, config(waits_for_topics=False))
-        with pytest.raises(ConfigError, match="wants no topic"):
-            await consumer.start()
-        consumer.subscribe("not-there")
-        with pytest.raises(NoRouteError, match="not-there"):
-            await consumer.start()
-        await consumer.close()
-        plain = PullConsumer(RUNTIME, name_server, config())
-        with pytest.raises(ConfigError, match="connections of its own"):
-            AsyncPullConsumer(plain)  # type: ignore[arg-type] # as it was once
-        plain.close()
-
-    run(story)
+    ended = [event for event in hook.events if event[0] == "after"]
+    assert [type(event[4]) for event in ended] == [ValueError, TimeoutError, type(None), type(None)]
+    assert [event[5] for event in ended] == [False, False, False, True]
 
 
 def test_administrators_are_answered(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +254,7 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
             await got.put(messages[0].body)
             return ConsumeStatus.SUCCESS
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, config(), listen)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen)
         consumer.subscribe(topic)
         await fill(name_server, topic, 3)
         async with consumer:
@@ -305,33 +285,250 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
         run(story)
 
 
-def test_hooks_are_told_of_what_a_listener_is_given(name_server: str) -> None:
-    """Before and after each call, with what it raised, also of one cancelled; a hook that raises harms nobody."""
-    bad, good = Told(is_bad=True), Told()
+def broadcast(topic: str, file: Path | None = None, **options: object) -> ConsumerConfig:
+    """A member of the topic's group, of the first message on if it does not say."""
+    told = {"start_at": StartAt.FIRST, "offsets_file": None if file is None else str(file), **options}
+    return ConsumerConfig(f"G-{topic}", message_model=MessageModel.BROADCASTING, **told)  # type: ignore[arg-type]
+
+
+async def numbers(name_server: str, topic: str, member: ConsumerConfig, count: int) -> list[int]:
+    """The bodies that a member polls, until it has so many."""
+    consumer = AsyncPullConsumer(RUNTIME, name_server, member)
+    consumer.subscribe(topic)
+    found: list[int] = []
+    async with consumer:
+        assert [queue.topic for queue in consumer.queues] == [topic]
+        while len(found) < count:
+            found += [int(message.body) for message in await consumer.poll(PATIENCE_S)]
+        await consumer.commit()
+        await consumer._member._persist()
+        assert await consumer.committed(consumer.queues[0]) == found[-1] + 1
+    return found
+
+
+def test_each_gets_everything_and_goes_on_from_its_file(name_server: str, topic: str, tmp_path: Path) -> None:
+    """One that has a file goes on, also on threads; one that has none begins again; the broker keeps nothing."""
+    file = tmp_path / "offsets.json"
 
     async def story() -> None:
-        await fill(name_server, topic, 3)
-        done = asyncio.Event()
+        await fill(name_server, topic, 20)
+        members = [
+            broadcast(topic, file, batch_count_max=5, cached_count_max=5),
+            broadcast(topic, client_id="another@host#1"),
+        ]
+        both = await asyncio.gather(*(numbers(name_server, topic, member, 20) for member in members))
+        assert [sorted(each) for each in both] == [list(range(20))] * 2
+        assert await numbers(name_server, topic, members[1], 20) == both[0]
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
-            if messages[0].body == b"0":
-                raise ValueError("mistake")
-            if messages[0].body == b"1":
-                await asyncio.sleep(PATIENCE_S)
-            done.set()
-            return ConsumeStatus.SUCCESS
+    run(story)
+    entry = {"brokerName": "longpoll", "topic": topic, "queueId": 0, "offset": 20}
+    (kept,) = msgspec.json.decode(file.read_bytes())
+    assert kept | {"brokerName": "longpoll"} == entry
+    with Admin(RUNTIME, name_server) as admin:
+        assert {row.stored for row in admin.offsets(f"G-{topic}", [topic])} <= {None, 0}
+    send(name_server, topic, b"20")
+    with PullConsumer(RUNTIME, name_server, broadcast(topic, file)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"20"]
 
-        options = config(consume_timeout_s=0.1, thread_count=1, hooks=[bad, good])
-        consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen)
+
+def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
+    clients: Clients, topic: str, tmp_path: Path
+) -> None:
+    """It gets what is sent while it is away, also when it had consumed nothing."""
+    member = broadcast(topic, tmp_path / "offsets.json", start_at=StartAt.LAST)
+    send(clients.name_server, topic, b"before")
+    for is_back in (False, True):
+        consumer = clients.pull(member)
+        consumer.subscribe(topic)
+        consumer.start()
+        if is_back:
+            assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"meanwhile"]
+        consumer.close()
+        send(clients.name_server, topic, b"meanwhile")
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool) -> None:
+    """What a listener puts off is told of, or waits in its place; what cannot be read is passed over."""
+    send(name_server, topic, b"late", BAD, b"good")
+
+    async def story() -> None:
+        given: list[bytes] = []
+        came = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            given.append(messages[0].body)
+            if messages[0].body == b"good":
+                came.set()
+            is_first = given == [b"late"]
+            return ConsumeStatus.LATER if is_first else ConsumeStatus.SUCCESS
+
+        member = broadcast(topic, suspend_s=0.01, reconsume_count_max=0)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, member, listen, is_orderly=is_orderly)
         consumer.subscribe(topic)
         async with consumer:
-            await done.wait()
+            await came.wait()
+            assert [queue.topic for queue in consumer.queues] == [topic]
+        assert given == [b"late", *[b"late"] * is_orderly, b"good"]
+        counts = consumer.statistics[topic]
+        assert (counts.sent_back_count, counts.unreadable_count) == (0, 1)
 
-    with new_topic(name_server, 1) as topic:
+    with caplog.at_level(logging.WARNING):
         run(story)
-    assert bad.events == good.events
-    begun, ended = good.events[::2], good.events[1::2]
-    assert [event[:4] for event in begun] == [("before", *event[1:4]) for event in ended]
-    assert len({event[2] for event in begun}) == 3
-    assert [type(event[4]) for event in ended] == [ValueError, TimeoutError, type(None)]
-    assert [event[5] for event in ended] == [False, False, True]
+    assert ("does not come again" in caplog.text) is not is_orderly
+    assert f"{topic} queue 0 offset 1 is unreadable, so it is passed over" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
+def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: bytes) -> None:
+    """It is not overwritten: its offsets may be mended."""
+    file = tmp_path / "offsets.json"
+    file.write_bytes(content)
+    for kind in (PullConsumer, AsyncPullConsumer):
+        with pytest.raises(ConfigError, match=r"offsets file .* mend it"):
+            kind(RUNTIME, name_server, broadcast("T", file))
+    assert file.read_bytes() == content
+
+
+def test_offsets_that_cannot_be_stored_are_reported(
+    clients: Clients, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The consumer goes on."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    send(clients.name_server, topic, b"1", b"2")
+    consumer = clients.pull(broadcast(topic, folder / "offsets.json", persist_s=3600.0))
+    consumer.subscribe(topic)
+    consumer.start()
+    assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
+    consumer.commit()
+    shutil.rmtree(folder)
+    clients.persist(consumer)
+    assert f"offset of {topic} queue 0" in caplog.text
+    assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
+    folder.mkdir()
+
+
+class Slow(RealFiles):
+    """Files whose writes wait, and fail while they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.writing = self.most_at_once = 0
+        self.failures = 0
+        self.written: list[bytes] = []
+
+    def write_atomic(self, path: str, content: Buffer) -> None:
+        """Write, once it may."""
+        self.writing += 1
+        self.most_at_once = max(self.most_at_once, self.writing)
+        self.begun.set()
+        assert self.goes_on.wait(PATIENCE_S)
+        self.writing -= 1
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the disk is full")
+        self.written.append(bytes(content))
+        super().write_atomic(path, content)
+
+
+def places_of(file: OffsetsFile) -> FilePlaces:
+    """Those of a member that asks nobody."""
+    instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
+    member = broadcast("T")
+    return FilePlaces(GroupCalls(instance, member, ConsumeType.CONSUME_ACTIVELY), member, file)
+
+
+def offsets_of(content: bytes) -> list[int]:
+    """What a file says."""
+    return [entry["offset"] for entry in msgspec.json.decode(content)]
+
+
+def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> None:
+    """The file is written on a thread that cannot be stopped: what was stored after it must not be lost to it."""
+    files = Slow()
+
+    async def story() -> None:
+        places = places_of(OffsetsFile(files, str(tmp_path / "offsets.json")))
+        first = asyncio.create_task(places.store(QUEUE, 1))
+        await asyncio.to_thread(files.begun.wait, PATIENCE_S)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(places.store(QUEUE, 2))
+        for _turn in range(3):
+            await asyncio.sleep(0)
+        files.goes_on.set()
+        await second
+        await places.close()
+
+    run(story)
+    assert (offsets_of((tmp_path / "offsets.json").read_bytes()), files.most_at_once) == ([2], 1)
+
+
+def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> None:
+    """Also when nothing has moved since, on both sides."""
+    files = Slow()
+    files.goes_on.set()
+    files.failures = 1
+    path = tmp_path / "offsets.json"
+
+    async def story() -> None:
+        places = places_of(OffsetsFile(files, str(path)))
+        with pytest.raises(ConfigError, match="the disk is full"):
+            await places.store(QUEUE, 7)
+        await places.store(QUEUE, 7)
+        await places.store(QUEUE, 7)
+
+    run(story)
+    assert [offsets_of(content) for content in files.written] == [[7]]
+    assert OffsetsFile(files, str(path)).offset(QUEUE) == 7
+
+
+def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on threads: a broker of 5.x takes no offset of it (26), and is told later."""
+    codes = [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, None, ResponseCode.SYSTEM_ERROR]
+    told: list[int] = []
+
+    async def story() -> None:
+        calls = GroupCalls(AsyncInstance(RUNTIME, "127.0.0.1:1"), broadcast("T"), ConsumeType.CONSUME_ACTIVELY)
+        places = BrokerPlaces(calls, broadcast("T"))
+
+        async def find(*_asked: object) -> int:
+            return 7
+
+        async def reset(_queue: MessageQueue, offset: int) -> None:
+            code = codes.pop(0)
+            if code is not None:
+                raise RefusedError("storing", code, "no")
+            told.append(offset)
+
+        async def stored(_queue: MessageQueue) -> None:
+            return None
+
+        monkeypatch.setattr(calls, "find", find)
+        monkeypatch.setattr(places, "reset", reset)
+        monkeypatch.setattr(places, "stored", stored)
+        assert await places.begin(QUEUE) == 7
+        await places.store(QUEUE, 7)
+        with pytest.raises(RefusedError):
+            await places.begin(msgspec.structs.replace(QUEUE, queue_id=1))
+
+    run(story)
+    assert told == [7]
+
+
+def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    """A consumer that is closed while it is about to do something."""
+
+    async def story() -> None:
+        reach = LoopReach(AsyncInstance(RUNTIME, "127.0.0.1:1"))
+        reach.begin(asyncio.sleep(0))
+        await reach.close()
+        reach.begin(asyncio.sleep(0))
+
+    run(story)
+    gc.collect()
+    assert [str(warned.message) for warned in recwarn] == []

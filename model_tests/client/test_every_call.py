@@ -11,17 +11,17 @@ import os
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from model_tests.client.test_control import soon
+from model_tests.support.client import PATIENCE_S, RUNTIME, client_threads, socket_count
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
     Admin,
     ConsumerConfig,
@@ -36,16 +36,11 @@ from longpoll_client import (
     SendResult,
     StartAt,
 )
-from longpoll_client.consume.own_queues import OwnQueues
-from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.workers import Keeping
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import State
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
-RUNTIME: Final = RealRuntime()
-PATIENCE_S = 10.0
 QUEUE_COUNT: Final = 2
 LONG: Final = os.environ.get("LONGPOLL_PROFILE") == "long"
 CALLS: Final = (
@@ -67,30 +62,6 @@ CALLS: Final = (
     "by time",
     "queues",
 )
-
-
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("calls") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
-
-
-def client_threads() -> set[threading.Thread]:
-    """Threads that a client may have started; those of the broker are there before."""
-    return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
-
-
-def socket_count() -> int:
-    """Sockets of this process, the broker's ends with the clients'."""
-    links = []
-    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - links, of which some are gone by now
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115 - as above
-        except OSError:
-            continue
-    return sum(link.startswith("socket:") for link in links)
 
 
 class EveryCall(RuleBasedStateMachine):
@@ -375,34 +346,9 @@ def test_every_call_at_every_moment_from_anywhere(name_server: str) -> None:
         assert {f"{name}: LifecycleError" for name in ("send", "start", "poll", "seek", "pause")} <= set(outcomes)
 
 
-def seek_and_leave(self: OwnQueues, _queue: MessageQueue, _offset: int, _due: object) -> None:
-    """Planted: a surprise."""
-    raise KeyError(self)
-
-
-PLANTED: Final = {
-    "an error that nobody told of": (OwnQueues, "seek", seek_and_leave),
-    "messages that count as consumed when they come": (
-        Puller,
-        "offset_done",
-        property(lambda self: self._cached.offset_next),
-    ),
-    "a producer that closes nothing": (Producer, "close", lambda self: self._closed()),
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a producer that closes nothing",
-        pytest.param("an error that nobody told of", marks=pytest.mark.long),
-        pytest.param("messages that count as consumed when they come", marks=pytest.mark.long),
-    ],
-)
-def test_planted_surprises_are_seen(name: str, name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each within the machine's examples."""
-    with monkeypatch.context() as planted:
-        planted.setattr(*PLANTED[name])
-        planted.setitem(globals(), "wait_until", soon)
-        with pytest.raises((AssertionError, BaseExceptionGroup, pytest.fail.Exception)):
-            live(name_server, 300, [Phase.generate])
+def test_planted_a_producer_that_closes_nothing_is_seen(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine finds what is left within its examples."""
+    monkeypatch.setattr(Producer, "close", lambda self: self._closed())
+    monkeypatch.setitem(globals(), "wait_until", partial(wait_until, patience_s=0.5))
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        live(name_server, 300, [Phase.generate])

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
 import pytest
-from model_tests.service.test_client_consumer import route_to
+from model_tests.support.client import PATIENCE_S, awaited, consumed, route_of
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
@@ -25,32 +25,23 @@ from longpoll_client import (
     AsyncPushConsumer,
     AsyncTransactionProducer,
     ConsumerConfig,
-    ConsumeStatus,
     LifecycleError,
     MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
-    ReceivedMessage,
     Tracing,
     TransactionProducer,
     TransactionState,
 )
-from longpoll_client.aio.group import LoopReach
-from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.consume.consumer import GroupMember
-from longpoll_client.consume.listening import Listening
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
-from longpoll_client.instance import ClientInstance
 from longpoll_client.rebalance import allocate_averagely
-from longpoll_client.timer import Timer, started
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Poller, Socket, Thread
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
-PATIENCE_S: Final = 20.0
 ABSENT: Final = "absent-topic"
 
 
@@ -132,20 +123,20 @@ def shares_one(client_id: str, members: Sequence[str], queues: Sequence[MessageQ
 def refuses(peer: Peer, command: Command) -> None:
     """A broker, and its name server, at which this group may do nothing."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-        peer.answer(command, body=route_to("{}:{}".format(*peer._socket.getsockname())))
+        peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
         peer.answer(command, ResponseCode.NO_PERMISSION)
 
 
 def leads_nowhere(peer: Peer, command: Command) -> None:
     """A name server that names a broker which is not there."""
-    peer.answer(command, body=route_to("127.0.0.1:1"))
+    peer.answer(command, body=route_of(("b", "127.0.0.1:1")))
 
 
 def hangs_up(peer: Peer, command: Command) -> None:
     """A broker that is lost as soon as it is told of a member."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-        peer.answer(command, body=route_to("{}:{}".format(*peer._socket.getsockname())))
+        peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
         peer.close()
 
@@ -166,16 +157,6 @@ WAYS: Final[dict[str, Way]] = {
 OF_LISTENERS: Final = {f"{count} threads" for count in range(3, 7)}
 """A consumer without a listener has threads for two connections and a timer alone."""
 Column: TypeAlias = Callable[[Watched, str, ConsumerConfig], Any]
-
-
-def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-    """A listener."""
-    return ConsumeStatus.SUCCESS
-
-
-async def awaited(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-    """A listener on an event loop."""
-    return ConsumeStatus.SUCCESS
 
 
 THREADED: Final[dict[str, Column]] = {
@@ -377,67 +358,3 @@ def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: st
             await story()
 
     asyncio.run(in_time())
-
-
-def nothing(*_given: object, **_more: object) -> None:
-    """What is forgotten."""
-
-
-def forget(self: GroupMember) -> None:
-    """Let the start be tried again, and do no more about it."""
-    self.lifecycle.begin_failed()
-
-
-disconnect: Final = ClientInstance.disconnect
-
-
-def only_at_the_end(self: ClientInstance) -> None:
-    """Close connections when the client is closed, and not before."""
-    if self._lifecycle.is_closed:
-        disconnect(self)
-
-
-def start_all(self: Listening) -> None:
-    """Start listeners' threads as if there always were some."""
-    workers = self._workers
-    for number in range(workers._count):
-        workers._threads.append(started(workers._runtime, str(number), lambda: workers._run(0)))
-
-
-def no_tasks(*_given: object) -> Collection[Any]:
-    """The same, where it has something to say."""
-    return ()
-
-
-PLANTED: Final[dict[str, tuple[type, str, Any, str, str]]] = {
-    "a timer that goes on": (Timer, "clear", nothing, "push", "members cannot share"),
-    "connections that stay": (ClientInstance, "disconnect", only_at_the_end, "pull", "no such topic"),
-    "listeners' threads that wait": (Listening, "start", start_all, "push", "5 threads"),
-    "nothing is undone": (GroupMember, "_undo_start", forget, "orderly", "no permission"),
-}  # fmt: skip
-PLANTED_AWAITED: Final[dict[str, tuple[type, str, Any, str, str]]] = {
-    "tasks that go on": (LoopReach, "cut", no_tasks, "push", "members cannot share"),
-    "connections that stay": (AsyncInstance, "disconnect", no_tasks, "pull", "no such topic"),
-}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_remains_are_seen(
-    name: str, name_server: str, topics: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each by a row of the table."""
-    kind, method, planted, column, way = PLANTED[name]
-    monkeypatch.setattr(kind, method, planted)
-    with pytest.raises(AssertionError):
-        fails(THREADED[column], WAYS[way], name_server, topics)
-
-
-@pytest.mark.parametrize("name", PLANTED_AWAITED)
-def test_planted_remains_on_an_event_loop_are_seen(
-    name: str, name_server: str, topics: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Likewise."""
-    kind, method, planted, column, way = PLANTED_AWAITED[name]
-    monkeypatch.setattr(kind, method, planted)
-    with pytest.raises(AssertionError):
-        fails_awaited(AWAITED[column], WAYS[way], name_server, topics)

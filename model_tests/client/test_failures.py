@@ -1,127 +1,117 @@
-"""What fails between a client and its servers and comes back: silent connections, name servers that forget."""
+"""What fails around a client: silent connections, name servers, bad routes, callbacks that exit, descriptors."""
 
 from __future__ import annotations
 
+import array
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+import errno
+import gc
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define, field
 from model_tests.client.relay import Relay
+from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, Cluster, OneServer, route_of, take
 
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import AsyncProducer, Producer, SendResult, instance
+from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    ConsumerConfig,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    SendResult,
+    StartAt,
+    instance,
+)
 from longpoll_client.aio import instance as aio_instance
-from longpoll_client.errors import AnswerTimeoutError, ClientError, NoRouteError, UnreachableError
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    LifecycleError,
+    NoRouteError,
+    RefusedError,
+    ReplyTimeoutError,
+    UnreachableError,
+)
 from longpoll_client.link import exchange, routes
-from longpoll_client.link.exchange import Exchange
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import split_address
 from longpoll_client.produce import tries
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
+from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
+from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
-
-RUNTIME = RealRuntime()
-PATIENCE_S = 10.0
-SENT = SendMessageResponseHeader(msg_id="00", queue_id=0, queue_offset=0).encode()
+from longpoll_spec.errors import ConfigError
 
 
 @define
-class Cluster:
-    """A broker and a name server, each with what is wrong with it."""
+class Broker:
+    """A broker whose first `dead_count` connections get no answer any more."""
 
-    broker_address: str = ""
     peers: list[Peer] = field(factory=list)
-    """Connections to the broker, in order; the first `dead_count` of them get no answer any more."""
     dead_count: int = 0
-    is_empty: bool = False
-    """The name server knows no topic."""
-    is_mute: bool = False
-    """The name server says nothing."""
-    asked: int = 0
-    """How often it was asked for a route."""
 
-    def broker(self, peer: Peer, command: Command) -> None:
+    def __call__(self, peer: Peer, command: Command) -> None:
         """Take what is sent."""
         if peer not in self.peers:
             self.peers.append(peer)
         if self.peers.index(peer) >= self.dead_count:
-            peer.answer(command, ResponseCode.SUCCESS, SENT)
+            take(peer, command)
 
-    def name_server(self, peer: Peer, command: Command) -> None:
-        """Tell the route."""
-        assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-        self.asked += 1
-        if self.is_mute:
-            return
-        if self.is_empty:
-            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
-            return
-        route = TopicRouteData(
-            broker_datas=[BrokerData(cluster="C", broker_name="a", broker_addrs={0: self.broker_address})],
-            queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)],
-        )
-        peer.answer(command, body=route.encode())
+    def fall_silent(self) -> None:
+        """Answer new connections alone."""
+        self.dead_count = len(self.peers)
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """A good one, whose name server's address is `names`."""
-    found = Cluster()
-    with ScriptedServer(found.broker) as server:
-        found.broker_address = server.address
-        yield found
+def silent() -> Broker:
+    """That of topic T."""
+    return Broker()
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is noticed after 0.1 s."""
+@pytest.fixture
+def cluster(silent: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A name server and that broker; silence is noticed after 0.1 s."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
+    with ExitStack() as stack:
+        made = Cluster(stack)
+        made.serve("T", silent)
+        yield made
 
 
-def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster) -> None:
-    """Half-open: nobody says that it is gone, and a new one works. One send fails at most."""
-    with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
-        producer.send("T", b"x")
-        cluster.dead_count = len(cluster.peers)
-        with pytest.raises(AnswerTimeoutError):
-            producer.send("T", b"y", timeout_s=0.2)
-        for _number in range(3):
-            producer.send("T", b"z")
-    assert len(cluster.peers) == 2
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, silent: Broker, is_loop: bool) -> None:
+    """A half-open one does not say that it is gone, and a new one works. One send fails at most."""
+    producer = Clients(cluster.name_server, cluster.stack, is_loop=is_loop).producer()
+    producer.send("T", b"x")
+    silent.fall_silent()
+    with pytest.raises(AnswerTimeoutError):
+        producer.send("T", b"y", timeout_s=0.2)
+    for _number in range(3):
+        producer.send("T", b"z")
+    assert len(silent.peers) == 2
 
 
-def test_planted_a_connection_that_is_kept_fails_for_good(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as nobody gives it up."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 3600.0)
-    with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
-        producer.send("T", b"x")
-        cluster.dead_count = len(cluster.peers)
-        for _number in range(3):
-            with pytest.raises(AnswerTimeoutError):
-                producer.send("T", b"y", timeout_s=0.2)
-    assert len(cluster.peers) == 1
+def test_a_connection_is_replaced_whose_calls_are_all_cancelled(cluster: Cluster, silent: Broker) -> None:
+    """On an event loop, where each caller has its own time-out."""
 
-
-@pytest.mark.parametrize("is_planted", [False, True])
-def test_a_connection_is_replaced_whose_calls_are_all_cancelled(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_planted: bool
-) -> None:
-    """On an event loop, where who waits has a time-out of its own. Planted: what is cancelled says nothing."""
-    if is_planted:
-        monkeypatch.setattr(Exchange, "abandon", lambda self, opaque, _now_ns: self.cancel(opaque))
-
-    async def story(names: ScriptedServer) -> list[SendResult | None]:
-        async with AsyncProducer(RUNTIME, names.address) as producer:
+    async def story() -> list[SendResult | None]:
+        async with AsyncProducer(RUNTIME, cluster.name_server) as producer:
             await producer.send("T", b"x")
-            cluster.dead_count = len(cluster.peers)
+            silent.fall_silent()
             outcomes: list[SendResult | None] = []
-            while not any(outcomes) and len(outcomes) < (4 if is_planted else 20):
+            while not any(outcomes) and len(outcomes) < 20:
                 outcomes.append(await sent_within(0.05 * (1 + len(outcomes)), producer))
             return outcomes
 
@@ -132,140 +122,94 @@ def test_a_connection_is_replaced_whose_calls_are_all_cancelled(
         except TimeoutError:
             return None
 
-    with ScriptedServer(cluster.name_server) as names:
-        outcomes = asyncio.run(story(names))
-    assert outcomes[0] is None
-    if is_planted:
-        assert (outcomes, len(cluster.peers)) == ([None] * 4, 1)
-    else:
-        assert outcomes[-1] is not None
-        assert len(cluster.peers) > 1
+    outcomes = asyncio.run(story())
+    assert (outcomes[0] is None, outcomes[-1] is None) == (True, False)
+    assert len(silent.peers) > 1
 
 
-@pytest.mark.parametrize("is_planted", [False, True])
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_a_connection_whose_answer_trickles_is_replaced(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool, is_planted: bool
+    cluster: Cluster, silent: Broker, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
-    """A byte of it now and then is no silence, and the frame does not end. Planted: its end is waited for."""
+    """A byte now and then is not silence, but the frame does not end."""
     monkeypatch.setattr(exchange, "SILENCE_S", PATIENCE_S)
-    monkeypatch.setattr(exchange, "FRAME_S", PATIENCE_S if is_planted else 0.3)
+    monkeypatch.setattr(exchange, "FRAME_S", 0.3)
     monkeypatch.setattr(tries, "ATTEMPT_COUNT", 1)
-    with ExitStack() as stack:
-        names = stack.enter_context(ScriptedServer(cluster.name_server))
-        relay = stack.enter_context(Relay(split_address(cluster.broker_address)))
-        cluster.broker_address = "{}:{}".format(*relay.address)
-        send = stack.enter_context(looped(names.address) if is_loop else threaded(names.address))
-        assert isinstance(told(send), SendResult)
-        relay.begin("trickle")
-        outcomes = [told(send) for _number in range(3)]
-    assert isinstance(outcomes[0], AnswerTimeoutError)
-    assert isinstance(outcomes[-1], AnswerTimeoutError if is_planted else SendResult)
-    assert len(cluster.peers) == (1 if is_planted else 2)
+    relay = cluster.stack.enter_context(Relay(split_address(cluster.brokers["T"])))
+    cluster.brokers["T"] = "{}:{}".format(*relay.address)
+    producer = Clients(cluster.name_server, cluster.stack, is_loop=is_loop).producer()
 
-
-@contextmanager
-def threaded(name_server: str) -> Iterator[Callable[[], SendResult]]:
-    """What sends and waits a while."""
-    with Producer(RUNTIME, name_server) as producer:
-        yield lambda: producer.send("T", b"x", timeout_s=0.4)
-
-
-@contextmanager
-def looped(name_server: str) -> Iterator[Callable[[], SendResult]]:
-    """The same on an event loop."""
-    with asyncio.Runner() as runner:
-        producer = AsyncProducer(RUNTIME, name_server)
+    def outcome() -> object:
         try:
-            yield lambda: runner.run(producer.send("T", b"x", timeout_s=0.4))
-        finally:
-            runner.run(producer.close())
+            return producer.send("T", b"x", timeout_s=0.4)
+        except ClientError as error:
+            return error
+
+    assert isinstance(outcome(), SendResult)
+    relay.begin("trickle")
+    outcomes = [outcome()]
+    while not isinstance(outcomes[-1], SendResult):
+        assert len(outcomes) < 30, "the connection is kept"
+        outcomes.append(outcome())
+    assert isinstance(outcomes[0], AnswerTimeoutError)
+    assert len(silent.peers) > 1
 
 
-def told(send: Callable[[], SendResult]) -> SendResult | ClientError:
-    """What comes of it."""
-    try:
-        return send()
-    except ClientError as error:
-        return error
-
-
-@pytest.mark.parametrize("keeps", [True, False])
 def test_a_restarted_name_server_takes_no_route_away(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, keeps: bool
+    cluster: Cluster, silent: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says that there is no such topic, after a failed send and after a route's age. Planted: it is believed."""
+    """It knows no such topic, after a failed send and after a route's age."""
     monkeypatch.setattr(routes, "ROUTE_RETRY_S", 0.0)
-    if not keeps:
-        monkeypatch.setattr(instance.ClientInstance, "doubt_route", instance.ClientInstance.forget_route)
-    with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
         cluster.is_empty = True
-        cluster.dead_count = len(cluster.peers)
+        silent.fall_silent()
         with pytest.raises(AnswerTimeoutError):
             producer.send("T", b"y", timeout_s=0.2)
-        if keeps:
-            producer.send("T", b"z")
-            monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
-            producer.send("T", b"z")
-            cluster.is_empty = False
-            producer.send("T", b"z")
-        else:
-            with pytest.raises(NoRouteError):
-                producer.send("T", b"z")
+        producer.send("T", b"z")
+        monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
+        producer.send("T", b"z")
+        cluster.is_empty = False
+        producer.send("T", b"z")
     assert cluster.asked >= 2
 
 
-@pytest.mark.parametrize("is_planted", [False, True])
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_a_mute_name_server_keeps_no_send_from_its_broker(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool, is_planted: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
-    """Also after a send that failed, and after a route's age. Planted: its answer is waited for."""
-    monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", PATIENCE_S if is_planted else 0.05)
-
-    async def story(send: Callable[[], Coroutine[Any, Any, SendResult]], doubt: Callable[[str], None]) -> None:
-        await send()
+    """Also after a send that failed, and after a route's age."""
+    monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", 0.05)
+    with ExitStack() as stack:
+        producer = Clients(cluster.name_server, stack, is_loop=is_loop).producer()
+        producer.send("T", b"x")
         cluster.is_mute = True
         with monkeypatch.context() as old:
             old.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
-            await send()
-        doubt("T")
-        sending = asyncio.create_task(send())
-        done, _pending = await asyncio.wait([sending], timeout=0.3 if is_planted else PATIENCE_S)
-        assert bool(done) is not is_planted
-
-    async def told(names: ScriptedServer) -> None:
-        if is_loop:
-            async with AsyncProducer(RUNTIME, names.address) as made:
-                await story(lambda: made.send("T", b"x"), made._instance.doubt_route)
-        else:
-            with Producer(RUNTIME, names.address) as producer:
-                await story(lambda: asyncio.to_thread(producer.send, "T", b"x"), producer._instance.doubt_route)
-
-    with ScriptedServer(cluster.name_server) as names:
-        asyncio.run(told(names))
+            producer.send("T", b"x")
+        (producer.client if is_loop else producer)._instance.doubt_route("T")
+        assert producer.send("T", b"x").queue_offset == 7
 
 
 def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -> None:
-    """While both are gone sends fail; as soon as the broker is back they are kept, whatever the name server does."""
-    with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
+    """While both are gone sends fail; as soon as the broker is back they are stored, without the name server."""
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
-        host, port = cluster.broker_address.split(":")
+        address = cluster.brokers["T"]
         producer._instance._name_servers = NameServers("127.0.0.1:1")
-        producer._instance._clients.pop((host, int(port))).close()
-        producer._instance._routes._routes["T"].addresses["a"] = "127.0.0.1:1"
+        producer._instance._clients.pop(split_address(address)).close()
+        producer._instance._routes._routes["T"].addresses["T"] = "127.0.0.1:1"
         for _number in range(2):
             with pytest.raises(ClientError):
                 producer.send("T", b"y")
-        producer._instance._routes._routes["T"].addresses["a"] = cluster.broker_address
+        producer._instance._routes._routes["T"].addresses["T"] = address
         producer.send("T", b"z")
 
 
-def test_a_topic_that_nobody_knows_is_told_of(cluster: Cluster) -> None:
-    """Where no route was ever known there is none to keep; and an instance that forgets believes the name server."""
+def test_a_topic_that_no_name_server_knows_is_an_error(cluster: Cluster) -> None:
+    """Where no route was ever known there is none to keep, nor where the client forgets it."""
     cluster.is_empty = True
-    with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
+    with Producer(RUNTIME, cluster.name_server) as producer:
         with pytest.raises(NoRouteError):
             producer.send("T", b"x")
         cluster.is_empty = False
@@ -277,8 +221,8 @@ def test_a_topic_that_nobody_knows_is_told_of(cluster: Cluster) -> None:
 
 
 def test_a_route_without_better_is_not_asked_for_with_each_send(cluster: Cluster) -> None:
-    """A name server that is slow or wrong costs a look a second, and not one a send."""
-    with ScriptedServer(cluster.name_server) as names, Producer(RUNTIME, names.address) as producer:
+    """A name server that is slow or wrong is asked once a second, and not once a send."""
+    with Producer(RUNTIME, cluster.name_server) as producer:
         producer.send("T", b"x")
         cluster.is_empty = True
         producer._instance.doubt_route("T")
@@ -288,7 +232,350 @@ def test_a_route_without_better_is_not_asked_for_with_each_send(cluster: Cluster
         assert cluster.asked == before + 1
 
 
-def test_nobody_is_reached_when_all_are_gone() -> None:
-    """Which is said with the address."""
-    with Producer(RUNTIME, "127.0.0.1:1") as producer, pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit]
+
+
+class Alive(RealRuntime):
+    """A runtime that keeps the names of threads that died, instead of ending the process."""
+
+    def __init__(self) -> None:
+        self.died: list[str] = []
+        super().__init__(thread_died=lambda name, _error: self.died.append(name))
+
+
+def raises(error: type[BaseException]) -> Callable[..., Any]:
+    """What is called and leaves by this."""
+
+    def called(*_said: object, **_more: object) -> None:
+        raise error
+
+    return called
+
+
+def released(view: memoryview) -> memoryview:
+    """One whose buffer was given back."""
+    view.release()
+    return view
+
+
+class Hook:
+    """A hook that exits after a send."""
+
+    def before_send(self, sending: Any) -> None:
+        """Nothing."""
+
+    after_send = staticmethod(raises(SystemExit))
+
+
+@pytest.mark.parametrize(("error", "hooks"), [*((error, []) for error in EXITS), (None, [Hook()])])
+def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
+    error: type[BaseException] | None, hooks: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback or a hook: it is in the log, other callbacks get theirs, and the next send is stored."""
+    runtime, outcomes = Alive(), list[object]()
+    with OneServer().served() as server, Producer(runtime, server.address, hooks=hooks) as producer:
+        if error is not None:
+            producer.send_async("T", b"1", raises(error))
+        producer.send_async("T", b"2", outcomes.append)
+        wait_until(lambda: bool(outcomes))
+        if error is not None:
+            assert producer.send("T", b"3").queue_offset == 7
+            assert "the callback of SEND_MESSAGE_V2" in caplog.text
+    assert [type(outcome) for outcome in outcomes] == [SendResult]
+    assert runtime.died == []
+
+
+@pytest.mark.parametrize("error", EXITS)
+def test_what_is_due_later_may_exit_too(error: type[BaseException]) -> None:
+    """Such as an `on_share`, or the check of a transaction: the next one is done all the same."""
+    runtime, done = Alive(), threading.Event()
+    timer = Timer(runtime, "later")
+    timer.after(0.0, raises(error))
+    timer.after(0.0, done.set)
+    assert done.wait(PATIENCE_S)
+    timer.close()
+    assert runtime.died == []
+
+
+class Poor(RealRuntime):
+    """A machine that lacks something."""
+
+    lacks = ""
+
+    def poller(self) -> Poller:
+        """May find no descriptor."""
+        if self.lacks == "descriptors":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().poller()
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Any:
+        """May start no thread."""
+        if self.lacks == "threads":
+            raise RuntimeError("can't start new thread")
+        return super().spawn(name, target)
+
+
+def descriptors() -> int:
+    """How many this process has."""
+    gc.collect()
+    return sum(1 for _descriptor in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize(("lacks", "words"), [("descriptors", "Too many open files"), ("threads", "start new thread")])
+def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks: str, words: str) -> None:
+    """As a thousand producers in one process find out; as soon as there is room the same producer sends."""
+    server, runtime = OneServer(), Poor()
+    with server.served() as scripted, Producer(runtime, scripted.address) as producer:
+        runtime.lacks = lacks
+        before = descriptors()
+        with pytest.raises(UnreachableError, match=words):
+            producer.send("T", b"x", timeout_s=1.0)
+        # What the server has of these connections ends when it sees that they did.
+        wait_until(lambda: descriptors() <= before + len(scripted._sockets))
+        runtime.lacks = ""
+        assert producer.send("T", b"x").queue_offset == 7
+
+
+class Interrupted(Alive):
+    """A machine at which the user types Ctrl-C as soon as a thread of a connection has begun."""
+
+    is_due = True
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Any:
+        """Start it, and be interrupted before anybody knows of it."""
+        thread = super().spawn(name, target)
+        if self.is_due and name.startswith("client-127"):
+            self.is_due = False
+            raise KeyboardInterrupt
+        return thread
+
+
+def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
+    """The thread that has begun ends by itself, without a word, and the next send connects anew."""
+    server, runtime = OneServer(), Interrupted()
+    before = threading.active_count()
+    with server.served() as scripted, Producer(runtime, scripted.address) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("T", b"x")
+        assert producer.send("T", b"x").queue_offset == 7
+    wait_until(lambda: threading.active_count() <= before)
+    assert runtime.died == []
+
+
+@pytest.mark.parametrize("other", ["nowhere", "", "127.0.0.1:0", "127.0.0.1:70000", " :10911", "127.0.0.1:x"])
+def test_a_route_that_leads_nowhere_at_one_broker_is_one_of_the_others(
+    other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no mistake of the caller's, and no send goes there."""
+    server = OneServer(route=lambda address: route_of(("a", other), ("b", address)))
+    with server.served() as scripted, Producer(RUNTIME, scripted.address) as producer:
+        assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
+    assert "leads nowhere at broker a" in caplog.text
+
+
+def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCaptureFixture) -> None:
+    """Told as any other that has no broker."""
+    caplog.set_level(logging.WARNING)
+    server = OneServer(route=lambda _address: route_of(("b", "nowhere")))
+    with (
+        server.served() as scripted,
+        Producer(RUNTIME, scripted.address) as producer,
+        pytest.raises(NoRouteError, match="no broker"),
+    ):
         producer.send("T", b"x")
+    assert "'nowhere' is no address" in caplog.text
+
+
+def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
+    """However soon its buffer is used for the next one, and whatever the buffer's items are."""
+    bodies: list[bytes] = []
+    server = OneServer()
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            bodies.append(bytes(command.body))
+        server(peer, command)
+
+    outcomes: list[object] = []
+    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address, compression=None) as producer:
+        producer.send("T", b"first")
+        buffer = bytearray(1 << 20)
+        for number in range(8):
+            buffer[:] = bytes([number]) * len(buffer)
+            producer.send_async("T", buffer, outcomes.append)  # type: ignore[arg-type] # a buffer will do as well
+        buffer[:] = b"\xff" * len(buffer)
+        wait_until(lambda: len(outcomes) == 8)
+        words = memoryview(array.array("i", [1, 2, 3]))
+        producer.send("T", words)  # type: ignore[arg-type]
+    assert [body[:1] + body[-1:] for body in bodies[1:9]] == [bytes([number]) * 2 for number in range(8)]
+    assert bodies[9] == array.array("i", [1, 2, 3]).tobytes()
+
+
+WORDS = array.array("I", range(BODY_SIZE_MAX // 4))
+
+
+GRID = memoryview(bytes(BODY_SIZE_MAX)).cast("B", (4, BODY_SIZE_MAX // 4))
+
+
+BUFFERS: list[tuple[Any, bytes | str]] = [
+    (memoryview(WORDS), WORDS.tobytes()),
+    (memoryview(array.array("I", [*WORDS, 1])), f"body of {BODY_SIZE_MAX + 4} bytes is over the limit"),
+    (GRID, bytes(BODY_SIZE_MAX)),
+    (memoryview(bytes(2 * BODY_SIZE_MAX)).cast("B", (2, BODY_SIZE_MAX)), f"body of {2 * BODY_SIZE_MAX} bytes"),
+    (memoryview(b"a-b-c")[::2], b"abc"),
+    (memoryview(b"abc")[::-1], b"cba"),
+    (memoryview(WORDS)[::-2], WORDS[::-2].tobytes()),
+    (memoryview(bytes(2 * BODY_SIZE_MAX))[::2], bytes(BODY_SIZE_MAX)),
+    (memoryview(b"x").cast("B", ()), b"x"),
+    (memoryview(b""), b""),
+    (bytearray(BODY_SIZE_MAX), bytes(BODY_SIZE_MAX)),
+    (bytearray(BODY_SIZE_MAX + 1), f"body of {BODY_SIZE_MAX + 1} bytes is over the limit"),
+    (released(memoryview(b"x")), "a released memoryview cannot be sent"),
+    (array.array("b", b"abc"), "a body of type array cannot be sent: give bytes"),
+    ("abc", "a body of type str cannot be sent: give bytes"),
+    ([97], "a body of type list cannot be sent: give bytes"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BUFFERS)))
+def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
+    """Whatever its items, its dimensions and what lies between them: sent byte by byte, or refused by its size."""
+    body, outcome = BUFFERS[number]
+    message = OutgoingMessage(body)
+
+    def written() -> list[bytes]:
+        single = single_parcel("G", "T", message, "id", 0).body
+        return [single, as_given("T", message).body]
+
+    if isinstance(outcome, bytes):
+        assert written() == [outcome] * 2
+        if len(outcome) < 100:
+            batch = batch_parcel("G", "T", [message], ["id"], 0).body
+            assert len(outcome).to_bytes(4, "big") + outcome in bytes(batch)
+        return
+    for write in (written, lambda: as_given("T", message), lambda: batch_parcel("G", "T", [message], ["id"], 0)):
+        with pytest.raises(ConfigError, match=outcome):
+            write()
+
+
+def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
+    """A request on an event loop waits for a route first: its buffer and its properties may change meanwhile."""
+    bodies: list[tuple[bytes, bool]] = []
+    server = OneServer()
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            bodies.append((bytes(command.body), "late" in str(command.ext_fields)))
+        server(peer, command)
+
+    async def story(address: str) -> None:
+        is_told: list[object] = []
+        async with AsyncProducer(RUNTIME, address, "askers") as producer:
+            buffer, properties = bytearray(b"first"), {"mark": "early"}
+            message = OutgoingMessage(buffer, properties=properties)  # type: ignore[arg-type]
+            producer.request_async("T", message, is_told.append, timeout_s=0.2)
+            asking = asyncio.create_task(
+                producer.request("T", buffer, properties=properties, timeout_s=0.2)  # type: ignore[arg-type]
+            )
+            await asyncio.sleep(0)
+            buffer[:], properties["mark"] = b"later", "late"
+            with pytest.raises(ReplyTimeoutError):
+                await asking
+        assert len(is_told) == 1
+
+    with server.served(serve) as scripted:
+        asyncio.run(story(scripted.address))
+    assert bodies == [(b"first", False)] * 2
+
+
+def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that stalls in the middle of an answer serves the next connection."""
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
+    server = OneServer()
+    stalled: list[Command] = []
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2 and not stalled:
+            stalled.append(command)
+            peer.send_bytes(b"\x00\x00\x01\x00\x00\x00")
+        else:
+            server(peer, command)
+
+    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address) as producer:
+        with pytest.raises(ClientError, match="no answer in time"):
+            producer.send("T", b"x", timeout_s=0.2)
+        assert producer.send("T", b"x").queue_offset == 7
+
+
+@pytest.fixture
+def first() -> Iterator[ScriptedServer]:
+    """One that closes the connection where it is asked, which is as no answer at all, and sooner told."""
+
+    def close(peer: Peer, _command: Command) -> None:
+        peer.close()
+
+    with ScriptedServer(close) as server:
+        yield server
+
+
+def test_the_one_that_answered_last_is_asked_first() -> None:
+    """The others in their order after it."""
+    servers = NameServers("a:1;b:2;c:3")
+    assert servers.in_turn() == [("a", 1), ("b", 2), ("c", 3)]
+    servers.answered(("b", 2))
+    assert servers.in_turn() == [("b", 2), ("c", 3), ("a", 1)]
+
+
+def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first: ScriptedServer) -> None:
+    """It was asked for each topic, each time: 3 s each, which a consumer's timer spent instead of its heartbeats."""
+    names = f"{first.address};{name_server}"
+    topics = [f"Named-{number}" for number in range(4)]
+    with Producer(RUNTIME, names) as producer:
+        for topic in topics:
+            producer.send(topic, b"x")
+        assert len(first.received) == 1
+    config = ConsumerConfig("named", start_at=StartAt.FIRST)
+    with PullConsumer(RUNTIME, names, config) as consumer:
+        for topic in topics:
+            consumer.subscribe(topic)
+        consumer.start()
+        assert len(first.received) == 2
+
+    async def send() -> None:
+        async with AsyncProducer(RUNTIME, names) as producer:
+            for topic in topics:
+                await producer.send(topic, b"x")
+
+    asyncio.run(send())
+    assert len(first.received) == 3
+
+
+def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer) -> None:
+    """It took the first one that let it connect, and failed by that one's silence for ever."""
+    with Admin(RUNTIME, f"{first.address};{name_server}") as admin:
+        assert admin.masters()
+        assert isinstance(admin.topic_names(), list)
+    assert len(first.received) == 1
+    with Admin(RUNTIME, first.address) as admin, pytest.raises(UnreachableError, match="no name server answers"):
+        admin.masters()
+
+
+def test_an_admin_that_is_closed_says_so() -> None:
+    """It said that no name server answers, of which none was asked."""
+    admin = Admin(RUNTIME, "127.0.0.1:1")
+    admin.close()
+    for ask in (admin.masters, admin.topic_names):
+        with pytest.raises(LifecycleError, match="is closed"):
+            ask()
+
+
+def test_an_admin_is_told_what_a_name_server_refuses() -> None:
+    """It is not taken for an answer that has no broker and no topic."""
+
+    def refuse(peer: Peer, command: Command) -> None:
+        peer.answer(command, ResponseCode.SYSTEM_ERROR)
+
+    with ScriptedServer(refuse) as server, Admin(RUNTIME, server.address) as admin:
+        for ask in (admin.masters, admin.topic_names):
+            with pytest.raises(RefusedError, match="the name server"):
+                ask()

@@ -1,30 +1,29 @@
-"""A process that is forked while it has clients: the child neither speaks for the parent nor waits for what it has not.
-
-A child has no thread of its parent's and shares its sockets. What it says by them, or under the parent's name in a
-group, would be taken for the parent's.
-"""
+"""Processes that are forked or interrupted (Ctrl-C) while they have clients."""
 
 from __future__ import annotations
 
 import json
 import operator
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
 import pytest
+from model_tests.support.client import PATIENCE_S, RUNTIME, consumed
 
+from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     Admin,
     ConsumerConfig,
-    ConsumeStatus,
     Producer,
     PullConsumer,
     PushConsumer,
-    ReceivedMessage,
     StartAt,
     Tracing,
     TransactionProducer,
@@ -35,10 +34,7 @@ from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
 from longpoll_client.timer import Timer
 from longpoll_runtime.faults import ANYTHING, FAULTS
-from longpoll_runtime.real import RealRuntime
 
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 20.0
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
@@ -70,11 +66,6 @@ def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothin
     ending.cancel()
     assert text, "the child hangs"
     return json.loads(text)
-
-
-def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-    """A listener."""
-    return ConsumeStatus.SUCCESS
 
 
 def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: str, topic: str) -> None:
@@ -310,3 +301,18 @@ def test_a_child_that_sends_transactions_is_known_to_brokers_for_as_long_as_it_l
             return known.wait(PATIENCE_S)
 
         assert in_child(story) is True
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("what", ["send", "poll", "subscribe"])
+def test_a_client_that_was_interrupted_often_goes_on(name_server: str, what: str) -> None:
+    """No lock is left taken, on which a thread of the client's would wait for ever; and nothing is in the way of it."""
+    with new_topic(name_server, 2) as topic:
+        command = [sys.executable, "-m", "model_tests.client.interrupted", what, name_server, topic, "7"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout)
+    assert said["after"] == (topic if what == "send" else "last")
+    assert said["interrupted"] == 200

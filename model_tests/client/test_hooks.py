@@ -1,182 +1,137 @@
-"""Hooks, counts and the trace: what is told of every send and of everything that a listener is given."""
+"""Hooks, counts and the trace: they see every send and everything that a listener gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from threading import Event
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
-from attrs import define, field
+from model_tests.support.client import (
+    RUNTIME,
+    STORED,
+    Clients,
+    OneServer,
+    Told,
+    from_first,
+    polled,
+    polling,
+    route_of,
+    send,
+)
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
-    ConsumerConfig,
+    AsyncProducer,
     ConsumeStatus,
     OutgoingMessage,
     Producer,
-    PullConsumer,
-    PushConsumer,
     ReceivedMessage,
-    Sending,
     SendMetrics,
-    StartAt,
+    SendResult,
     Tracing,
 )
-from longpoll_client.errors import RefusedError
-from longpoll_client.produce.hooks import Outcome
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_client.errors import ClientError, NoRouteError, RefusedError
+from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError, LongpollError
 
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 10.0
 SENT_BACK_S: Final = 30.0
 """A pull that fails rests for 3 s, and a message is sent back within 3 s or not at all: busy machines need more."""
 
 
-@define
-class Told:
-    """What a hook was told, in order; with `is_bad` it raises each time."""
-
-    is_bad: bool = False
-    events: list[tuple[Any, ...]] = field(factory=list)
-
-    def before_send(self, sending: Sending) -> None:
-        """A send begins."""
-        self._note("before", sending)
-
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        """A send has ended."""
-        self._note("after", sending, outcome, latency_ns, address)
-
-    def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener is called."""
-        self._note("before", group, delivery, messages)
-
-    def after_consume(
-        self,
-        group: str,
-        delivery: str,
-        messages: Sequence[ReceivedMessage],
-        error: Exception | None,
-        *,
-        is_consumed: bool,
-        latency_ns: int,
-    ) -> None:
-        """A listener has answered."""
-        self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
-
-    def _note(self, *event: object) -> None:
-        self.events.append(event)
-        if self.is_bad:
-            raise ValueError("planted")
+def is_alike(bad: Told, good: Told, count: int) -> bool:
+    """Whether both were called before and after each of so many sends, the one that raises as well."""
+    return bad.events == good.events and [event[0] for event in good.events] == ["before", "after"] * count
 
 
-class Busy:
-    """A name server and a broker that answers with these codes, one after the other, and then with success."""
-
-    def __init__(self, *codes: int) -> None:
-        self.codes = list(codes)
-        self.address = ""
-
-    def serve(self, peer: Peer, command: Command) -> None:
-        """Answer routes and sends."""
-        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            route = TopicRouteData(
-                broker_datas=[BrokerData(broker_name="a", broker_addrs={0: self.address})],
-                queue_datas=[QueueData(broker_name="a", read_queue_nums=2, write_queue_nums=2, perm=6)],
-            )
-            peer.answer(command, body=route.encode())
-        elif not command.is_one_way:
-            fields = SendMessageResponseHeader(msg_id="AB", queue_id=1, queue_offset=7).encode()
-            peer.answer(command, self.codes.pop(0) if self.codes else 0, fields)
-
-
-def test_sends_are_told_and_counted() -> None:
-    """Once each, over all tries, with how they ended; a hook that raises harms neither the send nor the next hook."""
-    busy, bad, good = Busy(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
-    with ScriptedServer(busy.serve) as server:
-        busy.address = server.address
-        with Producer(RUNTIME, server.address, "P", hooks=[bad, good]) as producer:
-            sent = producer.send("T", b"x", tags="t", keys="k1 k2")
-            with pytest.raises(RefusedError):
-                producer.send("T", b"y")
-            batch = producer.send_batch("T", [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
-            producer.send_one_way("T", b"z")
-            found = producer.metrics()
-    assert bad.events == good.events
-    assert [event[0] for event in good.events] == ["before", "after"] * 3
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_sends_are_told_and_counted(is_loop: bool) -> None:
+    """Once each, over all tries, with how they ended; a hook that raises stops neither the send nor the next hook."""
+    busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
+    with busy.served() as server, ExitStack() as stack:
+        producer = Clients(server.address, stack, is_loop=is_loop).producer(hooks=[bad, good])
+        assert producer.metrics() == SendMetrics()
+        sent = producer.send("T", b"x", tags="t", keys="k1 k2")
+        with pytest.raises(RefusedError):
+            producer.send("T", b"y")
+        batch = producer.send_batch("T", [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
+        producer.send_one_way("T", b"z")
+        found = producer.metrics()
+    assert is_alike(bad, good, 3)
     first, second, third = (good.events[at] for at in (1, 3, 5))
     assert good.events[0][1] is first[1]
     assert (first[1].group, first[1].topic, first[1].properties["TAGS"]) == ("P", "T", "t")
     assert (first[1].msg_ids, first[2], first[4]) == ((sent.msg_id,), (sent,), busy.address)
     assert isinstance(second[2], RefusedError)
-    assert third[2] == batch
+    assert tuple(third[2]) == tuple(batch)
     assert (found.sends, found.failures, found.retries, found.one_way) == (3, 1, 1, 1)
     assert found.latency_s == sum(event[3] for event in (first, second, third)) / 1e9 > 0
 
 
-def test_sends_that_nobody_waits_for_are_told_and_counted_too() -> None:
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_sends_of_callbacks_are_told_and_counted_too(is_loop: bool) -> None:
     """Once each, whether tried again, refused, or never begun."""
-    busy, hook, outcomes, all_told = (
-        Busy(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL),
-        Told(),
-        [],
-        Event(),
-    )
-
-    def told(outcome: object) -> None:
-        outcomes.append(outcome)
-        if len(outcomes) == 2:
-            all_told.set()
-
-    with ScriptedServer(busy.serve) as server:
-        busy.address = server.address
-        with Producer(RUNTIME, server.address, "P", hooks=[hook]) as producer:
-            for number in range(2):
-                producer.send_async("T", b"%d" % number, told)
-                wait_until(lambda number=number: len(outcomes) > number)  # type: ignore[misc] # bound at once
-            assert all_told.wait(PATIENCE_S)
-            with pytest.raises(Exception, match="cannot both pick"):
-                producer.send_async("T", b"x", told, queue_id=0, select=lambda queues: queues[0])
-            with pytest.raises(Exception, match="no queue 7"):
-                producer.send_async("T", b"x", told, queue_id=7)
-            found = producer.metrics()
-    assert [event[0] for event in hook.events] == ["before", "after"] * 3
-    sent, refused, none = (hook.events[at] for at in (1, 3, 5))
+    busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
+    outcomes: list[object] = []
+    with busy.served() as server, ExitStack() as stack:
+        producer = Clients(server.address, stack, is_loop=is_loop).producer(hooks=[bad, good])
+        for number in range(2):
+            producer.send_async("T", b"%d" % number, outcomes.append)
+            wait_until(lambda number=number: len(outcomes) > number)  # type: ignore[misc] # bound at once
+        with pytest.raises(ConfigError, match="cannot both pick"):
+            producer.send_async("T", b"x", outcomes.append, queue_id=0, select=lambda queues: queues[0])
+        if is_loop:
+            producer.send_async("T", b"x", outcomes.append, queue_id=7)
+            wait_until(lambda: len(outcomes) == 3)
+        else:
+            with pytest.raises(ConfigError, match="no queue 7"):
+                producer.send_async("T", b"x", outcomes.append, queue_id=7)
+        found = producer.metrics()
+    assert is_alike(bad, good, 3)
+    sent, refused, none = (good.events[at] for at in (1, 3, 5))
     assert (sent[2], sent[4]) == ((outcomes[0],), busy.address)
     assert isinstance(refused[2], RefusedError)
     assert "no queue 7" in str(none[2])
     assert (found.sends, found.failures, found.retries) == (3, 2, 1)
 
 
-def test_a_new_producer_has_sent_nothing() -> None:
-    """And a send that finds no route is one that failed, without a broker."""
+def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
+    """Before they have begun they count for nothing."""
+    busy, good = OneServer(), Told()
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(RUNTIME, address, hooks=[good]) as producer:
+            for turns in range(2):
+                sending = asyncio.create_task(producer.send("T", b"x"))
+                for _turn in range(turns):
+                    await asyncio.sleep(0)
+                sending.cancel()
+                await asyncio.wait([sending])
+            assert (producer.metrics().sends, producer.metrics().failures) == (1, 1)
+
+    with busy.served() as server:
+        asyncio.run(story(server.address))
+    assert [event[0] for event in good.events] == ["before", "after"]
+    assert type(good.events[1][2]) is ClientError
+
+
+def test_a_send_that_finds_no_route_has_failed() -> None:
+    """Without a broker."""
     told = Told()
-    with (
-        ScriptedServer(lambda peer, command: peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)) as server,
-        Producer(RUNTIME, server.address, hooks=[told]) as producer,
-    ):
-        assert producer.metrics() == SendMetrics()
-        with pytest.raises(Exception, match="not known"):
+    with ScriptedServer(no_route) as server, Producer(RUNTIME, server.address, hooks=[told]) as producer:
+        with pytest.raises(NoRouteError, match="not known"):
             producer.send("T", b"x")
         assert (producer.metrics().sends, producer.metrics().failures, producer.metrics().retries) == (1, 1, 0)
     assert told.events[1][4] == ""
 
 
-@pytest.fixture(scope="module")
-def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of an embedded broker."""
-    directory = str(tmp_path_factory.mktemp("hooks") / "store")
-    with Broker.start(RUNTIME, directory, store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
+def no_route(peer: Peer, command: Command) -> None:
+    """A name server that knows no topic."""
+    peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
 
 
 def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
@@ -187,7 +142,7 @@ def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_listeners_are_watched(name_server: str, is_orderly: bool) -> None:
+def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: bool) -> None:
     """Each call with its messages, how it ended, and a text of its own; hooks that raise change nothing.
 
     On a busy machine a message may be sent, or come, twice; so each is waited for, and not a number of calls.
@@ -198,14 +153,13 @@ def test_listeners_are_watched(name_server: str, is_orderly: bool) -> None:
     def ends() -> dict[bytes, tuple[Any, ...]]:
         return {event[3][0].body: event for event in tuple(good.events) if event[0] == "after"}
 
-    with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
-        for body in bodies:
-            producer.send(topic, body)
-        config = ConsumerConfig(f"W-{topic}", start_at=StartAt.FIRST, thread_count=1, hooks=(bad, good))
-        with PushConsumer(RUNTIME, name_server, config, listen, is_orderly=is_orderly) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
-            wait_until(lambda: ends().keys() == set(bodies), SENT_BACK_S)
+    send(clients.name_server, topic, *bodies)
+    config = from_first(f"W-{topic}", thread_count=1, hooks=(bad, good))
+    consumer = clients.push(config, listen, is_orderly=is_orderly)
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until(lambda: ends().keys() == set(bodies), SENT_BACK_S)
+    consumer.close()
     assert bad.events == good.events
     ended = ends()
     assert ended[b"good"][4:6] == (None, True)
@@ -220,33 +174,25 @@ def test_listeners_are_watched(name_server: str, is_orderly: bool) -> None:
 def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], str]]:
     """The lines of a trace topic, in parts, each with the keys of its message."""
     found: list[tuple[list[str], str]] = []
-    config = ConsumerConfig("dashboard", start_at=StartAt.FIRST)
-    with PullConsumer(RUNTIME, name_server, config) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with polling(name_server, topic, f"dashboard-{topic}") as consumer:
         while len(found) < count:
-            messages = consumer.poll(PATIENCE_S)
-            assert messages
-            for message in messages:
+            for message in polled(consumer, 1):
                 lines = message.body.decode().split("\x02")[:-1]
                 found += [(line.split("\x01"), message.keys or "") for line in lines]
     return found
 
 
-def test_the_trace_tells_of_a_message_from_its_send_to_its_end(name_server: str) -> None:
+def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, topic: str) -> None:
     """In the fields of `TraceDataEncoder`, under the message's id and keys; the trace itself is not traced."""
     with (
-        new_topic(name_server, 1) as topic,
-        new_topic(name_server, 1) as trace_topic,
-        Tracing(RUNTIME, name_server, trace_topic) as tracing,
-        Producer(RUNTIME, name_server, "P", hooks=[tracing]) as producer,
+        new_topic(clients.name_server, 1) as trace_topic,
+        Tracing(RUNTIME, clients.name_server, trace_topic) as tracing,
     ):
-        sent = producer.send(topic, b"x", tags="t", keys="k1")
-        config = ConsumerConfig(f"C-{topic}", start_at=StartAt.FIRST, hooks=(tracing,))
-        with PushConsumer(RUNTIME, name_server, config, listen) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
-            found = lines_of(name_server, trace_topic, 3)
+        sent = clients.producer(hooks=[tracing]).send(topic, b"x", tags="t", keys="k1")
+        consumer = clients.push(from_first(f"C-{topic}", hooks=(tracing,)), listen)
+        consumer.subscribe(topic)
+        consumer.start()
+        found = lines_of(clients.name_server, trace_topic, 3)
         assert tracing.dropped_count == 0
     assert len(found) == 3
     assert all({sent.msg_id, "k1"} <= set(keys.split()) for _line, keys in found)
@@ -260,10 +206,63 @@ def test_the_trace_tells_of_a_message_from_its_send_to_its_end(name_server: str)
     assert (after[4:7], after[8]) == (["true", "k1", "0"], f"C-{topic}")
 
 
-def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str, tmp_path: Path) -> None:
-    """The sends that it tells of are none the worse."""
-    with new_topic(name_server, 1) as topic:
-        tracing = Tracing(RUNTIME, name_server, "no such topic")
-        with tracing, Producer(RUNTIME, name_server, hooks=[tracing]) as producer:
-            producer.send(topic, b"x")
-        assert tracing.dropped_count == 1
+def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str, topic: str) -> None:
+    """The sends that it is about succeed."""
+    tracing = Tracing(RUNTIME, name_server, "no such topic")
+    with tracing, Producer(RUNTIME, name_server, hooks=[tracing]) as producer:
+        producer.send(topic, b"x")
+    assert tracing.dropped_count == 1
+
+
+def sent_later(producer: Any, **options: Any) -> object:
+    """What the callback of `send_async` gets."""
+    told: list[object] = []
+    producer.send_async("T", b"x", told.append, **options)
+    wait_until(lambda: bool(told))
+    return told[0]
+
+
+def test_a_callback_is_never_called_before_its_send_returns() -> None:
+    """On an event loop, also where the send cannot begin and its route is known."""
+
+    def refuse(_queues: object) -> Any:
+        raise ValueError("planted")
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(RUNTIME, address) as producer:
+            await producer.send("T", b"x")
+            selects: list[Any] = [refuse, lambda _queues: None]
+            for select in selects:
+                came: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+                producer.send_async("T", b"x", came.set_result, select=select)
+                assert not came.done()
+                assert isinstance(await came, LongpollError)
+            assert producer.metrics().failures == 2
+
+    with OneServer().served() as server:
+        asyncio.run(story(server.address))
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_broker_that_fails_is_left_alone(is_loop: bool, waits: bool) -> None:
+    """With `avoids_slow_brokers` the sends after a failed try go to the other; without it each begins there."""
+    counts = []
+    with ScriptedServer(busy) as bad:
+        serve = OneServer(route=lambda address: route_of(("a", bad.address), ("b", address), queue_count=1))
+        with serve.served() as good:
+            for avoids in (True, False):
+                before = len(bad.received)
+                with ExitStack() as stack:
+                    clients = Clients(good.address, stack, is_loop=is_loop)
+                    producer = clients.producer(avoids_slow_brokers=avoids)
+                    for _number in range(6):
+                        sent = producer.send("T", b"x") if waits else sent_later(producer)
+                        assert isinstance(sent, SendResult)
+                counts.append(len(bad.received) - before)
+    assert counts == [1, 6]
+
+
+def busy(peer: Peer, command: Command) -> None:
+    """A broker that takes nothing now."""
+    peer.answer(command, ResponseCode.SYSTEM_BUSY, STORED)

@@ -1,50 +1,61 @@
-"""Clients are made, run and are closed: every public call at every moment, in order and out of it."""
+"""Clients start, close, are closed halfway, interrupted or dropped: nothing of them is left."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
+from model_tests.support.client import (
+    PATIENCE_S,
+    RUNTIME,
+    Clients,
+    awaited,
+    client_threads,
+    consumed,
+    from_first,
+    run,
+    socket_count,
 )
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
     ConsumerConfig,
     ConsumeStatus,
     LifecycleError,
     MessageQueue,
+    OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SendResult,
     StartAt,
     TransactionProducer,
     TransactionState,
+    remoting,
 )
+from longpoll_client.aio import member
 from longpoll_client.consume import sharing
-from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.errors import NoRouteError
-from longpoll_client.lifecycle import Lifecycle, State
+from longpoll_client.instance import ClientInstance
+from longpoll_client.lifecycle import Closing, State
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
-
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 10.0
+from longpoll_runtime.threads import RealThread
+from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @pytest.fixture
@@ -56,19 +67,9 @@ def topic(name_server: str) -> Iterator[str]:
         yield made
 
 
-def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-    """Nothing to do."""
-    return ConsumeStatus.SUCCESS
-
-
 def config(**options: object) -> ConsumerConfig:
     """A group of its own, of the first message on."""
     return ConsumerConfig(f"G-{uuid.uuid4().hex}", start_at=StartAt.FIRST, **options)  # type: ignore[arg-type]
-
-
-def client_threads() -> set[threading.Thread]:
-    """Threads that a client may have started; those of the broker are there before."""
-    return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
 
 
 def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
@@ -206,165 +207,323 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
 
 @pytest.mark.parametrize("is_push", [True, False])
 def test_a_consumer_waits_for_a_topic_that_is_made_later(
-    name_server: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clients: Clients, topic: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile."""
     monkeypatch.setattr(sharing, "RETRY_S", 0.02)
-    late = f"late-{uuid.uuid4().hex}"
-    got: set[bytes] = set()
+    monkeypatch.setattr(member, "RETRY_S", 0.02)
+    late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         got.update(message.body for message in messages)
         return ConsumeStatus.SUCCESS
 
-    def came(consumer: MemberConsumer, body: bytes) -> bool:
-        if isinstance(consumer, PullConsumer):
+    consumer = clients.push(config(), listen) if is_push else clients.pull(config())
+
+    def came(body: bytes) -> bool:
+        if not is_push:
             got.update(message.body for message in consumer.poll(0.01))
         return body in got
 
-    made: Callable[[], MemberConsumer] = (
-        (lambda: PushConsumer(RUNTIME, name_server, config(), listen))
-        if is_push
-        else (lambda: PullConsumer(RUNTIME, name_server, config()))
-    )
-    with new_topic(name_server, 1) as there, Producer(RUNTIME, name_server) as producer, made() as consumer:
-        producer.send(there, b"early")
-        consumer.subscribe(there)
-        consumer.subscribe(late)
-        assert isinstance(consumer, PushConsumer | PullConsumer)
-        consumer.start()
-        wait_until(lambda: came(consumer, b"early"))
-        producer.send(late, b"late")
-        wait_until(lambda: came(consumer, b"late"))
+    consumer.subscribe(topic)
+    consumer.subscribe(late)
+    consumer.start()
+    wait_until(lambda: came(b"x"))
+    clients.producer().send(late, b"late")
+    wait_until(lambda: came(b"late"))
     assert f"waits for its topic: topic '{late}' is not known" in caplog.text
 
 
-class ConsumerLife(RuleBasedStateMachine):
-    """A consumer's public calls in any order: what fits its state is done, else it is a LifecycleError, never another.
+@pytest.mark.parametrize("kind", ["push", "orderly", "pull"])
+def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, kind: str) -> None:
+    """Before the start, after it, and after the close, which leaves no thread."""
+    before = client_threads()
+    is_pull = kind == "pull"
+    made = clients.pull(config()) if is_pull else clients.push(config(), consumed, is_orderly=kind == "orderly")
+    polls: list[Callable[[], object]] = [lambda: made.poll(0.0, 1), made.commit] if is_pull else []
 
-    Invariant: `state` is the model's state of it.
-    """
+    def refused(*calls: Callable[[], object]) -> None:
+        for call in calls:
+            with pytest.raises(LifecycleError, match=r"start|closed: make a new one"):
+                call()
 
-    name_server: ClassVar[str]
-    topic: ClassVar[str]
-    consumer: PushConsumer | PullConsumer
+    refused(*polls)
+    with pytest.raises(ConfigError, match="call subscribe before start"):
+        made.start()
+    made.subscribe(topic)
+    made.start()
+    refused(made.start)
+    for poll in polls:
+        poll()
+    assert (isinstance(made.queues, tuple), made.statistics is not None) == (True, True)
+    closer = RUNTIME.spawn("closer", made.close)
+    closer.join(PATIENCE_S)
+    assert not closer.is_alive()
+    made.close()
+    refused(lambda: made.subscribe(topic), made.start, *polls)
+    wait_until(lambda: client_threads() <= before)
 
-    @initialize(is_push=st.booleans(), is_orderly=st.booleans())
-    def make(self, *, is_push: bool, is_orderly: bool) -> None:
-        """A new one."""
-        self.before = client_threads()
-        self.state = State.CREATED
-        self.has_topic = False
-        if is_push:
-            self.consumer = PushConsumer(RUNTIME, self.name_server, config(), consumed, is_orderly=is_orderly)
+
+@pytest.fixture
+def empty_topic(name_server: str) -> Iterator[str]:
+    """Two queues without a message."""
+    with new_topic(name_server, 2) as made:
+        yield made
+
+
+TURNS = 30
+"""More than a close takes."""
+
+
+async def committed(_message: ReceivedMessage) -> TransactionState:
+    """A check."""
+    return TransactionState.COMMIT
+
+
+async def running(kind: str, name_server: str, topic: str) -> Any:
+    """A client of this kind that has socket_count."""
+    if kind in {"producer", "transactions"}:
+        producer = (
+            AsyncProducer(RUNTIME, name_server)
+            if kind == "producer"
+            else AsyncTransactionProducer(RUNTIME, name_server, "sellers", committed)
+        )
+        if isinstance(producer, AsyncProducer):
+            await producer.send(topic, b"x")
         else:
-            self.consumer = PullConsumer(RUNTIME, self.name_server, config())
-
-    def expect(self, call: Callable[[], object], allowed: set[State]) -> bool:
-        """Make a call, which must be refused but in the states in which it is allowed; whether it was made."""
-        if self.state in allowed:
-            call()
-            return True
-        with pytest.raises(LifecycleError) as refused:
-            call()
-        assert refused.value.args
-        return False
-
-    @rule()
-    def subscribe(self) -> None:
-        """Until it is closed."""
-        self.has_topic |= self.expect(lambda: self.consumer.subscribe(self.topic), {State.CREATED, State.RUNNING})
-
-    @rule()
-    def start(self) -> None:
-        """Once, and with a topic."""
-        if self.state is State.CREATED and not self.has_topic:
-            with pytest.raises(ConfigError, match="call subscribe before start"):
-                self.consumer.start()
-            return
-        if self.expect(self.consumer.start, {State.CREATED}):
-            self.state = State.RUNNING
-
-    @rule(timeout_s=st.sampled_from([0.0, 0.01]))
-    def poll(self, timeout_s: float) -> None:
-        """While it runs."""
-        consumer = self.consumer
-        if isinstance(consumer, PullConsumer):
-            self.expect(lambda: consumer.poll(timeout_s, 1), {State.RUNNING})
-
-    @rule()
-    def commit(self) -> None:
-        """While it runs."""
-        if isinstance(self.consumer, PullConsumer):
-            self.expect(self.consumer.commit, {State.RUNNING})
-
-    @rule(by_another=st.booleans())
-    def close(self, *, by_another: bool) -> None:
-        """At any time, as often as one likes, from any thread."""
-        if by_another:
-            thread = RUNTIME.spawn("closer", self.consumer.close)
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-        else:
-            self.consumer.close()
-        self.state = State.CLOSED
-
-    @precondition(lambda self: self.state is State.CLOSED)
-    @rule()
-    def look_for_threads(self) -> None:
-        """None of its threads stays."""
-        wait_until(lambda: client_threads() <= self.before)
-
-    @invariant()
-    def it_tells_of_itself(self) -> None:
-        """Its queues and counts can be asked for at any time."""
-        if hasattr(self, "consumer"):
-            assert self.consumer._member.lifecycle.state is self.state
-            assert isinstance(self.consumer.queues, tuple)
-            assert self.consumer.statistics is not None
-
-    def teardown(self) -> None:
-        """Close it in whatever state it is."""
-        if hasattr(self, "consumer"):
-            self.consumer.close()
-            wait_until(lambda: client_threads() <= self.before)
-
-
-def live(name_server: str, topic: str, phases: Sequence[Phase] = tuple(Phase), examples_max: int = 20) -> None:
-    """Run the machine against a broker."""
-    lives = settings(
-        max_examples=examples_max,
-        stateful_step_count=12,
-        deadline=None,
-        phases=phases,
-        suppress_health_check=[HealthCheck.too_slow],
+            await producer.send(topic, b"x", lambda: committed(None))  # type: ignore[arg-type] # it does not look
+        return producer
+    consumer: AsyncPushConsumer | AsyncPullConsumer = (
+        AsyncPushConsumer(RUNTIME, name_server, from_first(kind), awaited)
+        if kind == "push"
+        else AsyncPullConsumer(RUNTIME, name_server, from_first(kind))
     )
-
-    class Here(ConsumerLife):
-        pass
-
-    Here.name_server, Here.topic = name_server, topic
-    run_state_machine_as_test(Here, settings=lives)
+    consumer.subscribe(topic)
+    await consumer.start()
+    return consumer
 
 
-def test_every_call_at_every_moment(name_server: str, topic: str) -> None:
-    """Nothing but what the state says, and no thread is left."""
-    live(name_server, topic)
+@pytest.mark.parametrize("kind", ["producer", "transactions", "push", "pull"])
+def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: str, kind: str) -> None:
+    """It goes on all the same, the second one waits for that, and a third has nothing to do."""
+
+    async def story() -> None:
+        for turns in range(0, TURNS, 3):
+            before = socket_count()
+            client = await running(kind, name_server, empty_topic)
+            assert socket_count() > before
+            closing = asyncio.create_task(client.close())
+            for _turn in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await client.close()
+            await client.close()
+            wait_until(lambda: socket_count() <= before)  # noqa: B023 - it is called at once
+
+    run(story)
 
 
-PLANTED: Final = {
-    "a second start": ("begin", lambda _self: None),
-    "a close that is forgotten": ("end", lambda _self: True),
-    "a subscription without effect": ("check_open", lambda _self: None),
-    "a poll of nothing": ("check_running", lambda _self, _asked: None),
-}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_calls_out_of_order_are_seen(
-    name: str, name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
+    name_server: str, empty_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each by the machine, within its examples."""
-    monkeypatch.setattr(Lifecycle, *PLANTED[name])
-    with pytest.raises((AssertionError, BaseExceptionGroup, ConfigError, pytest.fail.Exception)):
-        live(name_server, topic, [Phase.generate], 200)
+    """It is left behind, as on threads, and the log says so."""
+
+    async def story() -> None:
+        heard, let_go = asyncio.Event(), asyncio.Event()
+
+        async def deaf(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            heard.set()
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first("deaf", close_timeout_s=0.05), deaf)
+        consumer.subscribe(empty_topic)
+        async with AsyncProducer(RUNTIME, name_server) as producer:
+            await producer.send(empty_topic, b"x")
+        await consumer.start()
+        await heard.wait()
+        await consumer.close()
+        let_go.set()
+        await asyncio.gather(*consumer._working, return_exceptions=True)
+
+    run(story)
+    assert "are left behind" in caplog.text
+
+
+def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str, empty_topic: str) -> None:
+    """The end of a `with`, most likely: what the listener has awaited is stored by then."""
+
+    async def story() -> None:
+        closed = asyncio.Event()
+
+        async def closes(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            await consumer.close()
+            closed.set()
+            await asyncio.sleep(0)
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first("closes"), closes)
+        consumer.subscribe(empty_topic)
+        async with AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            await producer.send(empty_topic, b"x", queue_id=0)
+            await closed.wait()
+
+    run(story)
+    with Admin(RUNTIME, name_server) as admin:
+        assert sum(row.lag for row in admin.offsets("closes", [empty_topic])) == 0
+
+
+def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
+    """What it was to do was cancelled with that loop, so it is done by the next."""
+    closing, done = Closing(), list[str]()
+
+    async def work() -> None:
+        done.append("begun")
+        if len(done) == 1:
+            await asyncio.Event().wait()
+        done.append("ended")
+
+    async def given_up() -> None:
+        closing.begin(work)
+        await asyncio.sleep(0)
+
+    asyncio.run(given_up())
+    asyncio.run(closing.wait(work))
+    asyncio.run(closing.wait(work))
+    assert done == ["begun", "begun", "ended"]
+
+
+def made(kind: str, name_server: str, topic: str) -> PushConsumer | PullConsumer | TransactionProducer:
+    """A client on threads that runs."""
+    if kind == "transactions":
+        seller = TransactionProducer(RUNTIME, name_server, "sellers", lambda _message: TransactionState.COMMIT)
+        seller.send(topic, b"x", lambda: TransactionState.COMMIT)
+        return seller
+    consumer: PushConsumer | PullConsumer = (
+        PushConsumer(RUNTIME, name_server, from_first(kind), lambda _messages: ConsumeStatus.SUCCESS)
+        if kind == "push"
+        else PullConsumer(RUNTIME, name_server, from_first(kind))
+    )
+    consumer.subscribe(topic)
+    consumer.start()
+    return consumer
+
+
+@pytest.mark.parametrize("kind", ["push", "pull", "transactions"])
+def test_a_close_that_is_interrupted_is_gone_on_with(
+    name_server: str, empty_topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C at each of its waits: the next close does the rest, and no thread and no connection is left."""
+    before = threading.active_count(), socket_count()
+    honest, waits = RealThread.join, list[int]()
+
+    def join(thread: RealThread, timeout: float | None = None) -> None:
+        waits.append(1)
+        if len(waits) == number:
+            raise KeyboardInterrupt
+        honest(thread, timeout)
+
+    interrupted = 0
+    for number in range(1, 9):  # noqa: B007 - `join` looks at it
+        with Producer(RUNTIME, name_server) as producer:
+            producer.send(empty_topic, b"x")
+        client = made(kind, name_server, empty_topic)
+        waits.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(RealThread, "join", join)
+            try:
+                client.close()
+            except KeyboardInterrupt:
+                interrupted += 1
+        client.close()
+        client.close()
+        wait_until(lambda: (threading.active_count(), socket_count()) <= before)
+    assert interrupted >= 2
+
+
+@pytest.fixture(autouse=True)
+def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every thread of the test's clients ends, before what the test has changed is as it was."""
+    assert monkeypatch is not None
+    before = set(threading.enumerate())
+    yield
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_producer_that_is_dropped_ends(name_server: str) -> None:
+    """With a warning, as a file or a socket."""
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        before = set(threading.enumerate())
+        producer.send(topic, b"body")
+        assert set(threading.enumerate()) > before
+        with pytest.warns(ResourceWarning, match="a producer of group longpoll-producer was dropped and not closed"):
+            del producer
+
+
+def test_so_does_one_whose_sends_are_on_their_way_and_they_are_told(name_server: str) -> None:
+    """Each once, where it went."""
+    told: SimpleQueue[SendResult | LongpollError] = SimpleQueue()
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        for _number in range(100):
+            producer.send_async(topic, b"body", told.put)
+        with pytest.warns(ResourceWarning, match="dropped"):
+            del producer
+        outcomes = [told.get(timeout=PATIENCE_S) for _number in range(100)]
+    assert [type(outcome) for outcome in outcomes] == [SendResult] * 100
+    assert told.empty()
+
+
+def test_one_that_asks_for_replies_ends_too(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timer looks as often as it greets brokers."""
+    monkeypatch.setattr("longpoll_client.produce.requests.HEARTBEAT_S", 0.01)
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        producer.request_async(topic, OutgoingMessage(b"anybody?"), lambda _reply: None, timeout_s=PATIENCE_S)
+        instance = producer._instance
+        with pytest.warns(ResourceWarning, match="dropped"):
+            del producer
+        assert instance.is_abandoned
+
+
+def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
+    """Likewise."""
+    admin = Admin(RUNTIME, name_server)
+    assert admin.topic_names() is not None
+    with pytest.warns(ResourceWarning, match="an Admin was dropped"):
+        del admin
+
+
+def test_who_is_closed_is_not_told_of(name_server: str) -> None:
+    """Nor one that shares another client's connections, which are that one's to close."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ClientInstance(RUNTIME, name_server) as instance:
+            sharing = Producer(RUNTIME, name_server, instance=instance)
+            del sharing
+            assert instance.client(name_server).is_open
+        with Admin(RUNTIME, name_server) as admin, Producer(RUNTIME, name_server) as producer:
+            admin.topic_names()
+        del admin, producer
+        gc.collect()
+
+
+def test_one_may_be_dropped_by_a_thread_that_has_its_lock(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector may find it there: its connection ends with what that thread is doing."""
+    monkeypatch.setattr(remoting, "LOCK_WAIT_S", 0.01)
+    with new_topic(name_server, 1) as topic:
+        producer = Producer(RUNTIME, name_server)
+        producer.send(topic, b"body")
+        instance = producer._instance
+        client = next(iter(instance._clients.values()))
+        with client._lock, pytest.warns(ResourceWarning, match="dropped"):
+            del producer
+        assert client.is_open
+        client.call(105, timeout_s=PATIENCE_S)
+        wait_until(lambda: not client.is_open)

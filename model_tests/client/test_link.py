@@ -1,17 +1,40 @@
-"""One connection and the routes of a client as plain values: no socket, no clock, no thread."""
+"""Connections, routes, tries and shared waits of a client as plain values."""
 
 from __future__ import annotations
 
-import pytest
+import threading
+from collections.abc import Callable
+from itertools import count
 
-from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, NoRouteError, RefusedError
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from model_tests.support.client import PATIENCE_S
+
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ConnectionLostError,
+    LifecycleError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+)
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.exchange import FRAME_S, OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
-from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Routes
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
-from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Route, Routes
+from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
+from longpoll_client.produce.slow_brokers import MS, SlowBrokers, away_ms
+from longpoll_client.produce.tries import ATTEMPT_COUNT, RETRIED_CODES, Tries, is_lost, selector
+from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_runtime import Thread
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 S = 1_000_000_000
 
@@ -262,3 +285,287 @@ def test_a_borrowed_route_is_asked_for_again() -> None:
     assert ([queue.topic for queue in borrowed.writable], routes.fresh("T", 0)) == (["T"] * 4, None)
     routes.forget("T")
     assert routes.known("T") is None
+
+
+def queue(name: str, queue_id: int) -> MessageQueue:
+    """One queue of topic T."""
+    return MessageQueue(topic="T", broker_name=name, queue_id=queue_id)
+
+
+TWO = Route("T", (), tuple(queue(name, number) for name in "ab" for number in range(2)), {"a": "A:1", "b": "B:1"}, 0)
+
+
+ONE = Route("T", (), (queue("a", 0), queue("a", 1)), {"a": "A:1"}, 0)
+
+
+def parcel(messages: int = 1) -> Parcel:
+    """One message, or a batch."""
+    if messages == 1:
+        return single_parcel("P", "T", OutgoingMessage(b"x"), "id-0", 0)
+    ids = [f"id-{number}" for number in range(messages)]
+    return batch_parcel("P", "T", [OutgoingMessage(b"x")] * messages, ids, 0)
+
+
+def stored_at(msg_id: str = "broker-id", code: int = 0) -> Command:
+    """A broker's answer: stored_at in queue 1 at offset 7."""
+    return Command(code, ext_fields=SendMessageResponseHeader(msg_id=msg_id, queue_id=1, queue_offset=7).encode())
+
+
+def asked_of(tries: Tries, route: Route, outcomes: list[Command | ClientError], step_ns: int = 0) -> list[str]:
+    """The brokers asked_of while these outcomes come, each a step later."""
+    turns, now_ns, found = count(), 0, []
+    for outcome in outcomes:
+        attempt = tries.begin(route, turns.__next__, now_ns)
+        found.append(f"{attempt.queue.broker_name}{attempt.queue.queue_id}")
+        now_ns += step_ns
+        if tries.ended(outcome, now_ns) is not None:
+            break
+    return found
+
+
+def test_queues_have_their_turn_and_a_second_try_goes_to_another_broker() -> None:
+    """To the same one where there is no other."""
+    lost = ConnectionLostError("gone")
+    assert asked_of(Tries(parcel(), None, 3 * S), TWO, [lost, lost, stored_at()]) == ["a0", "b1", "a0"]
+    assert asked_of(Tries(parcel(), None, 3 * S), ONE, [lost, stored_at()]) == ["a0", "a1"]
+
+
+def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
+    """By its number too; asked_of in both ways it is a mistake."""
+    lost = AnswerTimeoutError("late")
+    assert asked_of(Tries(parcel(), lambda queues: queues[-1], S), TWO, [lost, lost, stored_at()]) == ["b1"] * 3
+    assert asked_of(Tries(parcel(), selector("T", 1, None), S), TWO, [lost, stored_at()]) == ["a1", "a1"]
+    with pytest.raises(ConfigError, match="has no queue 5"):
+        Tries(parcel(), selector("T", 5, None), S).begin(TWO, count().__next__, 0)
+    with pytest.raises(ConfigError, match="no writable queue"):
+        Tries(parcel(), lambda _queues: queue("c", 0), S).begin(TWO, count().__next__, 0)
+    with pytest.raises(ConfigError, match="cannot both"):
+        selector("T", 1, lambda queues: queues[0])
+    with pytest.raises(NoRouteError, match="permission has no W"):
+        Tries(parcel(), None, S).begin(Route("T", (), (), {}, 0), count().__next__, 0)
+
+
+@pytest.mark.parametrize("code", sorted({1, 2, 13, 14, 15, 16, 17, 215, 1500}))
+def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int) -> None:
+    """And what was lost on the way: what it is raised with is the last failure. The codes are those of Java's 5.5.0."""
+    assert {1, 2, 14, 16, 17, 1500} == RETRIED_CODES
+    tries = Tries(parcel(), None, S)
+    if code in RETRIED_CODES:
+        assert asked_of(tries, TWO, [Command(code), stored_at()]) == ["a0", "b1"]
+    else:
+        with pytest.raises(RefusedError) as refused:
+            asked_of(tries, TWO, [Command(code, remark="no"), stored_at()])
+        assert (refused.value.code, refused.value.remark, tries.count) == (code, "no", 1)
+
+
+def test_it_ends_after_three_tries_or_when_the_time_is_up() -> None:
+    """With the last failure; the first try is made whatever the time, and each has what is left."""
+    failures: list[ClientError] = [UnreachableError("1"), ConnectionLostError("2"), AnswerTimeoutError("3")]
+    tries = Tries(parcel(), None, 10 * S)
+    with pytest.raises(AnswerTimeoutError, match="3"):
+        asked_of(tries, TWO, list(failures))
+    assert tries.count == ATTEMPT_COUNT == 3
+    tries = Tries(parcel(), None, 2 * S)
+    with pytest.raises(ConnectionLostError, match="2"):
+        asked_of(tries, TWO, list(failures), step_ns=S)
+    assert tries.count == 2
+    tries = Tries(parcel(), None, 0)
+    assert tries.begin(TWO, count().__next__, S).timeout_s == -1.0
+    assert tries.ended(stored_at(), S) is not None
+
+
+def test_which_failures_cast_doubt_on_a_route() -> None:
+    """Those in which the broker was not heard."""
+    assert all(is_lost(error) for error in (UnreachableError(""), ConnectionLostError(""), AnswerTimeoutError("")))
+    assert not is_lost(RefusedError("", ResponseCode.SYSTEM_ERROR, None))
+    assert not is_lost(ClientError(""))
+
+
+@pytest.mark.parametrize("code", sorted(SEND_SUCCESS_CODES))
+def test_results_name_each_message_s_place(code: int) -> None:
+    """The queue is the one that the broker names; a batch has an id for each, or shares the one that came."""
+    tries = Tries(parcel(3), None, S)
+    tries.begin(TWO, count().__next__, 0)
+    found = tries.ended(stored_at("x,y,z", code), 0)
+    assert found is not None
+    assert [(one.msg_id, one.broker_msg_id, one.queue, one.queue_offset, one.code) for one in found] == [
+        (f"id-{number}", "xyz"[number], queue("a", 1), 7 + number, code) for number in range(3)
+    ]
+    shared = tries.ended(stored_at("x"), 0)
+    assert shared is not None
+    assert [one.broker_msg_id for one in shared] == ["x"] * 3
+
+
+def test_an_answer_that_cannot_be_read_is_not_tried_again() -> None:
+    """The message may be stored_at: a second one would be a copy."""
+    with pytest.raises(ClientError, match="cannot be read"):
+        asked_of(Tries(parcel(), None, S), TWO, [Command(0, ext_fields={"queueId": "x"}), stored_at()])
+
+
+NAMES = "abc"
+
+
+QUEUES = tuple(MessageQueue(topic="T", broker_name=name, queue_id=0) for name in NAMES)
+
+
+ROUTE = Route("T", (), QUEUES, {name: f"{name}:1" for name in NAMES}, 0)
+
+
+AT_ZERO = Command(0, ext_fields=SendMessageResponseHeader(msg_id="m", queue_id=0, queue_offset=0).encode())
+
+
+LOST_AWAY_MS = 10_000
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "expected"),
+    [(0, 0), (549.9, 0), (550, 2000), (1799, 2000), (1800, 5000), (3000, 6000), (5000, 10_000), (15_000, 30_000)],
+)
+def test_the_slower_it_was_the_longer_it_is_left_alone(latency_ms: float, expected: int) -> None:
+    """By the table of `MQFaultStrategy` 5.x."""
+    assert away_ms(latency_ms) == expected
+
+
+EVENTS = st.tuples(
+    st.sampled_from(NAMES), st.sampled_from(["served", "lost", "refused"]), st.integers(0, 20_000), st.integers(0, 3000)
+)
+
+
+@example([("a", "served", 15_000, 0), ("a", "served", 550, 0), ("a", "served", 0, 3000)], None)
+@given(st.lists(EVENTS, max_size=20), st.sampled_from([None, *NAMES]))
+def test_it_prefers_as_java_does(events: list[tuple[str, str, int, int]], avoided: str | None) -> None:
+    """Who is available, then who did not refuse, then all: beside an account of all events, read anew each time."""
+    slow, now_ms = SlowBrokers(), 0
+    account: list[tuple[str, str, int]] = []
+    for name, kind, latency_ms, step_ms in events:
+        now_ms += step_ms
+        if kind == "served":
+            slow.served(name, latency_ms * MS, now_ms * MS)
+            account.append((name, kind, now_ms + away_ms(latency_ms)))
+        else:
+            slow.failed(name, now_ms * MS, is_refusal=kind == "refused")
+            account.append((name, kind, now_ms + LOST_AWAY_MS))
+        last = {name: kind for name, kind, _until in account}
+        away = {name for name, _kind, until_ms in account if until_ms > now_ms}
+        others = [name for name in NAMES if name != avoided]
+        expected = [name for name in others if name not in away]
+        expected = expected or [name for name in others if last.get(name) != "refused"] or list(NAMES)
+        assert [queue.broker_name for queue in slow.preferred(QUEUES, avoided, now_ms * MS)] == expected
+        assert slow.is_available(name, now_ms * MS) == (name not in away)
+
+
+def brokers_asked(slow: SlowBrokers, outcome: object, took_ms: int, sends: int, *, queue_id: int | None = None) -> str:
+    """Which brokers so many sends go to, each 100 ms after the other, where broker b ends every try so."""
+    asked, turns, now_ns = "", count(), 0
+    for number in range(sends):
+        parcel = single_parcel("P", "T", OutgoingMessage(b"x"), f"{number:032X}", 0)
+        tries = Tries(parcel, selector("T", queue_id, None), now_ns + 60_000 * MS, slow)
+        found = None
+        while found is None:
+            name = tries.begin(ROUTE, turns.__next__, now_ns).queue.broker_name
+            asked += name
+            now_ns += (took_ms if name == "b" else 1) * MS
+            found = tries.ended(outcome if name == "b" else AT_ZERO, now_ns)  # type: ignore[arg-type] # as parametrized
+        now_ns += 100 * MS
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("outcome", "took_ms"),
+    [(AT_ZERO, 6000), (AnswerTimeoutError("late"), 600), (ConnectionLostError("gone"), 1), (Command(2), 1)],
+)
+def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: int) -> None:
+    """Whether it is slow, mute, gone or busy; then it is tried again."""
+    asked = brokers_asked(SlowBrokers(), outcome, took_ms, 90)
+    assert asked.count("b") == 1
+    again = brokers_asked(SlowBrokers(), outcome, took_ms, 200)
+    assert 2 <= again.count("b") <= 3
+
+
+def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
+    """Nor does a quick answer; and a send that names its queue goes there, however slow."""
+    slow = SlowBrokers()
+    tries = Tries(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
+    name = tries.begin(ROUTE, count().__next__, 0).queue.broker_name
+    with pytest.raises(Exception, match="says 13"):
+        tries.ended(Command(13), 1)
+    assert slow.is_available(name, 1)
+    assert brokers_asked(slow, AT_ZERO, 1, 6) == "abcabc"
+    slow.failed("a", 0, is_refusal=True)
+    assert brokers_asked(slow, AT_ZERO, 1, 2, queue_id=0) == "aa"
+
+
+class Outcomes:
+    """Keeps what was told, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[object] = []
+        self._came = threading.Semaphore(0)
+
+    def __call__(self, outcome: object) -> None:
+        """Take it down."""
+        self.outcomes.append(outcome)
+        self._came.release()
+
+    def wait(self, count: int) -> list[object]:
+        """The outcomes, once there are so many as `count` says."""
+        for _ in range(count):
+            assert self._came.acquire(timeout=PATIENCE_S)
+        return self.outcomes
+
+
+class FewThreads(RealRuntime):
+    """Starts only as many threads as `left` says, then refuses as Python does."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
+        """Start a thread, if there is one left."""
+        if not self.left:
+            raise RuntimeError("can't start new thread")
+        self.left -= 1
+        return super().spawn(name, target)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(count: int) -> None:
+    """Nobody waits for work that no thread does."""
+    runtime, told = FewThreads(0), Outcomes()
+    waits = SharedWaits(runtime, "waits")
+    for _ in range(count):
+        waits.wait(("route", "T"), lambda: 7, told)
+    assert [str(each) for each in told.outcomes] == [
+        "nothing can wait for route T: no thread can be started (can't start new thread)"
+    ] * count
+    runtime.left = 1
+    waits.wait(("route", "T"), lambda: 7, told)
+    assert told.wait(count + 1)[count] == 7
+    waits.close()
+
+
+def test_one_thread_does_what_no_other_can_be_started_for() -> None:
+    """It waits its turn."""
+    waits, told, goes_on = SharedWaits(FewThreads(1), "waits"), Outcomes(), threading.Event()
+    waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told)
+    waits.wait(("route", "U"), lambda: 8, told)
+    assert told.outcomes == []
+    goes_on.set()
+    assert told.wait(2) == [True, 8]
+    waits.close()
+
+
+def test_who_waits_when_it_is_closed_is_told() -> None:
+    """And who comes later; each with what to know."""
+    waits, told, goes_on = SharedWaits(RealRuntime(), "waits"), Outcomes(), threading.Event()
+    waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told)
+    closing = threading.Thread(target=waits.close)
+    closing.start()
+    assert isinstance(told.wait(1)[0], LifecycleError)
+    waits.wait(("route", "T"), lambda: 7, told)
+    assert isinstance(told.outcomes[1], ClientError)
+    goes_on.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    assert len(told.outcomes) == 2

@@ -1,24 +1,61 @@
-"""The messages of a pull's answer: the quick way to read a record against the plain one."""
+"""Messages: reading records, the ids that producers give, and compressed bodies."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import os
+import sys
+import time
+import tracemalloc
 import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import cycle
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.client import PATIENCE_S, RUNTIME
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.store.log.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_client import messages
-from longpoll_client.messages import ReceivedMessage, decode_readable, read_plain
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client import (
+    Compression,
+    ConsumerConfig,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    StartAt,
+    messages,
+)
+from longpoll_client.messages import decode_readable, read_plain
+from longpoll_client.produce.message_ids import MessageIds, month_of
+from longpoll_client.produce.outgoing import Packing, batch_parcel, single_parcel
+from longpoll_protocol import compression
+from longpoll_protocol.codes import MessageSysFlag
+from longpoll_protocol.compression import LZ4_PIECE_SIZE, PIECE_SIZE, pack, unpack
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.properties import decode_properties
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 HOSTS = st.sampled_from([host_bytes("127.0.0.1", 10911), host_bytes("::1", 70)])
+
+
 INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
 PROPERTIES = st.sampled_from(
     [b"", b"UNIQ_KEY\x01AB\x02", b"TAGS\x01t\x02KEYS\x01k", b"\xff\x01\x02", b"UNIQ_KEY\x01\x02"]
 )
@@ -100,7 +137,11 @@ def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
 
 
 KEYS = st.sampled_from([b"0A", b"0B", b"0C", b"\x020", b"\xc3\xa9", b"", b"\x011"])
+
+
 BEFORE = st.sampled_from([b"", b"A\x01b\x02", b"X", b"\x02", b"UNIQ_KEY\x010\x02"])
+
+
 AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x01Z"])
 
 
@@ -161,16 +202,324 @@ def test_a_message_like_one_of_long_before_keeps_its_topic() -> None:
     assert [message.topic for message in read_with(encoded, topics)] == list(topics)
 
 
-def test_planted_a_body_that_nobody_checks_is_seen() -> None:
-    """With the checksum of any body taken for right, the two ways differ."""
-    spoiled = WHOLE.replace(b"body", b"bodY")
-    expected = plainly(spoiled)
-    right = zlib.crc32(b"body")
-    with patch.object(messages, "_crc32", lambda _body: right):
-        assert told(spoiled) != expected
+YEAR_MS = 366 * 86_400_000
 
 
-def test_planted_properties_that_keep_the_last_key_are_seen() -> None:
-    """A copy whose key is the last one's gives two messages one id."""
-    with patch.object(messages, "UNIQUE_KEY", "TAGS"), pytest.raises(AssertionError):
-        test_properties_that_are_like_the_last_ones_are_read_as_by_themselves()
+class Decoded(NamedTuple):
+    """What Java's tools read in an id."""
+
+    ip: bytes
+    process: int
+    sent_ms: int
+
+
+def decode(msg_id: str, now_ms: int) -> Decoded:
+    """By the rules of `MessageClientIDSetter`, for an id of 16 bytes."""
+    content = bytes.fromhex(msg_id)
+    assert len(content) == 16
+    assert msg_id == content.hex().upper()
+    span_ms = int.from_bytes(content[10:14], "big")
+    month = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006
+    if month.timestamp() * 1000 + span_ms >= now_ms:
+        month = month.replace(year=month.year - (month.month == 1), month=(month.month - 2) % 12 + 1)
+    return Decoded(content[:4], int.from_bytes(content[4:6], "big"), int(month.timestamp() * 1000) + span_ms)
+
+
+class Set(RealRuntime):
+    """A clock, a process and drawn bytes that a test sets."""
+
+    def __init__(self, unix_ms: int) -> None:
+        super().__init__()
+        self.now_ms = unix_ms
+        self.process = 70_000
+        self.drawn = 0
+
+    def unix_ms(self) -> int:
+        """As set."""
+        return self.now_ms
+
+    def process_id(self) -> int:
+        """As set."""
+        return self.process
+
+    def identity(self) -> bytes:
+        """An address, and the number of the question."""
+        self.drawn += 1
+        return bytes([10, 1, 2, 3]) + self.drawn.to_bytes(4, "big")
+
+
+@pytest.fixture(params=["UTC", "Asia/Shanghai", "America/New_York"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The sender's time zone."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_java_reads_when_and_where_a_message_was_sent() -> None:
+    """By the machine's own clock, address and process."""
+    runtime = RealRuntime()
+    before_ms = runtime.unix_ms()
+    (msg_id,) = MessageIds(runtime).new(1)
+    after_ms = runtime.unix_ms()
+
+    found = decode(msg_id, after_ms + 1)
+
+    assert before_ms <= found.sent_ms <= after_ms
+    assert found.process == os.getpid() % 65_536
+    assert found.ip == runtime.identity()[:4]
+
+
+def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
+    """An hour, a day and 27 days later, also where the month or the clocks of summer changed meanwhile."""
+    begin_ms = int(datetime(2027, 12, 30, 23, 59, tzinfo=UTC).timestamp()) * 1000
+    runtime = Set(begin_ms)
+    ids = MessageIds(runtime)
+    for sent_ms in range(begin_ms, begin_ms + YEAR_MS, 7_654_321):
+        runtime.now_ms = sent_ms
+        (msg_id,) = ids.new(1)
+        for later_ms in (1, 3_600_000, 86_400_000, 27 * 86_400_000):
+            assert decode(msg_id, sent_ms + later_ms) == (bytes([10, 1, 2, 3]), 70_000 - 65_536, sent_ms)
+
+
+@given(st.integers(0, 4_000_000_000_000))
+def test_a_month_holds_its_time_and_ends_where_the_next_begins(unix_ms: int) -> None:
+    """So that the four bytes of milliseconds can hold every time of it."""
+    begin_ms, end_ms = month_of(unix_ms)
+    assert begin_ms <= unix_ms < end_ms
+    assert 28 <= (end_ms - begin_ms) / 86_400_000 <= 31
+    assert month_of(end_ms)[0] == end_ms
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("count"), st.sampled_from([1, 2, 65_535, 65_536])),
+    st.tuples(st.just("clock"), st.sampled_from([0, 1, 1000, -1, -1000, 31 * 86_400_000, -40 * 86_400_000])),
+    st.tuples(st.just("fork"), st.just(0)),
+)
+
+
+@given(st.lists(STEPS, max_size=8))
+@example([("clock", 1), ("count", 65_535), ("clock", -1)])
+def test_no_two_ids_are_alike(steps: list[tuple[str, int]]) -> None:
+    """However often the counter goes round, the clock is set, the month changes or the process forks."""
+    runtime = Set(1_800_000_000_000)
+    ids = MessageIds(runtime)
+    made: list[str] = ids.new(1)
+    for what, number in steps:
+        if what == "count":
+            made += ids.new(number)
+        elif what == "clock":
+            runtime.now_ms += number
+        else:
+            runtime.process += 65_536
+    made += ids.new(1)
+    assert len(set(made)) == len(made)
+
+
+def test_threads_and_producers_make_ids_of_their_own() -> None:
+    """Four threads with one producer's ids, and another producer in the same process at the same time."""
+    runtime = RealRuntime()
+    shared, other = MessageIds(runtime), MessageIds(runtime)
+    made: list[str] = []
+    threads = [Thread(target=lambda: made.extend(shared.new(1)[0] for _ in range(5000))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    made += [other.new(1)[0] for _ in range(5000)]
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == len(made) == 25_000
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("fork", [os.fork, ctypes.PyDLL(None).fork], ids=["by Python", "not by Python"])
+def test_a_forked_process_makes_ids_of_its_own(fork: Callable[[], int]) -> None:
+    """From the first one on, although it goes on from where its parent was, and whoever forked it."""
+    runtime = RealRuntime()
+    ids = MessageIds(runtime)
+    ids.new(3)
+    reading, writing = os.pipe()
+    child = fork()
+    if child == 0:  # pragma: no cover - another process
+        os.write(writing, "".join(ids.new(100)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    text = os.read(reading, 10_000).decode()
+    theirs = {text[at : at + 32] for at in range(0, len(text), 32)}
+    assert len(theirs) == 100
+    assert not theirs & set(ids.new(100))
+    assert {decode(each, runtime.unix_ms() + 1).process for each in theirs} == {child % 65_536}
+
+
+LIMIT = 1 << 20
+
+
+PACKAGES = {Compression.LZ4: "lz4", Compression.ZSTD: "zstandard"}
+
+
+MISSING = {kind for kind, name in PACKAGES.items() if importlib.util.find_spec(name) is None}
+
+
+each_kind = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.skipif(kind in MISSING, reason=f"{kind.name} NOT TRIED: no package"))
+        for kind in Compression
+    ],
+)
+
+
+@each_kind
+@given(body=st.binary(max_size=300), times=st.sampled_from([1, 7, 5000]))
+def test_what_is_packed_is_unpacked(kind: Compression, body: bytes, times: int) -> None:
+    """Exactly up to the limit and not beyond; cut short anywhere it is refused."""
+    whole = body * times
+    packed = pack(kind, whole)
+
+    assert unpack(kind.sys_flag, packed, len(whole)) == whole
+    for end in {0, 1, len(packed) // 2, len(packed) - 1}:
+        with pytest.raises(RemoteProtocolError, match=r"cut short|is not"):
+            unpack(kind.sys_flag, memoryview(packed)[:end], LIMIT * 2)
+    if whole:
+        with pytest.raises(RemoteProtocolError, match="cut short or unpacks to over"):
+            unpack(kind.sys_flag, packed, len(whole) - 1)
+
+
+@each_kind
+@given(body=st.binary(max_size=200))
+def test_any_other_bytes_are_refused_and_nothing_else(kind: Compression, body: bytes) -> None:
+    """By the one error that makes a message unreadable."""
+    for content in (body, pack(kind, b"x" * 100)[:7] + body):
+        with pytest.raises(RemoteProtocolError, match=r"it is (not|cut)"):
+            unpack(kind.sys_flag, content, LIMIT)
+
+
+@each_kind
+def test_a_bomb_is_refused_and_costs_no_more_memory_than_the_limit_allows(kind: Compression) -> None:
+    """100 MiB of zeros, packed into at most 1 MiB, where 1 MiB may come out."""
+    packed = pack(kind, bytes(100 << 20))
+    assert len(packed) < 1 << 20
+    tracemalloc.start()
+    with pytest.raises(RemoteProtocolError, match="unpacks to over"):
+        unpack(kind.sys_flag, packed, LIMIT)
+    _now, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 << 20
+
+
+def test_zlib_is_also_what_does_not_say_by_what_it_is_packed() -> None:
+    """As old clients send it; a type that nobody has is refused, and what is not packed goes through."""
+    assert unpack(MessageSysFlag.COMPRESSED, zlib.compress(b"old"), LIMIT) == b"old"
+    assert unpack(0x300, b"not packed", LIMIT) == b"not packed"
+    with pytest.raises(RemoteProtocolError, match="nobody knows, type 5"):
+        unpack(MessageSysFlag.COMPRESSED | 5 << 8, b"x", LIMIT)
+
+
+def test_the_flags_are_javas() -> None:
+    """`COMPRESSED_FLAG` and the bits of `CompressionType`."""
+    assert {kind.name: kind.sys_flag for kind in Compression} == {"LZ4": 0x101, "ZSTD": 0x201, "ZLIB": 0x301}
+
+
+@pytest.mark.parametrize("kind", list(PACKAGES))
+def test_without_its_package_it_says_what_to_install(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a message comes, and when a producer is made."""
+    for name in ("lz4", "lz4.frame", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(LocalProtocolError, match=f"pip install {PACKAGES[kind]}"):
+        unpack(kind.sys_flag, b"x", LIMIT)
+    with pytest.raises(ConfigError, match="extra 'compression'"):
+        Producer(RUNTIME, "127.0.0.1:1", compression=kind)
+
+
+def test_only_long_bodies_that_become_shorter_are_packed() -> None:
+    """From the limit on, as in Java; random bytes and batches go as they are."""
+
+    def flag(packing: Packing, body: bytes) -> int:
+        return single_parcel("G", "T", OutgoingMessage(body), "0" * 32, 0, packing=packing).sys_flag
+
+    packing = Packing(Compression.ZLIB, 100)
+    assert flag(packing, b"x" * 99) == 0
+    assert flag(packing, b"x" * 100) == Compression.ZLIB.sys_flag
+    assert flag(packing, os.urandom(200)) == 0
+    assert flag(Packing(None, 100), b"x" * 200) == 0
+    assert batch_parcel("G", "T", [OutgoingMessage(b"x" * 9999)], ["0" * 32], 0).sys_flag == 0
+
+
+def test_a_delay_is_sent_as_a_property() -> None:
+    """Brokers read its level there."""
+    parcel = single_parcel("G", "T", OutgoingMessage(b"x", delay_level=3), "0" * 32, 0)
+    assert "DELAY\x013" in str(parcel.header(0).properties)
+
+
+def test_they_come_through_a_broker_as_they_were_sent(tmp_path: Path) -> None:
+    """Packed by each that is installed, by zlib unless told otherwise; one-way too; the broker keeps them packed."""
+    body = b"0123456789" * 1000
+    kinds = [None, *(kind for kind in Compression if kind not in MISSING)]
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        with new_topic(name_server, 1) as topic:
+            with Producer(RUNTIME, name_server) as producer:
+                producer.send(topic, body)
+                producer.send_one_way(topic, body)
+            for kind in kinds:
+                with Producer(RUNTIME, name_server, compression=kind) as producer:
+                    producer.send(topic, body)
+            with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
+                consumer.subscribe(topic)
+                consumer.start()
+                found: list[ReceivedMessage] = []
+                while len(found) < 2 + len(kinds):
+                    messages = consumer.poll(PATIENCE_S)
+                    assert messages
+                    found += messages
+    wanted = [Compression.ZLIB, Compression.ZLIB, *kinds]
+    assert [message.body for message in found] == [body] * len(wanted)
+    assert [message.sys_flag for message in found] == [kind.sys_flag if kind else 0 for kind in wanted]
+
+
+@pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
+@pytest.mark.parametrize("size", [10, 64 << 10, 65 << 10, 4 << 20])
+def test_no_block_of_lz4_goes_on_from_the_one_before(size: int) -> None:
+    """Java's `LZ4FrameInputStream` refuses a frame whose flags (its fifth byte) lack the bit of independent blocks.
+
+    Its client then never gets the message: a body of over 64 KiB, which is more than one block, had been packed so.
+    """
+    assert pack(Compression.LZ4, bytes(size))[4] & 0x20
+
+
+@pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
+    """What does not come out at once is asked for again, also before the next frame."""
+    whole = bytes(3 * PIECE_SIZE + 7)
+    packed = pack(Compression.LZ4, whole)
+    assert len(packed) < LZ4_PIECE_SIZE
+    assert unpack(Compression.LZ4.sys_flag, packed * frames, len(whole) * frames) == whole * frames
+
+
+@pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
+def test_many_small_frames_of_lz4_take_no_longer_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands behind a frame was copied for each: 3 MB of empty ones kept a consumer busy for half a minute."""
+    package = importlib.import_module("lz4.frame")
+    copied: list[int] = []
+
+    class Counting:
+        """One frame, and how much stood behind it."""
+
+        def __init__(self) -> None:
+            self.frame = package.LZ4FrameDecompressor()
+
+        def __getattr__(self, name: str) -> object:
+            found = getattr(self.frame, name)
+            if name == "unused_data":
+                copied.append(len(found or b""))
+            return found
+
+    monkeypatch.setattr(compression, "_package", lambda _kind: SimpleNamespace(LZ4FrameDecompressor=Counting))
+    frames = [package.compress(b""), package.compress(b"abc")] * 2000
+    content = b"".join(frames)
+    assert unpack(Compression.LZ4.sys_flag, content, 6000) == b"abc" * 2000
+    assert sum(copied) <= len(frames) * LZ4_PIECE_SIZE
+    with pytest.raises(RemoteProtocolError, match="unpacks to over 5999 bytes"):
+        unpack(Compression.LZ4.sys_flag, content, 5999)

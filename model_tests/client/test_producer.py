@@ -1,64 +1,61 @@
-"""Batches, picking queues, other brokers, and the same for asyncio."""
+"""Producers on threads: batches, picking queues, callbacks, other brokers, and sends that are tried again."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
+from model_tests.support.client import (
+    PATIENCE_S,
+    RUNTIME,
+    STORED,
+    Clients,
+    Cluster,
+    mute,
+    name_server_of,
+    polled,
+    polling,
+    route_of,
+    take,
+)
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
-    AsyncProducer,
-    AsyncPullConsumer,
-    ConsumerConfig,
     MessageQueue,
     OutgoingMessage,
     Producer,
-    PullConsumer,
-    ReceivedMessage,
+    SendResult,
     StartAt,
 )
-from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, RefusedError, UnreachableError
-from longpoll_client.link import routes
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    LifecycleError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+)
+from longpoll_client.instance import ClientInstance
+from longpoll_client.link import routes, shared_waits
 from longpoll_client.link.name_servers import NameServers
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
+from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
-
-RUNTIME = RealRuntime()
-PATIENCE_S = 10.0
 
 
 @pytest.fixture
-def name_server(tmp_path: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        yield "{}:{}".format(*broker.name_server_address)
-
-
-def consume(name_server: str, topic: str, count: int) -> list[ReceivedMessage]:
-    """The first so many messages of a topic."""
-    found: list[ReceivedMessage] = []
-    with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
-        while len(found) < count:
-            messages = consumer.poll(PATIENCE_S)
-            assert messages
-            found += messages
-    return found
+def name_server(broker: Broker) -> str:
+    """That of a broker of the test's own: the group has one name in every test."""
+    return name_server_of(broker)
 
 
 def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
@@ -66,7 +63,8 @@ def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
     messages = [OutgoingMessage(b"%d" % number, "t", f"k{number}", {"n": str(number)}) for number in range(50)]
     with new_topic(name_server, 4) as topic, Producer(RUNTIME, name_server) as producer:
         results = producer.send_batch(topic, messages)
-        found = consume(name_server, topic, 50)
+        with polling(name_server, topic) as consumer:
+            found = polled(consumer, 50)
     assert len({result.queue for result in results}) == 1
     assert [result.queue_offset for result in results] == list(range(50))
     assert len({result.broker_msg_id for result in results}) == 50
@@ -104,14 +102,6 @@ def test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does() -> N
         assert server.received == []
 
 
-def test_a_delayed_message_comes_later(name_server: str) -> None:
-    """By its level's second at least, by the broker's own clock."""
-    with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
-        producer.send(topic, b"x", delay_level=1)
-        (message,) = consume(name_server, topic, 1)
-    assert message.store_ms - message.born_ms >= 1000
-
-
 def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
     """By its number or by a function of all queues; not in both ways, and no queue that is not there."""
     with new_topic(name_server, 4) as topic, Producer(RUNTIME, name_server) as producer:
@@ -123,97 +113,69 @@ def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
             producer.send(topic, b"x", select=lambda _queues: MessageQueue(topic="other", broker_name="b", queue_id=0))
 
 
-class Fleet:
-    """Two brokers of one topic, of which some answer with an error, behind one name server."""
+class Fleet(ExitStack):
+    """A name server and brokers of one topic; each answers sends with its own code."""
 
-    def __init__(self, *, bad: str, code: int) -> None:
+    def __init__(self, **codes: int) -> None:
+        super().__init__()
         self.asked: list[str] = []
-        self._bad = bad
-        self._code = code
-        self.addresses: dict[str, str] = {}
+        self.addresses = {name: self._served(name, code) for name, code in codes.items()}
+        self.name_server = self.enter_context(ScriptedServer(self._route)).address
 
-    def name_server(self, peer: Peer, command: Command) -> None:
-        """Answer every route."""
-        route = TopicRouteData(
-            broker_datas=[BrokerData(broker_name=name, broker_addrs={0: at}) for name, at in self.addresses.items()],
-            queue_datas=[
-                QueueData(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=6) for name in self.addresses
-            ],
-        )
-        peer.answer(command, body=route.encode())
+    def _served(self, name: str, code: int) -> str:
+        def answer(peer: Peer, command: Command) -> None:
+            self.asked.append(name)
+            peer.answer(command, code, STORED)
 
-    def broker(self, name: str, peer: Peer, command: Command) -> None:
-        """Take a message, or refuse it."""
-        assert command.code == RequestCode.SEND_MESSAGE_V2
-        self.asked.append(name)
-        fields = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=0).encode()
-        peer.answer(command, self._code if name == self._bad else 0, fields)
+        return self.enter_context(ScriptedServer(answer)).address
+
+    def _route(self, peer: Peer, command: Command) -> None:
+        peer.answer(command, body=route_of(*self.addresses.items(), queue_count=4))
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE])
 def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code: ResponseCode) -> None:
     """Never the same one twice running, although its queues are next in turn."""
-    fleet = Fleet(bad="a", code=code)
-    with ExitStack() as stack:
-        for name in "ab":
-            server = stack.enter_context(
-                ScriptedServer(lambda peer, command, name=name: fleet.broker(name, peer, command))  # type: ignore[misc] # bound early
-            )
-            fleet.addresses[name] = server.address
-        server = stack.enter_context(ScriptedServer(fleet.name_server))
-        with Producer(RUNTIME, server.address) as producer:
-            results = [producer.send("T", b"x") for _number in range(8)]
+    with Fleet(a=code, b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+        results = [producer.send("T", b"x") for _number in range(8)]
     assert {result.queue.broker_name for result in results} == {"b"}
     assert "aa" not in "".join(fleet.asked)
 
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
     """The name server still names a broker that is down: the message is stored all the same."""
-    fleet = Fleet(bad="", code=0)
-    with ExitStack() as stack:
-        with ScriptedServer(lambda _peer, _command: None) as gone:
-            fleet.addresses["a"] = gone.address
-        server = stack.enter_context(ScriptedServer(lambda peer, command: fleet.broker("b", peer, command)))
-        fleet.addresses["b"] = server.address
-        names = stack.enter_context(ScriptedServer(fleet.name_server))
-        with Producer(RUNTIME, names.address) as producer:
-            assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
-            del fleet.addresses["b"]
-            producer._instance.forget_route("T")
-            with pytest.raises(UnreachableError, match=gone.address):
-                producer.send("T", b"x")
+    with ScriptedServer(mute) as gone:
+        pass
+    with Fleet(b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+        fleet.addresses = {"a": gone.address, **fleet.addresses}
+        assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
+        del fleet.addresses["b"]
+        producer._instance.forget_route("T")
+        with pytest.raises(UnreachableError, match=gone.address):
+            producer.send("T", b"x")
 
 
-def test_callbacks_are_told_once_whatever_fails() -> None:
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
     """With the result after another broker was tried, with the error, and by a close; a mistake is raised at once."""
-    fleet = Fleet(bad="a", code=ResponseCode.SYSTEM_ERROR)
     told: list[object] = []
-    done = threading.Event()
 
     def tell(outcome: object) -> None:
         told.append(outcome)
-        if len(told) == 9:
-            done.set()
         raise ValueError("mistake")
 
-    with ExitStack() as stack:
-        for name in "ab":
-            server = stack.enter_context(
-                ScriptedServer(lambda peer, command, name=name: fleet.broker(name, peer, command))  # type: ignore[misc] # bound early
-            )
-            fleet.addresses[name] = server.address
-        names = stack.enter_context(ScriptedServer(fleet.name_server))
-        with Producer(RUNTIME, names.address) as producer:
-            for _number in range(8):
-                producer.send_async("T", b"x", tell)
-            producer.send_async("T", b"x", tell, select=lambda queues: queues[0])
-            with pytest.raises(ConfigError, match="not allowed"):
-                producer.send_async("a topic", b"x", tell)
-            assert done.wait(PATIENCE_S)
-            mute = stack.enter_context(ScriptedServer(lambda _peer, _command: None))
-            fleet.addresses = {"a": mute.address}
-            producer._instance.forget_route("T")
+    with Fleet(a=ResponseCode.SYSTEM_ERROR, b=0) as fleet:
+        producer = Clients(fleet.name_server, fleet, is_loop=is_loop).producer()
+        for _number in range(8):
             producer.send_async("T", b"x", tell)
+        producer.send_async("T", b"x", tell, select=lambda queues: queues[0])
+        with pytest.raises(ConfigError, match="not allowed"):
+            producer.send_async("a topic", b"x", tell)
+        wait_until(lambda: len(told) == 9)
+        fleet.addresses = {"a": fleet.enter_context(ScriptedServer(mute)).address}
+        (producer.client._instance.routes if is_loop else producer._instance._routes).forget("T")
+        producer.send_async("T", b"x", tell)
+        producer.close()
         with pytest.raises(LifecycleError):
             producer.send_async("T", b"x", tell)
     kinds = [type(one).__name__ for one in told]
@@ -261,7 +223,8 @@ def test_what_there_is_can_be_asked_and_changed(name_server: str) -> None:
             producer.send_batch(topic, [OutgoingMessage(b"x")] * 3, queue_id=1)
         assert admin.topic_names() == [topic]
         assert "TBW102" in admin.topic_names(with_system=True)
-        consume(name_server, topic, 3)
+        with polling(name_server, topic) as consumer:
+            polled(consumer, 3)
         (group,) = [group for group in admin.groups() if group.name == "G"]
         assert group.members == ()
         rows = {row.queue.queue_id: (row.first, row.end, row.stored, row.lag) for row in admin.offsets("G", [topic])}
@@ -276,27 +239,124 @@ def test_what_there_is_can_be_asked_and_changed(name_server: str) -> None:
             admin.create_topic("T", 100_000)
 
 
-def test_asyncio_sends_and_polls_and_loses_nothing_when_cancelled(name_server: str) -> None:
-    """Sends go side by side; a poll that is cancelled in the middle gives what it found to the next one."""
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """With topics `bad` and `flaky`, whose brokers lose the connection of each one's first message."""
+    with ExitStack() as stack:
+        found = Cluster(stack)
+        for topic in ("bad", "flaky"):
+            found.serve(topic, loses_first())
+        yield found
 
-    async def story(topic: str) -> list[bytes]:
-        seen: list[bytes] = []
-        config = ConsumerConfig("G", start_at=StartAt.FIRST)
-        consumer = AsyncPullConsumer(RUNTIME, name_server, config)
-        consumer.subscribe(topic)
-        async with AsyncProducer(RUNTIME, name_server) as producer, consumer as polling:
-            waiting = asyncio.create_task(polling.poll(PATIENCE_S, 1))
-            await asyncio.wait([waiting], timeout=0.05)
-            waiting.cancel()
-            await asyncio.gather(*(producer.send(topic, b"%d" % number, queue_id=0) for number in range(20)))
-            await producer.send_batch(topic, [OutgoingMessage(b"20")], queue_id=0)
-            seen += [message.body for message in await polling.poll(PATIENCE_S, 1)]
-            async for message in polling:
-                seen.append(message.body)
-                if len(seen) == 21:
-                    break
-            await polling.commit()
-        return seen
 
-    with new_topic(name_server, 1) as topic:
-        assert sorted(asyncio.run(story(topic)), key=int) == [b"%d" % number for number in range(21)]
+def loses_first() -> Callable[[Peer, Command], None]:
+    """Close the first connection on which a message comes, then store what comes."""
+    lost: list[Peer] = []
+
+    def handle(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2 and not lost:
+            lost.append(peer)
+            peer.close()
+        else:
+            take(peer, command)
+
+    return handle
+
+
+@pytest.fixture
+def released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until it is set, connecting to the broker of `bad` takes long, but for the first time."""
+    released, connect, times = threading.Event(), ClientInstance.client, list[str]()
+
+    def slow(self: ClientInstance, address: str) -> RemotingClient:
+        times.append(address)
+        if address == cluster.brokers["bad"] and times.count(address) > 1:
+            assert released.wait(PATIENCE_S)
+        return connect(self, address)
+
+    monkeypatch.setattr(ClientInstance, "client", slow)
+    yield released
+    released.set()
+
+
+def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: threading.Event) -> None:
+    """One that is tried again ends while another's broker does not answer."""
+    told: dict[str, object] = {}
+    with Producer(RUNTIME, cluster.name_server) as producer:
+        producer.send_async("bad", b"x", lambda outcome: told.setdefault("bad", outcome))
+        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
+        producer.send_async("flaky", b"x", lambda outcome: told.setdefault("flaky", outcome))
+        wait_until(lambda: "flaky" in told)
+        assert list(told) == ["flaky"]
+        released.set()
+        wait_until(lambda: len(told) == 2)
+    assert all(isinstance(outcome, SendResult) for outcome in told.values()), told
+
+
+def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, released: threading.Event) -> None:
+    """Once, and leaves no thread behind."""
+    told: list[object] = []
+    with Producer(RUNTIME, cluster.name_server) as producer:
+        producer.send_async("bad", b"x", told.append)
+        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
+        threading.Timer(0.05, released.set).start()
+    assert [type(outcome) for outcome in told] == [LifecycleError]
+    wait_until(lambda: not any(thread.name == "sends-again" for thread in threading.enumerate()))
+
+
+def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
+    cluster: Cluster, released: threading.Event
+) -> None:
+    """The broker would store what its sender has been told is late."""
+    told: list[object] = []
+    with Producer(RUNTIME, cluster.name_server) as producer:
+        producer.send_async("bad", b"x", told.append, timeout_s=0.6)
+        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
+        threading.Timer(0.8, released.set).start()
+        wait_until(lambda: bool(told))
+    assert [type(outcome) for outcome in told] == [AnswerTimeoutError]
+    assert "no time was left" in str(told[0])
+
+
+def test_a_mistake_of_who_picks_queues_is_told() -> None:
+    """Also where the queue is picked again."""
+    told: list[object] = []
+    with ExitStack() as stack:
+        cluster = Cluster(stack)
+        cluster.serve("bad", loses_first())
+        picked = iter([0])
+        with Producer(RUNTIME, cluster.name_server) as producer:
+            producer.send_async("bad", b"x", told.append, select=lambda queues: queues[next(picked)])
+            wait_until(lambda: bool(told))
+    assert "could not be tried again: StopIteration" in str(told[0])
+    assert isinstance(told[0], ClientError)
+
+
+def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
+    """Those who come later share it; what it raises is told to all; a closed one tells at once."""
+    waits = SharedWaits(RUNTIME, "waits")
+    going, begun, told = threading.Event(), list[int](), list[object]()
+
+    def work(number: int) -> int:
+        begun.append(number)
+        assert going.wait(PATIENCE_S)
+        if number % 2:
+            raise KeyError(number)
+        return number
+
+    for number in range(40):
+        for _time in range(3):
+            waits.wait(("kind", str(number)), lambda number=number: work(number), told.append)  # type: ignore[misc] # bound early
+    wait_until(lambda: len(begun) == shared_waits.WAIT_COUNT_MAX == 32)
+    assert told == []
+    going.set()
+    wait_until(lambda: len(told) == 120)
+    assert sorted(begun) == list(range(40))
+    assert sorted(one for one in told if isinstance(one, int)) == sorted(list(range(0, 40, 2)) * 3)
+    assert (
+        sum(isinstance(one, ClientError) and "waiting for kind 7 failed: KeyError(7)" in str(one) for one in told) == 3
+    )
+    waits.close()
+    told.clear()
+    waits.wait(("kind", "x"), lambda: 1, told.append)
+    assert [type(one) for one in told] == [LifecycleError]

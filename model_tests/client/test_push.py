@@ -1,97 +1,62 @@
-"""A push consumer whose listener misbehaves, and what its locks and threads do then."""
+"""A push consumer whose listener misbehaves, and how its threads or tasks share a batch."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from attrs import define, field
+from model_tests.support.client import (
+    PATIENCE_S,
+    QUEUE,
+    RUNTIME,
+    Clients,
+    awaited,
+    consumed,
+    from_first,
+    listening,
+    name_server_of,
+    run,
+    send,
+)
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
+    AsyncPushConsumer,
     ConsumerConfig,
     ConsumeStatus,
     Later,
-    MessageModel,
     MessageQueue,
-    Producer,
     PushConsumer,
     ReceivedMessage,
     StartAt,
-    allocate_by_circle,
 )
+from longpoll_client.aio.push import AsyncListener
 from longpoll_client.consume import concurrent
 from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.membership import BrokerLocks
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.consume.workers import Answer, Listener
+from longpoll_client.consume.workers import Answer, Listener, Workers
 from longpoll_client.errors import RefusedError
+from longpoll_client.instance import ClientInstance
+from longpoll_protocol.bodies import SubscriptionData
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
-
-PATIENCE_S = 10.0
-RUNTIME = RealRuntime()
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """An embedded broker."""
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
-        yield started
 
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """Its name server."""
-    return "{}:{}".format(*broker.name_server_address)
-
-
-def listening(
-    name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, **options: Any
-) -> PushConsumer:
-    """A started consumer of the topic's first message on."""
-    config = ConsumerConfig("G", start_at=StartAt.FIRST, **options)
-    consumer = PushConsumer(RUNTIME, name_server, config, listener, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
-
-
-def send(name_server: str, topic: str, *bodies: bytes) -> None:
-    """Send to queue 0."""
-    with Producer(RUNTIME, name_server) as producer:
-        for body in bodies:
-            producer.send(topic, body, queue_id=0)
-
-
-def test_a_listener_that_raises_has_its_message_sent_back(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One line says what it raised and where; the thread goes on with the next message."""
-    got = threading.Event()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        if messages[0].body == b"bad":
-            raise ZeroDivisionError("the listener's own fault")
-        got.set()
-        return ConsumeStatus.SUCCESS
-
-    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
-        send(name_server, topic, b"bad", b"good")
-        with listening(name_server, topic, listen, thread_count=1) as consumer:
-            assert got.wait(PATIENCE_S)
-            wait_until(lambda: consumer.statistics[topic].consumed_count == 1)
-            counts = consumer.statistics[topic]
-        assert (counts.later_count, counts.sent_back_count, counts.message_count) == (1, 1, 2)
-    (line,) = [record.message for record in caplog.records if "raised" in record.message]
-    assert "the listener's own fault" in line
-    assert f"{topic} queue 0 offset 0" in line
+    """That of a broker of the test's own: the group has one name in every test."""
+    return name_server_of(broker)
 
 
 def test_a_listener_that_answers_nothing_has_put_its_message_off(
@@ -242,7 +207,7 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
     assert tries == [0, 1, 2]
 
 
-def test_an_orderly_message_is_a_dead_letter_after_its_tries(broker: Broker, name_server: str) -> None:
+def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, broker: Broker, topic: str) -> None:
     """It holds its queue up for two more tries and then lets the next one pass."""
     seen: list[tuple[bytes, int]] = []
 
@@ -251,49 +216,44 @@ def test_an_orderly_message_is_a_dead_letter_after_its_tries(broker: Broker, nam
         seen.append((message.body, message.reconsume_times))
         return ConsumeStatus.LATER if message.body == b"poison" else ConsumeStatus.SUCCESS
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"poison", b"next")
-        with listening(name_server, topic, listen, is_orderly=True, suspend_s=0.01, reconsume_count_max=2):
-            wait_until(lambda: len(seen) == 4)
+    send(clients.name_server, topic, b"poison", b"next")
+    consumer = clients.push(from_first(suspend_s=0.01, reconsume_count_max=2), listen, is_orderly=True)
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until(lambda: len(seen) == 4)
     assert seen == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"next", 0)]
     assert broker.store.visible_end("%DLQ%G", 0) == 1
 
 
-def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) -> None:
-    """An orderly member waits for the lock of one that has the queue, although the share says that it is its own."""
+def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, topic: str) -> None:
+    """An orderly member waits for the lock of one that has the queue, although its share says that it is its own."""
     seen: list[bytes] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         seen.extend(message.body for message in messages)
         return ConsumeStatus.SUCCESS
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"x")
-        with Producer(RUNTIME, name_server) as stranger:
-            locks = BrokerLocks(GroupMember(RUNTIME, name_server, ConsumerConfig("G"), _Nowhere())._instance, "G")
-            locks._instance.route(topic)
-            (queue,) = stranger._instance.route(topic).readable
-            assert locks.lock([queue], _fail) == ({queue}, set())
-            with listening(name_server, topic, listen, is_orderly=True) as consumer:
-                assert queue not in consumer.queues
-                assert seen == []
-                locks.unlock([queue], _fail)
-                consumer._member._sharing.rebalance()
-                wait_until(lambda: seen == [b"x"])
-                # Else the timer's thread may have taken the queue again before it is looked.
-                with consumer._member._sharing.rebalancing:
-                    consumer._member._sharing._lose([queue])
-                    assert queue not in consumer.queues
-            locks._instance.close()
+    send(clients.name_server, topic, b"x")
+    with ClientInstance(RUNTIME, clients.name_server) as stranger:
+        locks = BrokerLocks(stranger, "G")
+        (queue,) = stranger.route(topic).readable
+        assert locks.lock([queue], _fail) == ({queue}, set())
+        consumer = clients.push(from_first(rebalance_s=0.02), listen, is_orderly=True)
+        consumer.subscribe(topic)
+        consumer.start()
+        assert queue not in consumer.queues
+        assert seen == []
+        locks.unlock([queue], _fail)
+        wait_until(lambda: seen == [b"x"])
 
 
 @pytest.mark.parametrize(
     ("is_orderly", "has_run_out", "stored"), [(False, False, 3), (True, False, 3), (True, True, 0)]
 )
 def test_a_member_whose_lock_has_run_out_stores_nothing(
-    broker: Broker, name_server: str, is_orderly: bool, has_run_out: bool, stored: int
+    broker: Broker, clients: Clients, topic: str, *, is_orderly: bool, has_run_out: bool, stored: int
 ) -> None:
-    """Not when it is closed either: another one may have the queue, and be further. Who needs no lock has none."""
+    """Not when it is closed either: another one may have the queue, and be further. Only orderly members lock."""
     has_them, goes_on = threading.Event(), threading.Event()
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
@@ -302,94 +262,32 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
         assert goes_on.wait(PATIENCE_S)
         return ConsumeStatus.SUCCESS
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"0", b"1", b"2")
-        with listening(name_server, topic, listen, is_orderly=is_orderly, consume_count_max=3) as consumer:
-            pullers = consumer._member._queues.pullers
-            wait_until(
-                lambda: any(queue.topic == topic and each.cached_count == 3 for queue, each in pullers().items())
-            )
-            (puller,) = (each for queue, each in pullers().items() if queue.topic == topic)
-            # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
-            wait_until(lambda: puller._is_pulling)
-            # Without its lock nothing is given to a listener that has nothing yet.
-            assert has_them.wait(PATIENCE_S)
-            assert (puller.locked_until_ns is None) is not is_orderly
-            if has_run_out:
-                puller.locked_until_ns = 1
-            goes_on.set()
-            wait_until(lambda: puller.offset_done == 3)
-        assert broker.offsets.query(topic, "G", 0) == stored
+    send(clients.name_server, topic, b"0", b"1", b"2")
+    consumer = clients.push(from_first(consume_count_max=3), listen, is_orderly=is_orderly)
+    consumer.subscribe(topic)
+    consumer.start()
+
+    def puller() -> Puller | None:
+        return next((each for queue, each in clients.pullers(consumer).items() if queue.topic == topic), None)
+
+    wait_until(lambda: (found := puller()) is not None and found.cached_count == 3)
+    own = puller()
+    assert own is not None
+    # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
+    wait_until(lambda: own._is_pulling)
+    # Without its lock nothing is given to a listener that has nothing yet.
+    assert has_them.wait(PATIENCE_S)
+    assert (own.locked_until_ns is None) is not is_orderly
+    if has_run_out:
+        own.locked_until_ns = 1
+    goes_on.set()
+    wait_until(lambda: own.offset_done == 3)
+    consumer.close()
+    assert broker.offsets.query(topic, "G", 0) == stored
 
 
 def _fail(broker_name: str, error: Exception) -> None:
     pytest.fail(f"{broker_name}: {error}")
-
-
-class _Nowhere:
-    """A delivery that takes nothing."""
-
-    def deliver(self, _batch: object) -> None:
-        """Never called."""
-        pytest.fail("a message came")
-
-    def is_busy(self, _puller: object) -> bool:
-        """Never."""
-        return False
-
-
-def test_nothing_is_left_running(name_server: str) -> None:
-    """Closing ends every thread, orderly or not."""
-    with new_topic(name_server, 2) as topic:
-        before = threading.active_count()
-        for is_orderly in (False, True):
-            with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, is_orderly=is_orderly):
-                assert threading.active_count() > before
-            assert threading.active_count() == before
-
-
-def test_a_circle_deals_queues_out_one_by_one() -> None:
-    """Each queue has one owner, and a stranger has none."""
-    queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(7)]
-    shares = [[queue.queue_id for queue in allocate_by_circle(name, "yxz", reversed(queues))] for name in "xyz"]
-    assert shares == [[0, 3, 6], [1, 4], [2, 5]]
-    assert allocate_by_circle("stranger", "xyz", queues) == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"group": "G", "thread_count": 0}, "thread_count is 0"),
-        ({"group": "G", "cached_count_max": 0}, "cached_count_max is 0"),
-        ({"group": "G", "offsets_file": "here.json"}, "no absolute path"),
-        ({"group": " "}, "not allowed"),
-    ],
-)
-def test_a_config_that_could_never_work_is_refused(options: dict[str, Any], words: str) -> None:
-    """The user's mistake is told at once."""
-    with pytest.raises(ConfigError, match=words):
-        ConsumerConfig(**options)
-
-
-def test_a_consumer_that_wants_nothing_is_told_so(name_server: str) -> None:
-    """Starting without a subscription is a mistake."""
-    config = ConsumerConfig("G")
-    with (
-        PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS) as consumer,
-        pytest.raises(ConfigError, match="call subscribe"),
-    ):
-        consumer.start()
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
-def test_a_damaged_file_of_offsets_is_named(tmp_path: Path, name_server: str, content: bytes) -> None:
-    """It is not overwritten: its offsets may be mended."""
-    file = tmp_path / "offsets.json"
-    file.write_bytes(content)
-    config = ConsumerConfig("G", message_model=MessageModel.BROADCASTING, offsets_file=str(file))
-    with pytest.raises(ConfigError, match="offsets file"):
-        PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS)
-    assert file.read_bytes() == content
 
 
 def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -456,19 +354,249 @@ def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
     assert got == [b"0"]
 
 
-def test_what_one_thread_fails_at_costs_no_other_message(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours, not the listener's: the rest of the batch is given by another thread."""
-    honest = concurrent.ConcurrentListening._consume
+def test_a_fault_of_ours_ends_neither_thread_nor_task(
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On threads another one gives the rest of the batch; on a loop the next batch comes."""
+    kind: Any = AsyncPushConsumer if clients.is_loop else concurrent.ConcurrentListening
+    honest = kind._consume
     failures = [ZeroDivisionError("planted")]
 
-    def consume(self: concurrent.ConcurrentListening, *arguments: Any) -> None:
+    def consume(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
-        honest(self, *arguments)
+        return honest(*arguments)
 
-    monkeypatch.setattr(concurrent.ConcurrentListening, "_consume", consume)
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, *(b"%d" % number for number in range(10)))
-        with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, thread_count=1) as consumer:
-            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 9)
-    assert failures == []
+    monkeypatch.setattr(kind, "_consume", consume)
+    send(clients.name_server, topic, *(b"%d" % number for number in range(10)))
+    consumer = clients.push(from_first(thread_count=1), consumed)
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until(lambda: failures == [])
+    send(clients.name_server, topic, b"next")
+    count = 1 if clients.is_loop else COUNT
+    wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
+
+
+COUNT = 10
+
+
+def numbered(offset: int) -> ReceivedMessage:
+    """With its offset as its body."""
+    return ReceivedMessage("T", 0, offset, b"%d" % offset, {}, "", 0, "", 0, "", 0, 0, 0, 0)
+
+
+class Given:
+    """A consumer whose tasks run, and a queue of it with ten messages that were pulled."""
+
+    def __init__(self, listener: AsyncListener, task_count: int = 4, lot_size: int = 1) -> None:
+        config = ConsumerConfig("G", consume_count_max=lot_size)
+        self.consumer = AsyncPushConsumer(RealRuntime(), "127.0.0.1:1", config, listener)
+        self.tasks = [asyncio.create_task(self.consumer._work()) for _number in range(task_count)]
+        self.puller = self.queue(QUEUE)
+
+    def queue(self, queue: MessageQueue) -> Puller:
+        """The puller of a queue."""
+        subscription = SubscriptionData(topic="T", sub_string="*")
+        puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
+        puller._is_pulling = True  # a pull is on its way, so none is asked for
+        return puller
+
+    def deliver(self, puller: Puller | None = None) -> None:
+        """As a pull does."""
+        puller = puller or self.puller
+        puller._is_pulling = True
+        puller._take(tuple(numbered(offset) for offset in range(COUNT)), COUNT, 0, is_moved=False)
+        puller._is_pulling = True
+
+    async def end(self) -> None:
+        """End the tasks."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def offsets(messages: Sequence[ReceivedMessage]) -> list[int]:
+    """Of messages."""
+    return [each.queue_offset for each in messages]
+
+
+async def turned(is_so: Callable[[], bool]) -> None:
+    """Have the loop turn until it is so."""
+    for _turn in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it is not so after a thousand turns")
+
+
+def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
+    """Also when it has woken somebody in the same turn of the loop, with its first numbered or its last."""
+
+    async def story() -> None:
+        for last in (0, COUNT - 1):
+            came = asyncio.Event()
+
+            async def listen(
+                messages: Sequence[ReceivedMessage], last: int = last, came: asyncio.Event = came
+            ) -> ConsumeStatus:
+                if offsets(messages) == [last]:
+                    came.set()
+                return ConsumeStatus.SUCCESS
+
+            given = Given(listen)
+            given.deliver()
+            await came.wait()
+            assert given.consumer.statistics["T"].consumed_count == COUNT
+            assert given.puller.offset_done == COUNT
+            await given.end()
+
+    run(story)
+
+
+def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
+    """What was awaited of the first is not taken for the second's, nor forgotten."""
+
+    async def story() -> None:
+        given = Given(awaited, task_count=1)
+        pullers = [given.puller, given.queue(MessageQueue(topic="T", broker_name="b", queue_id=1))]
+        for puller in pullers:
+            given.deliver(puller)
+        await turned(lambda: [puller.offset_done for puller in pullers] == [COUNT, COUNT])
+        assert given.consumer.statistics["T"].consumed_count == 2 * COUNT
+        await given.end()
+
+    run(story)
+
+
+def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
+    """And not when the whole batch is done: a crash would bring all of it again."""
+
+    async def story() -> None:
+        seen: list[int] = []
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            seen.append(given.puller.offset_done)
+            await asyncio.sleep(0)
+            return ConsumeStatus.SUCCESS
+
+        given = Given(listen, task_count=1)
+        given.deliver()
+        await turned(lambda: given.puller.offset_done == COUNT)
+        assert seen == list(range(COUNT))
+        await given.end()
+
+    run(story)
+
+
+def test_a_batch_is_shared_among_tasks_whose_listener_waits() -> None:
+    """Each numbered once, as many at a time as there are tasks, in lots of the size that was asked for."""
+
+    async def story() -> None:
+        got: list[list[int]] = []
+        at_once, go_on = 0, asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            nonlocal at_once
+            at_once += 1
+            got.append(offsets(messages))
+            await go_on.wait()
+            return ConsumeStatus.SUCCESS
+
+        given = Given(listen, task_count=4, lot_size=3)
+        await asyncio.sleep(0)
+        given.deliver()
+        await turned(lambda: at_once == 4)
+        go_on.set()
+        await turned(lambda: given.puller.offset_done == COUNT)
+        assert sorted(got) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+        await given.end()
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
+    """What the listener has had stays awaited; paused, the rest comes once it is resumed, and then once."""
+
+    async def story() -> None:
+        got: list[int] = []
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            got.extend(offsets(messages))
+            if got == [0, 1, 2]:
+                (given.puller.drop if is_dropped else given.puller.pause)()
+            return ConsumeStatus.SUCCESS
+
+        given = Given(listen)
+        given.deliver()
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        assert got == [0, 1, 2]
+        if not is_dropped:
+            assert given.puller.offset_done == 3
+            given.puller.resume()
+            await turned(lambda: given.puller.offset_done == COUNT)
+            assert got == list(range(COUNT))
+        await given.end()
+
+    run(story)
+
+
+THREADS = 6
+
+
+def test_as_many_tasks_run_at_once_as_there_are_threads() -> None:
+    """Each thread that takes a task wakes the next while there are more."""
+    met = threading.Barrier(THREADS + 1)
+
+    def meet() -> None:
+        met.wait(PATIENCE_S)
+
+    workers = Workers(RealRuntime(), "group", THREADS)
+    workers.start()
+    for _round in range(3):
+        # None of them ends before all have begun, so each thread that takes one has to wake the next.
+        workers.submit_all([meet] * THREADS)
+        assert met.wait(PATIENCE_S) <= THREADS
+    workers.stop(PATIENCE_S, lambda: None)
+
+
+def test_a_task_is_begun_while_others_hang() -> None:
+    """Each task that comes while others hang wakes one more thread."""
+    begun, release, done = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.release()
+        release.wait(PATIENCE_S)
+
+    workers = Workers(RealRuntime(), "group", 3)
+    workers.start()
+    for _number in range(2):
+        workers.submit(hang)
+        assert begun.acquire(timeout=PATIENCE_S)
+    workers.submit(done.set)
+    assert done.wait(PATIENCE_S)
+    release.set()
+    workers.stop(PATIENCE_S, lambda: None)
+
+
+def test_every_task_is_run_once_however_quick() -> None:
+    """No wake-up is lost between threads that take tasks and one that gives them."""
+    ran: list[int] = []
+    all_ran = threading.Event()
+    workers = Workers(RealRuntime(), "group", THREADS)
+    workers.start()
+
+    def run(number: int) -> None:
+        ran.append(number)
+        if len(ran) == 4000:
+            all_ran.set()
+
+    for first in range(0, 4000, 100):
+        workers.submit_all([partial(run, number) for number in range(first, first + 100)])
+    assert all_ran.wait(PATIENCE_S)
+    ended = threading.Event()
+    workers.stop(PATIENCE_S, ended.set)
+    assert ended.is_set()
+    assert sorted(ran) == list(range(4000))

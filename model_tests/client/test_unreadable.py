@@ -1,17 +1,22 @@
-"""Messages that cannot be read: those before them and behind them come, and each is told of, once."""
+"""What a consumer cannot read: bad messages, topics without permission, offsets beyond the log."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from model_tests.support.client import BAD, PATIENCE_S, RUNTIME, bodies_of, polling, send
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import (
+    Admin,
     ConsumerConfig,
     ConsumeStatus,
     MessageModel,
@@ -24,48 +29,14 @@ from longpoll_client import (
     Unreadable,
     UnreadableMessage,
 )
-from longpoll_client.consume import puller
+from longpoll_client.consume import puller, sharing
 from longpoll_client.messages import decode_readable
-from longpoll_client.produce.outgoing import single_parcel
-from longpoll_protocol.codes import MessageSysFlag
-from longpoll_runtime.real import RealRuntime
-
-RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 10.0
-BAD: Final = b"bad"
-"""A body that is sent as one that was packed, and is none: every client fails to unpack it."""
-
-
-def send(name_server: str, topic: str, *bodies: bytes) -> None:
-    """In order; `BAD` as what it is not."""
-    with Producer(RUNTIME, name_server) as producer:
-        for number, body in enumerate(bodies):
-            parcel = single_parcel("P", topic, OutgoingMessage(body), f"{number:032X}", RUNTIME.unix_ms())
-            sys_flag = MessageSysFlag.COMPRESSED if body == BAD else 0
-            producer._send(replace(parcel, sys_flag=int(sys_flag)), None, PATIENCE_S)
-
-
-def polling(name_server: str, topic: str, group: str, **options: Any) -> PullConsumer:
-    """A started consumer of the first message on."""
-    consumer = PullConsumer(RUNTIME, name_server, ConsumerConfig(group, start_at=StartAt.FIRST, **options))
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
+from longpoll_protocol.codes import Permission, RequestCode
 
 
 def failed_pulls(consumer: PullConsumer) -> int:
     """How many, of all topics."""
     return sum(each.failed_pull_count for each in consumer.statistics.values())
-
-
-def polled(consumer: PullConsumer, count: int) -> list[bytes]:
-    """The bodies of the next messages."""
-    found: list[bytes] = []
-    while len(found) < count:
-        got = consumer.poll(PATIENCE_S)
-        assert got, found
-        found += [message.body for message in got]
-    return found
 
 
 @pytest.mark.parametrize("bodies", [(BAD,), (b"1", BAD, BAD, b"2"), (BAD, b"1"), (b"1", b"2", BAD)])
@@ -77,7 +48,7 @@ def test_the_others_come_and_each_bad_one_is_told_of(
     told: list[UnreadableMessage] = []
     send(name_server, topic, *bodies, b"last")
     with polling(name_server, topic, f"G-{topic}", unreadable=what, on_unreadable=told.append) as consumer:
-        assert polled(consumer, sum(body != BAD for body in bodies) + 1) == [
+        assert bodies_of(consumer, sum(body != BAD for body in bodies) + 1) == [
             *(body for body in bodies if body != BAD),
             b"last",
         ]
@@ -108,7 +79,7 @@ def test_a_queue_stops_if_so_configured(
         caplog.at_level(logging.WARNING),
         polling(name_server, topic, f"G-{topic}", unreadable=Unreadable.STOP) as consumer,
     ):
-        assert polled(consumer, 1) == [b"1"]
+        assert bodies_of(consumer, 1) == [b"1"]
         wait_until(lambda: failed_pulls(consumer) > 2)
         consumer.commit()
         assert consumer._member._queues.pullers()[consumer.queues[0]].offset_done == 1
@@ -132,7 +103,7 @@ def test_what_is_readable_the_second_time_is_no_bad_message(
     send(name_server, topic, b"1", b"2")
     told: list[UnreadableMessage] = []
     with polling(name_server, topic, f"G-{topic}", on_unreadable=told.append) as consumer:
-        assert polled(consumer, 2) == [b"1", b"2"]
+        assert bodies_of(consumer, 2) == [b"1", b"2"]
     assert (told, spoiled) == ([], [0])
 
 
@@ -163,20 +134,70 @@ def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, to
             assert consumer.statistics[topic].sent_back_count == int(is_shared)
 
 
-def test_planted_a_client_that_decodes_all_or_nothing_stops(
-    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
+    """A topic of one queue with ten messages, and the name server."""
+    name_server = "{}:{}".format(*broker.name_server_address)
+    with new_topic(name_server, 1) as topic:
+        with Producer(RUNTIME, name_server) as producer:
+            producer.send_batch(topic, [OutgoingMessage(b"%d" % number) for number in range(10)])
+        yield name_server, topic
+
+
+def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """What the log says with these words."""
+    return [record.getMessage() for record in caplog.records if words in record.getMessage()]
+
+
+def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As this one did: a bad message kept the ones before it back, for good."""
+    """One line a look, no error for whoever polls, and nothing is lost meanwhile."""
+    monkeypatch.setattr(sharing, "RETRY_S", 0.2)
+    with ten_sent(broker) as (name_server, topic), Admin(RUNTIME, name_server) as admin:
+        admin.create_topic(topic, 1, Permission.WRITE)
+        with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
+            consumer.subscribe(topic)
+            with caplog.at_level(logging.WARNING):
+                consumer.start()
+            (line,) = set(lines(caplog, topic))
+            assert line.endswith(f"topic {topic!r} cannot be read: its permission has no R")
+            assert consumer.poll(0.0) == []
+            admin.create_topic(topic, 1)
+            consumer._member._instance.forget_route(topic)
+            assert bodies_of(consumer, 10) == [b"%d" % number for number in range(10)]
 
-    def all_or_nothing(body: Any) -> Any:
-        found, error = decode_readable(body)
-        if error is not None:
-            raise error
-        return found, None
 
-    monkeypatch.setattr(puller, "decode_readable", all_or_nothing)
-    monkeypatch.setattr(puller, "RETRY_S", 0.01)
-    send(name_server, topic, b"1", BAD)
-    with polling(name_server, topic, f"G-{topic}") as consumer:
-        wait_until(lambda: failed_pulls(consumer) > 2)
-        assert consumer.poll(0.05) == []
+def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """As 4.9.7's broker says; one line tells of it, what is sent from then on comes, and the right offset is stored."""
+    with ten_sent(broker) as (name_server, topic):
+        fields = {"consumerGroup": "G", "topic": topic, "queueId": "0", "commitOffset": "1000"}
+        with RawClient(broker.address) as client:
+            assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+        with caplog.at_level(logging.WARNING):
+            with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.STORED)) as consumer:
+                consumer.subscribe(topic)
+                consumer.start()
+                wait_until(lambda: bool(lines(caplog, topic)))
+                with Producer(RUNTIME, name_server) as producer:
+                    producer.send(topic, b"10")
+                assert bodies_of(consumer, 1) == [b"10"]
+                consumer.commit()
+            assert lines(caplog, topic) == [f"{topic} queue 0: the offset is moved to 10"]
+        wait_until(lambda: broker.offsets.by_pair[f"{topic}@G"] == {0: 11})
+
+
+def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often queues are shared meanwhile, one further try is due."""
+    due: list[Callable[[], None]] = []
+    with ten_sent(broker) as (name_server, topic), Admin(RUNTIME, name_server) as admin:
+        admin.create_topic(topic, 1, Permission.WRITE)
+        with PullConsumer(RUNTIME, name_server, ConsumerConfig("G")) as consumer:
+            consumer.subscribe(topic)
+            member = consumer._member
+            monkeypatch.setattr(member._timer, "after", lambda _delay_s, action: due.append(action))
+            for _time in range(5):
+                member._sharing.rebalance()
+            assert due.count(member._sharing._try_again) == 1
+            member._sharing._try_again()
+            assert due.count(member._sharing._try_again) == 2

@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,20 @@ def content(piece: dict[str, Any]) -> bytes:
     return (named.encode() + bytes.fromhex(piece.get("hex", ""))) * int(piece.get("times", 1))
 
 
+@cache
+def all_steps() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The shipped steps of every vector, by version and id."""
+    return {(vector.version, vector.id): shipped(vector)["steps"] for vector in VECTORS}
+
+
+def steps_of(vector: Vector) -> list[dict[str, Any]]:
+    """Those of one vector."""
+    return all_steps()[vector.version, vector.id]
+
+
 def steps(vector: Vector, verb: str) -> list[dict[str, Any]]:
-    """Its shipped steps of one kind."""
-    return [step for step in shipped(vector)["steps"] if verb in step]
+    """Its steps of one kind."""
+    return [step for step in steps_of(vector) if verb in step]
 
 
 @pytest.mark.parametrize("version", RECORDED)
@@ -71,7 +83,7 @@ def test_a_step_is_one_thing_and_what_is_asked_is_answered() -> None:
     for vector in VECTORS:
         asked: list[str] = []
         answered: list[str] = []
-        for step in shipped(vector)["steps"]:
+        for step in steps_of(vector):
             assert len(VERBS & set(step)) == 1, step
             asked += [step["ask"]] if "ask" in step else []
             answered += [step["answer"]] if "answer" in step else []
@@ -85,7 +97,7 @@ def test_every_variable_is_known_when_it_is_used() -> None:
     """From the begin, or saved by an answer before."""
     for vector in VECTORS:
         known = {"run", "brokerName", "cluster"}
-        for step in shipped(vector)["steps"]:
+        for step in steps_of(vector):
             used = {
                 name for text in texts({**step, "meant": None}) for name in re.findall(r"\$\{(\w+)(?:[+-]\d+)?\}", text)
             }
@@ -96,7 +108,7 @@ def test_every_variable_is_known_when_it_is_used() -> None:
 def test_names_are_of_a_run() -> None:
     """Each topic and group of a vector has the run in it, wherever it is named."""
     for vector in VECTORS:
-        whole = json.dumps(shipped(vector)["steps"], ensure_ascii=False)
+        whole = json.dumps(steps_of(vector), ensure_ascii=False)
         whole += "".join(bytes.fromhex(text).decode("latin-1") for text in re.findall(r'"hex": "([0-9a-f]*)"', whole))
         assert not re.search(r"(?<![A-Za-z0-9])[tg]c\d{3}(?!" + re.escape(RUN) + ")", whole), vector.id
 

@@ -1,18 +1,21 @@
-"""Clauses and vectors belong to each other, a run's names are its own, and what is no vector is one sentence."""
+"""Clauses and vectors belong together, a run has its own names, and vectors can be made smaller."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.conform.questions import EXPRESSIONS, FIRST, questions
 
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, INSIDE, PARTS, PROFILES, SEEN
-from longpoll_conform.compare import compare
+from longpoll_conform.compare import Difference, compare
+from longpoll_conform.smallest import smallest
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, VectorError, recorded
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
 from longpoll_judge.contract.result import PROPERTIES
@@ -94,7 +97,8 @@ def test_names_are_of_the_run() -> None:
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
     """Not even of thousands: by names that are drawn, a thousand of 1.7 million are alike in one run of four."""
-    vector = next(each for each in VECTORS if each.id == "pull-010")
+    named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
+    vector = min(named, key=lambda each: len(json.dumps(each.case)))
     topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}
 
     assert len(topics) == 3_000
@@ -170,3 +174,130 @@ def test_a_vector_is_data() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         vector.id = "other"  # type: ignore[misc]
     assert isinstance(vector, Vector)
+
+
+ASKED = ("id", "title", "profile", "serialize", "request")
+
+
+ANSWERS = {"response", "held_ms", "sent_ms"}
+
+
+def without_answers(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is done, less what came of it."""
+    return [{name: value for name, value in step.items() if name not in ANSWERS} for step in steps]
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_each_question_was_asked(version: str) -> None:
+    """And nothing from that number on that is no question."""
+    cases = {vector.id: vector.case for vector in recorded(version) if int(vector.id.split("-")[1]) >= FIRST}
+    asked = {question["id"]: question for question in questions()}
+
+    assert list(cases) == list(asked)
+    for name, question in asked.items():
+        case = cases[name]
+        assert {part: case[part] for part in ASKED} == {part: json.loads(json.dumps(question[part])) for part in ASKED}
+        for part in ("setup", "after"):
+            assert without_answers(case.get(part, [])) == json.loads(json.dumps(question.get(part, [])))
+        assert case.get("normalised", []) == question.get("normalised", [])
+
+
+def test_a_changed_question_is_seen() -> None:
+    """A recording of another expression is not taken for an answer to this one."""
+    case = next(vector.case for vector in recorded("5.5.0") if vector.id == "sql-512")
+    question = next(question for question in questions() if question["id"] == "sql-513")
+
+    assert without_answers(case["setup"]) != question["setup"]
+
+
+def test_there_are_enough() -> None:
+    """Over five hundred recorded conversations, and in each family of expressions one that lets some through."""
+    assert sum(len(recorded(version)) for version in RECORDED) >= 500
+    for title, expressions in EXPRESSIONS.items():
+        codes = {
+            vector.case["response"]["code"] for vector in recorded("5.5.0") if vector.title.startswith(f"{title}: ")
+        }
+        assert len(expressions) >= 7
+        assert codes & {0, 20}
+    assert {(vector.case["response"] or {}).get("code") for vector in recorded("4.9.7")} >= {25, 27, 28}
+
+
+def test_no_message_is_let_through_by_every_expression_of_a_clause() -> None:
+    """So that a filter that lets everything through, or nothing, fails each clause of expressions but the refused."""
+    for clause in {
+        BY_VECTOR[vector.id] for vector in recorded("4.9.7") if vector.profile == "sql" and vector.id > "sql-512"
+    }:
+        found = [vector.case["response"] for vector in recorded("4.9.7") if vector.id in clause.vectors]
+        if clause.id == "PULL-SQL-12":
+            assert {answer["code"] for answer in found} == {20, 27}
+            continue
+        offsets = [frozenset(record["queueOffset"] for record in answer["body"].get("records", ())) for answer in found]
+        assert len(set(offsets)) >= 3, clause.id
+
+
+EMPTY = Difference("response.body.empty", "nothing", "true")
+
+
+CODE = Difference("response.code", "0", "17")
+
+
+LATER = Difference("after[0].code", "0", "1")
+
+
+def vector(*setup: str) -> Vector:
+    """One with these steps before its request; one is a heartbeat."""
+    steps = [{"code": 34 if name == "heartbeat" else 0, "name": name} for name in setup]
+    return Vector("pull-062", "", "default", "5.5.0", {"setup": steps, "request": {"code": 11}, "response": None})
+
+
+def names(less: Vector) -> list[str]:
+    """The steps that are left."""
+    return [step["name"] for step in less.case["setup"]]
+
+
+def test_steps_that_do_not_matter_are_left_out() -> None:
+    """One by one, as long as the same thing is answered otherwise."""
+
+    def play(less: Vector) -> Sequence[Difference]:
+        return [EMPTY] if "send" in names(less) else []
+
+    less, left_out = smallest(vector("make", "look", "send"), [EMPTY, LATER], play)
+
+    assert (names(less), left_out) == (["send"], 2)
+
+
+def test_a_step_without_which_something_else_differs_is_needed() -> None:
+    """The topic is not made any more, and so there is no message: that is no fault of who says so."""
+
+    def play(less: Vector) -> Sequence[Difference]:
+        return [EMPTY] if "make" in names(less) else [CODE, EMPTY]
+
+    less, left_out = smallest(vector("make", "send"), [EMPTY], play)
+
+    assert (names(less), left_out) == (["make"], 1)
+
+
+def test_a_step_without_which_the_code_is_another_is_needed() -> None:
+    """Both are wrong, and of different things."""
+    other = Difference("response.code", "0", "24")
+
+    def play(less: Vector) -> Sequence[Difference]:
+        return [EMPTY, other if "make" in names(less) else CODE]
+
+    less, left_out = smallest(vector("make", "send"), [EMPTY, other], play)
+
+    assert (names(less), left_out) == (["make"], 1)
+
+
+def test_a_heartbeat_is_needed_though_who_does_not_heed_it_answers_alike() -> None:
+    """Without it 24 would be right."""
+    less, left_out = smallest(vector("heartbeat", "look"), [CODE], lambda _less: [CODE])
+
+    assert (names(less), left_out) == (["heartbeat"], 1)
+
+
+def test_what_differs_of_a_step_alone_is_left_as_it_is() -> None:
+    """Of a step the place would be another one in a shorter conversation."""
+    whole = vector("make", "send")
+
+    assert smallest(whole, [LATER], lambda _less: [LATER]) == (whole, 0)

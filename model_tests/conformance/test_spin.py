@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from longpoll_spec.bounds import EXPLORATIONS, SIZES, named
+from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.promela import promela_of
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
 pytestmark = [
@@ -27,10 +28,8 @@ PINNED = pinned()
 TINY = [entry for entry in PINNED if entry.bounds == "tiny"]
 SMALL = [entry for entry in PINNED if entry.bounds == "small"]
 ASPECTS = [entry for entry in PINNED if entry.bounds in EXPLORATIONS]
-QUICK_STATES = 5_000_000
-"""A space of more states takes SPIN over 30 s with every property."""
 QUICK_POLICIES = ("strict", "rocketmq-4.9")
-"""The policies that are compared under every aspect each time; the others at length only."""
+"""The policies that `make test-peers` compares at small as well; `make nightly` compares all, with every feature."""
 
 
 def _exported(policy: str, bounds: str = "tiny") -> str:
@@ -55,7 +54,7 @@ def _facts(run: SpinRun | Entry) -> dict[str, object]:
 
 
 def _case(entry: Entry) -> ParameterSet:
-    quick = entry.distinct_states <= QUICK_STATES and (entry.bounds in SIZES or entry.policy in QUICK_POLICIES)
+    quick = entry.bounds == "tiny" or (entry.bounds == "small" and entry.policy in QUICK_POLICIES)
     return pytest.param(entry, marks=() if quick else pytest.mark.long, id=f"{entry.policy}-{entry.bounds}")
 
 
@@ -77,10 +76,10 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        "strict+recheck_after_hold=in_lock",
         "strict-clone+heap_entry=one_shot+tick=free",
-        "strict-clone+on_throw=keep_rest",
-        "rocketmq-4.9+recheck_after_hold=before_lock",
+        pytest.param("strict+recheck_after_hold=in_lock", marks=pytest.mark.long),
+        pytest.param("strict-clone+on_throw=keep_rest", marks=pytest.mark.long),
+        pytest.param("rocketmq-4.9+recheck_after_hold=before_lock", marks=pytest.mark.long),
     ],
 )
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ SLIPS = {
 }
 
 
-@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("an ")))
 def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
     """One slip in a guard, an effect or the order of assignments changes what SPIN counts or finds."""
     pattern, replacement = SLIPS[slip]

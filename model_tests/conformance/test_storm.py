@@ -22,7 +22,7 @@ from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.jani import jani_of
 
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.long]
 STORMPY: Final = "stormpy==2.0.0"
 FACTS: Final = Path(__file__).with_name("storm_facts.py")
 READY_S: Final = 300.0

@@ -1,4 +1,4 @@
-"""The hold table: critical sections one by one, its invariants after any of them."""
+"""The hold table and its deadlines: critical sections one by one, and the invariants after any of them."""
 
 from __future__ import annotations
 
@@ -34,26 +34,6 @@ def test_a_held_pull_is_found_by_its_bucket_and_leaves_nothing_behind() -> None:
     table.assert_tidy()
     assert len(table) == 0
     assert table.deadline_next_ms() is None
-
-
-def test_pulls_leave_in_the_order_they_were_held() -> None:
-    """A bucket is first in, first out."""
-    table = HoldTable()
-    pulls = [missed() for _ in range(5)]
-    for pull in pulls:
-        table.hold(pull)
-    assert table.take(KEY) == pulls
-
-
-def test_a_kept_pull_is_held_again() -> None:
-    """Keep is the inverse of take."""
-    table = HoldTable()
-    pull = missed()
-    table.hold(pull)
-    table.keep(table.take(KEY))
-    table.assert_tidy()
-    assert pull.phase is HELD
-    assert table.take(KEY) == [pull]
 
 
 def test_a_recheck_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
@@ -197,34 +177,6 @@ def test_what_was_woken_in_place_is_nobodys_before_it_is_settled() -> None:
     assert room.used == 0
 
 
-@pytest.mark.parametrize("method", ["settle", "_unlink", "_leave"])
-def test_planted_a_part_of_settling_left_out_is_seen(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them leaves something of a pull behind."""
-    monkeypatch.setattr(HoldTable, method, lambda *_arguments: None)
-    with pytest.raises(AssertionError):
-        settle_late(HoldTable())
-
-
-def test_planted_a_closing_channel_that_takes_what_was_woken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that somebody is about to answer would count as dropped."""
-
-    def drop_all(table: HoldTable, channel: str) -> list[Pull]:
-        dropped = list(table._channels.get(channel, ()))
-        table._remove([pull for pull in dropped if pull.phase is HELD])
-        return dropped
-
-    monkeypatch.setattr(HoldTable, "drop_channel", drop_all)
-    with pytest.raises(AssertionError):
-        settle_late(HoldTable())
-
-
-def test_planted_a_deadline_that_takes_what_was_woken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be let go twice."""
-    monkeypatch.setattr(HoldTable, "expire", lambda table, now_ms: table._deadlines.pop_due(now_ms))
-    with pytest.raises(AssertionError):
-        settle_late(HoldTable())
-
-
 def test_drain_leaves_an_empty_table() -> None:
     """The stop of a broker takes every held pull."""
     table = HoldTable()
@@ -318,3 +270,56 @@ def test_a_topics_end_is_no_other_topics() -> None:
 
     assert table.drain("T") == [gone]
     assert stays.phase is HELD
+
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.mark.parametrize("now_ms", [0, 1 << 31, 1 << 32, 300 * DAY_MS], ids=["new", "31 bits", "32 bits", "300 days"])
+def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None:
+    """A clock counts from the machine's start: 31 bits of milliseconds are 25 days."""
+    deadlines = Deadlines[str]()
+    for name, wait_ms in (("c", 30_000), ("a", 1), ("b", 15_000)):
+        deadlines.add(name, now_ms + wait_ms)
+
+    assert deadlines.next_ms() == now_ms + 1
+    assert deadlines.pop_due(now_ms + 20_000) == ["a", "b"]
+    assert deadlines.next_ms() == now_ms + 30_000
+
+
+def test_what_is_left_when_stale_entries_are_thrown_away_is_in_order() -> None:
+    """A thousand and more that were answered make the heap anew: the rest is due as before, the earliest first."""
+    deadlines = Deadlines[int]()
+    for deadline_ms in reversed(range(5_000)):
+        deadlines.add(deadline_ms, deadline_ms)
+    left = [*range(0, 5_000, 5), 4_999]
+    for deadline_ms in set(range(5_000)) - set(left):
+        deadlines.remove(deadline_ms, deadline_ms)
+
+    assert deadlines.next_ms() == 0
+    assert deadlines.pop_due(1_000) == list(range(0, 1_001, 5))
+    assert deadlines.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
+
+
+@pytest.mark.parametrize(("armed", "kept"), [(1_020, 9), (1_021, 10)])
+def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each(armed: int, kept: int) -> None:
+    """Over a thousand more than twice what is still armed: a removal costs little, and memory is bounded."""
+    deadlines = Deadlines[int]()
+    for deadline_ms in range(armed):
+        deadlines.add(deadline_ms, deadline_ms)
+    sizes = []
+    for deadline_ms in range(kept, armed):
+        deadlines.remove(deadline_ms, deadline_ms)
+        sizes.append(len(deadlines._heap))
+
+    assert sizes == [armed] * (armed - kept - 1) + [kept]
+
+
+def test_a_part_of_what_is_due_counts_what_earlier_times_gave() -> None:
+    """Two of three that are due, of two times; the last stays armed."""
+    deadlines = Deadlines[str]()
+    for name, deadline_ms in (("a", 1), ("b", 2), ("c", 2), ("d", 2)):
+        deadlines.add(name, deadline_ms)
+
+    assert deadlines.pop_due(5, 2) == ["a", "b"]
+    assert (list(deadlines), deadlines.next_ms()) == (["c", "d"], 2)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.core.filter import sql92, sql92_grammar, sql92_tree, sql92_values
-from longpoll_broker.core.filter.sql92 import Evaluate, Lookup, Sql92Error, compile_expression
+from longpoll_broker.core.filter.sql92 import Sql92Error, compile_expression
 from longpoll_broker.core.filter.sql92_values import Value
 from longpoll_broker.testing.sql92_cases import WORDS, Case, outcome
 
@@ -62,8 +62,6 @@ def test_a_part_nests_as_deep_as_anything(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Sql92Error, match="nested over 3 deep"):
         compile_expression("a" + " CONTAINS 'x'" * 4, with_parts=True)
 
-
-# ---------------------------------------------------------------- SQLite
 
 WHOLE_NAMES: Final = ("n1", "n2", "n3")
 TEXT_NAMES: Final = ("t1", "t2")
@@ -121,9 +119,7 @@ def sqlite_outcome(expression: str, properties: dict[str, int | str]) -> Value:
 
 
 @given(conditions, wholes, texts)
-def test_the_common_part_means_what_it_means_to_sqlite(
-    expression: str, numbers: dict[str, int], words: dict[str, str]
-) -> None:
+def test_the_common_part_agrees_with_sqlite(expression: str, numbers: dict[str, int], words: dict[str, str]) -> None:
     """Three-valued logic, precedence, ranges and lists, for properties that are there or missing."""
     properties: dict[str, int | str] = {**numbers, **words}
     lookup = {name: str(value) for name, value in properties.items()}.get
@@ -147,9 +143,6 @@ def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) 
     properties: dict[str, int | str] = {"n3": 5, "t1": "x", "t2": "99999999999"}
     assert outcome(expression, {name: str(value) for name, value in properties.items()}) == ours
     assert sqlite_outcome(expression, properties) is theirs
-
-
-# ---------------------------------------------------------------- any input
 
 
 @given(
@@ -216,70 +209,13 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
         compile_expression(expression)
 
 
-# ---------------------------------------------------------------- planted slips
-
-
-def swapped_null(_left: Evaluate, _right: Evaluate) -> Evaluate:
-    """An equality that is unknown whenever a side is null, as in standard SQL."""
-
-    def evaluate(lookup: Lookup) -> Value:
-        first, second = _left(lookup), _right(lookup)
-        if first is None or second is None:
-            return None
-        return sql92_values.compare(first, second) == 0
-
-    return evaluate
-
-
-def eager_logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
-    """A chain that evaluates every operand, so that one which fails after the deciding one counts."""
-    whole = sql92_logic(operands, decides=decides)
-
-    def evaluate(lookup: Lookup) -> Value:
-        for operand in operands:
-            operand(lookup)
-        return whole(lookup)
-
-    return evaluate
-
-
-def two_valued_not(operand: Evaluate) -> Evaluate:
-    """A NOT that takes unknown for FALSE."""
-    return lambda lookup: not operand(lookup)
-
-
-def in_of_null(node: sql92_tree.In) -> Evaluate:
-    """An IN that is FALSE, or with NOT TRUE, of a missing property."""
-    return lambda lookup: (lookup(node.operand.name) in node.texts) != node.negated
-
-
-def pythons_float(text: str) -> float:
-    """Python's idea of a number: no 1d and no 0x1p3, but 1_0 and nan."""
-    try:
-        return float(text)
-    except ValueError:
-        raise sql92_values.EvaluationError(text) from None
-
-
 sql92_logic: Final = sql92._logic
-whole_of: Final = sql92_values.whole_of
 SLIPS: Final[dict[str, tuple[Any, str, Any]]] = {
-    "null like standard SQL": (sql92, "_equal", swapped_null),
-    "no short circuit": (sql92, "_logic", eager_logic),
     "AND and OR swapped": (sql92, "_logic", lambda operands, *, decides: sql92_logic(operands, decides=not decides)),
-    "NOT of unknown": (sql92, "_not", two_valued_not),
-    "IN of a missing property": (sql92, "_in", in_of_null),
     "minus forgotten": (sql92, "_negate", lambda operand: operand),
     "at least is above": (sql92, "_HOLDS", sql92._HOLDS | {">=": operator.gt}),
-    "texts by their letters": (sql92, "double_of", len),
-    "Python's int": (sql92_values, "whole_of", lambda text, value_max: whole_of(text.strip(), value_max)),
     "no Integer": (sql92_values, "INTEGER_MAX", sql92_values.LONG_MAX),
-    "Python's float": (sql92_values, "double_of", pythons_float),
-    "zero without a sign": (sql92, "compare_numbers", lambda left, right: (left > right) - (left < right)),
     "0.0 allowed": (sql92_tree, "DOUBLE_MIN", 0.0),
-    "BETWEEN in any order": (sql92_tree, "compare", lambda _left, _right: 0),
-    "texts compared by >": (sql92_tree, "is_boolean", lambda _node: False),
-    "whole numbers without a limit": (sql92_tree, "LONG_MAX", 10**30),
 }
 
 
@@ -290,17 +226,7 @@ def test_a_planted_slip_is_seen(slip: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert next(differing(), None) is not None
 
 
-@pytest.mark.parametrize(
-    ("rule", "planted"),
-    [
-        ("| _NOT unary  ", "| _NOT comparison  "),
-        ('| "-" unary', '| "+" "-" unary'),
-        ("LINE_COMMENT.3: /--[^\\n\\r]*(\\r\\n|\\n|\\r)/", "LINE_COMMENT.3: /--[^\\n\\r]*/"),
-        ("FLOAT.2: ", "FLOAT.-1: "),
-        ("(?ai:FALSE)", "(?i:FALSE)"),
-        ("(?ai:AND)", "AND"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
 def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NOT binds loosely, a minus is lost, a comment needs no end, numbers are cut, words of other letters or case."""
     slipped = sql92_grammar.GRAMMAR.replace(rule, planted)

@@ -1,11 +1,12 @@
-"""Topic names, automatic creation, and groups."""
+"""Tables of topics and groups: names, automatic creation, removal and limits."""
 
 from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
-from longpoll_protocol.names import DEFAULT_TOPIC, name_problem
+from longpoll_broker.core.tables import topics as module
+from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
+from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS, UNIT_FLAG, UNIT_RETRY_FLAG, name_problem
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a.b", "a@b", "", " ", "a b", "主题", "x" * 128, "a\x00", "a\n"])
@@ -39,15 +40,6 @@ def test_without_automatic_creation_nothing_is_made() -> None:
     assert Groups(auto_create=False).find("G") is None
 
 
-def test_a_change_is_noted_for_whoever_saves_the_table() -> None:
-    """And a look is not."""
-    topics = Topics()
-    topics.get("A")
-    assert not topics.changed
-    topics.put(TopicConfig("A"))
-    assert topics.changed
-
-
 def test_a_group_name_without_end_is_not_made() -> None:
     """255 characters are the clients' own limit."""
     groups = Groups()
@@ -73,3 +65,110 @@ def test_a_broker_has_the_topics_that_javas_have() -> None:
     assert all(topics.is_system(topic.topic_name) for topic in topics)
     assert topics.is_system("rmq_sys_anything")
     assert not topics.is_system("T")
+
+
+def table_of(*names: str, light: bool = False) -> Topics:
+    """Topics with one queue each, which nobody has changed since."""
+    table = Topics(light=light)
+    for name in names:
+        table.put(TopicConfig(name, 1, 1))
+    table.changed = False
+    return table
+
+
+@pytest.mark.parametrize(("perm", "is_readable"), [(6, True), (4, True), (2, False), (0, False)])
+def test_a_topic_may_be_pulled_from_with_the_read_bit(perm: int, is_readable: bool) -> None:
+    """Whatever the other bits are."""
+    assert TopicConfig("T", perm=perm).is_readable is is_readable
+
+
+def test_what_is_removed_is_gone_and_what_is_not_there_changes_nothing() -> None:
+    """A change is noted for whoever saves the table."""
+    table = table_of("T")
+    assert (table.remove("U"), table.changed) == (False, False)
+    assert (table.remove("T"), table.changed, table.get("T")) == (True, True, None)
+
+
+def test_a_full_table_takes_no_more_and_its_own_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of topics, in whatever way one is made, and of groups."""
+    monkeypatch.setattr(module, "TOPIC_COUNT_MAX", 2)
+    table = table_of("T")
+    assert table.put(TopicConfig(DEFAULT_TOPIC, 8, 8, perm=7))
+    table.changed = False
+    assert not table.put(TopicConfig("U"))
+    assert table.make_for_send("U", DEFAULT_TOPIC, 4) is None
+    assert table.make_retry("%RETRY%U", 1) is None
+    assert (table.changed, table.get("U")) == (False, None)
+    assert table.put(TopicConfig("T", 2, 2))
+    assert (table.changed, table.by_name["T"].read_queue_nums) == (True, 2)
+    groups = Groups()
+    assert [groups.find(name) is not None for name in ("G", "H", "I", "G")] == [True, True, False, True]
+
+
+def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
+    """Where they are switched on, with one queue; a name that must not be is none, and one that is kept stays."""
+    assert table_of(light=True).get("%LMQ%a") == TopicConfig("%LMQ%a", 1, 1)
+    for table, name in ((table_of(light=True), "%LMQ%a b"), (table_of(light=True), "a"), (table_of(), "%LMQ%a")):
+        assert table.get(name) is None
+    kept = table_of(light=True)
+    kept.put(TopicConfig("%LMQ%a", 3, 3))
+    assert kept.get("%LMQ%a") == TopicConfig("%LMQ%a", 3, 3)
+    groups = Groups(auto_create=False, light=True)
+    assert (groups.find("%LMQ%a"), groups.find("a"), groups.by_name) == (GroupConfig("%LMQ%a"), None, {})
+    assert Groups(auto_create=False).find("%LMQ%a") is None
+
+
+def test_the_topics_that_every_broker_has_are_made_unless_they_are_there() -> None:
+    """The default topic only where topics are made by sends, and of the broker's names only those that may be."""
+    table = Topics(auto_create=False)
+    table.put(TopicConfig(SYSTEM_TOPICS[0], 5, 5))
+    (there,) = table
+    table.add_system_topics("broker a", "C")
+    assert table.by_name[there.topic_name] == there
+    assert DEFAULT_TOPIC not in table.by_name
+    assert ("broker a" in table.by_name, table.is_system("broker a"), table.is_system("C")) == (False, False, True)
+
+
+def test_a_send_to_a_topic_that_is_there_changes_nothing() -> None:
+    """Also to a light one, and one with other queues than are asked for."""
+    table = table_of("T", DEFAULT_TOPIC)
+    assert table.make_for_send("T", DEFAULT_TOPIC, 4) == TopicConfig("T", 1, 1)
+    assert not table.changed
+
+
+def test_a_retry_topic_is_made_by_the_first_send_to_it() -> None:
+    """With one queue, and from no other topic."""
+    table = table_of()
+    assert table.make_for_send("%RETRY%G", "none", 4) == TopicConfig("%RETRY%G", 1, 1)
+    assert table.get("%RETRY%G") == TopicConfig("%RETRY%G", 1, 1)
+
+
+def test_a_retry_topic_is_made_once_and_only_with_a_name_and_a_count_that_may_be() -> None:
+    """One that is there stays as it is."""
+    table = table_of("%RETRY%G")
+    assert table.make_retry("%RETRY%G", 9) == TopicConfig("%RETRY%G", 1, 1)
+    assert table.make_retry("%RETRY%a b", 1) is None
+    assert table.make_retry("%RETRY%H", QUEUE_COUNT_MAX + 1) is None
+    assert table.make_retry("%RETRY%H", QUEUE_COUNT_MAX) == TopicConfig("%RETRY%H", QUEUE_COUNT_MAX, QUEUE_COUNT_MAX)
+
+
+def test_the_topics_of_a_unit_say_so() -> None:
+    """What a producer of a unit makes by its first send, and no other's."""
+    made = {unit: table_of() for unit in (False, True)}
+    for unit, topics in made.items():
+        topics.add_system_topics("b", "c")
+        for name, flag in (("mine", UNIT_FLAG), ("%RETRY%g", UNIT_RETRY_FLAG)):
+            topic = topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit)
+            assert topic is not None
+            assert topic.topic_sys_flag == (flag if unit else 0)
+
+
+def test_a_group_is_made_with_a_name_that_may_be() -> None:
+    """5.x refuses what 4.9 makes; a good name is made by both."""
+    strict, lax = Groups(validates=True), Groups()
+    assert strict.find("no name") is None
+    assert lax.find("no name") is not None
+    for groups in (strict, lax):
+        made = groups.find("good_name")
+        assert made is not None
+        assert made.group_name == "good_name"

@@ -96,7 +96,7 @@ def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
         place = '    table.now_ms = message["now_ms"]\n'
         odd = SOURCES["right"].replace(place, f'{place}    if kind == "tick":\n        {plant}\n')
         for options in ((), ("--json",)):
-            done = dojo(*SMALL, *options, *program("odd", tmp_path, odd))
+            done = dojo("--moves=1", "--interleaved=1", *options, *program("odd", tmp_path, odd))
             assert done.exit_code == Exit.VIOLATED, done.output
             assert "\x1b" not in done.output
             assert "\u202e" not in done.output

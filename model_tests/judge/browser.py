@@ -1,7 +1,4 @@
-"""A headless Chromium that a test drives: it asks over two pipes (the DevTools protocol), so no port is opened.
-
-Leaves out what is looked at.
-"""
+"""A headless Chromium that a test drives: it asks over two pipes (the DevTools protocol), so no port is opened."""
 
 from __future__ import annotations
 

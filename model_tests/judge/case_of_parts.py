@@ -1,7 +1,4 @@
-"""A queue's case made of the parts that a property looks at; what its answers tell is found in these, one by one.
-
-Leaves out everything that a test does not name.
-"""
+"""A queue's case made of the parts that a property looks at; what its answers tell is found in these, one by one."""
 
 from __future__ import annotations
 

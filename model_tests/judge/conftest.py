@@ -11,7 +11,7 @@ from longpoll_judge.testing.generate import Load, simulate, simulated_meta, writ
 
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid history of about 4,000 events."""
+    """A valid history of about 2,000 events."""
     directory = tmp_path_factory.mktemp("clean") / "history"
-    write(directory, simulate(Load(events=4_000, timeout_ms=60)), simulated_meta(), events_per_part=1_000)
+    write(directory, simulate(Load(events=2_000, timeout_ms=60)), simulated_meta(), events_per_part=500)
     return directory

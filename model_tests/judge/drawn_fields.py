@@ -1,7 +1,4 @@
-"""Fields of events that no broker would make, for tests that only ask how events are stored, cut and summed up.
-
-Leaves out names, moments and kinds, which each test draws as it needs them.
-"""
+"""Fields of events that no broker would make, for tests that only ask how events are stored, cut and summed up."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Small hostile histories with all that can happen to their evidence, told by events alone.
-
-Queues live plausibly, from inside their broker or from outside it, and some begin anew since their topic is deleted, or
-without anybody telling it. Then events are changed, doubled, moved and left out, sources tell of losses, of closed
-connections and of ones that they do not read, end in order or not, and stand on clocks that may be set. What a judge
-needs to know besides comes from the survey of the events, as in a run: so no evidence is told that no record could
-have. Leaves out what is asked of them (`test_hostile`).
-"""
+"""Small hostile histories with all that can happen to their evidence, told by events alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The history of one queue, written by hand, as the judge's rules meet it: events in milliseconds, joined and sorted.
-
-Leaves out how histories are read and cut (`run`), and what the rules say.
-"""
+"""Writes the history of one queue by hand, as the judge sees it: events in milliseconds, joined and sorted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A cluster of Spark's own on this machine, whose workers have none of our packages.
-
-A master and workers, each a process; where root may make network namespaces each worker lives in one of its own, with
-an address that is not loopback's. Everything ends with the block, by pid. Leaves out what is judged on it.
-"""
+"""A cluster of Spark's own on this machine, whose workers have none of our packages."""
 
 from __future__ import annotations
 
@@ -204,16 +200,7 @@ def standalone(directory: Path, workers: int, *, apart: bool) -> Iterator[Standa
         stack.callback(cluster.end)
         cluster.master = cluster.start(
             "master",
-            [
-                "spark-class",
-                f"{DEPLOY}.master.Master",
-                "--host",
-                host,
-                "--port",
-                "0",
-                "--webui-port",
-                "0",
-            ],
+            ["spark-class", f"{DEPLOY}.master.Master", "--host", host, "--port", "0", "--webui-port", "0"],
             r"Starting Spark master at (spark://\S+)",
         )
         for name, address in places:

@@ -1,7 +1,4 @@
-"""The answers of a queue as columns: which count, what their bodies hold, and what the log says of them.
-
-Columns by hand. Leaves out the rules that they are measured by.
-"""
+"""The answers of a queue as columns: which count, what their bodies hold, and what the log says of them."""
 
 from __future__ import annotations
 

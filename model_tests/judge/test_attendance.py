@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from model_tests.judge.second.compare import judge_it
-from model_tests.judge.second.edges import history, pull
-from model_tests.judge.second.smallest import acknowledged, watched
+from model_tests.judge.second.smallest import acknowledged, pull, strictly, watched
 
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.evidence.attendance import (
@@ -148,7 +147,7 @@ def test_what_is_known_of_policies(policies: tuple[str, ...], answers: tuple[boo
 def test_a_record_without_an_end_is_not_valid(dropped: str | None, said: str, tmp_path: Path) -> None:
     """Whatever else there is in it is right."""
     told = watched(10, 900, acknowledged(50, 0), pull(100, "1-1", 0, 0, end=1))
-    judged = judge_it(history([one for one in told if one["event"] != dropped]), tmp_path)
+    judged = judge_it(strictly([one for one in told if one["event"] != dropped], policy=""), tmp_path)
 
     assert judged.verdict == ("unknown" if dropped else "valid")
     assert said in " ".join(judged.reasons)

@@ -1,22 +1,27 @@
-"""A group that is told an older offset than it committed is found, and only where nothing else explains it."""
+"""A group that is told an older offset than it committed is found, while a history grows too."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 import pytest
+from model_tests.support.judge import are_found, certain, follow_pieces, judged, numbered, written
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
-from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
 from longpoll_judge.read.convert import convert
-from longpoll_judge.rules import commits
+from longpoll_judge.run.growing import offsets, recent
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta, write
-from longpoll_judge.testing.recording import load
+from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta
+from longpoll_judge.testing.recording import Recording, load
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime
@@ -51,12 +56,6 @@ def events_of(kinds: list[Kind]) -> list[Event]:
     ]
 
 
-def judged(directory: Path, kinds: list[Kind]) -> Result:
-    """The result on these exchanges."""
-    write(directory, events_of(kinds), simulated_meta())
-    return judge([directory], engine="local")
-
-
 REGRESSIONS: Final[dict[str, list[Kind]]] = {
     "a pull's older commit": [("pull", 9, 1, 2), ("pull", 5, 1, 3), ("ask", 5, 10, 11)],
     "after an explicit one": [("explicit", 9, 1, 2), ("pull", 5, 3, 4), ("ask", 5, 10, 11)],
@@ -78,7 +77,7 @@ RIGHT: Final[dict[str, list[Kind]]] = {
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) -> None:
     """The finding names the commit, the question and what was told, and nothing else is said."""
-    result = judged(tmp_path / "history", REGRESSIONS[name])
+    result = judged(tmp_path / "history", events_of(REGRESSIONS[name]))
     (finding,) = result.findings
 
     assert (finding.property, finding.verdict, finding.topic) == (COMMIT_NEVER_REGRESSES, "violated", "T")
@@ -92,12 +91,12 @@ def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_something_explains_is_no_finding(tmp_path: Path, name: str) -> None:
     """The greatest commit, an explicit one that may have come later, and what may not have been committed yet."""
-    assert judged(tmp_path / "history", RIGHT[name]).findings == []
+    assert judged(tmp_path / "history", events_of(RIGHT[name])).findings == []
 
 
 def test_parquet_says_the_same(tmp_path: Path) -> None:
     """Of a Parquet history only the columns that are needed are read, and the finding is the same."""
-    told = judged(tmp_path / "history", REGRESSIONS["forgotten"]).findings
+    told = judged(tmp_path / "history", events_of(REGRESSIONS["forgotten"])).findings
     convert(tmp_path / "history", tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
 
     assert told
@@ -108,25 +107,16 @@ def test_another_s_reset_excuses_nothing(tmp_path: Path) -> None:
     """That another group was deleted leaves the regression one."""
     kinds: list[Kind] = [("pull", 9, 1, 2), ("reset", 0, 5, 5), ("ask", 0, 10, 11)]
     events = [msgspec.structs.replace(event, group="H") if event.code == 207 else event for event in events_of(kinds)]
-    write(tmp_path / "history", events, simulated_meta())
 
-    assert judge([tmp_path / "history"], engine="local").verdict == "invalid"
+    assert judged(tmp_path / "history", events).verdict == "invalid"
 
 
 def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
     """Where events are missing an explicit commit may be among them: unknown."""
     events = events_of(REGRESSIONS["forgotten"])
     last = msgspec.structs.replace(events[-1], sequence=events[-1].sequence + 4)
-    write(tmp_path / "history", [*events[:-1], last], simulated_meta())
 
-    assert [finding.verdict for finding in judge([tmp_path / "history"], engine="local").findings] == ["unknown"]
-
-
-def test_planted_a_judge_that_takes_every_commit_for_an_excuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If pulls counted as explicit commits, their regressions would go unnoticed."""
-    monkeypatch.setattr(commits, "UPDATE_CONSUMER_OFFSET", 11)
-
-    assert judged(tmp_path / "history", REGRESSIONS["a pull's older commit"]).findings == []
+    assert [finding.verdict for finding in judged(tmp_path / "history", [*events[:-1], last]).findings] == ["unknown"]
 
 
 def drive(address: tuple[str, int], *, deletes: bool) -> None:
@@ -153,17 +143,16 @@ _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
 
 
 @pytest.mark.parametrize(
-    ("policy", "deletes", "verdict"),
+    ("policy", "deletes", "observed", "verdict"),
     [
-        (preset("strict"), False, "valid"),
-        (preset("rocketmq-4.9"), False, "invalid"),
-        (preset("strict"), True, "valid"),
+        (preset("strict"), False, False, "valid"),
+        (preset("rocketmq-4.9"), False, False, "invalid"),
+        (preset("strict"), True, True, "valid"),
     ],
-    ids=["strict", "4.9", "deleted"],
+    ids=["strict", "4.9", "deleted, observed"],
 )
-@pytest.mark.parametrize("observed", [False, True], ids=["recorded", "observed"])
 def test_a_broker_s_regression_is_recorded_and_found(
-    tmp_path: Path, policy: Policy, deletes: bool, verdict: str, observed: bool
+    tmp_path: Path, policy: Policy, deletes: bool, observed: bool, verdict: str
 ) -> None:
     """4.9 lets an older pull's commit overwrite a newer one, strict does not; deleting the group is neither."""
     history = tmp_path / "history"
@@ -181,3 +170,122 @@ def test_a_broker_s_regression_is_recorded_and_found(
     said = [event for event in load(history).events if event.group == "H"]
     assert [(event.code, event.commit_offset, event.request) for event in said] == [(15, 3, "")]
     assert [finding.property for finding in result.findings] == [COMMIT_NEVER_REGRESSES] * (verdict == "invalid")
+
+
+# -- while a history grows ---------------------------------------------------------------------------------------------
+
+KINDS = ("pull", "pull", "pull", "ask", "ask", "explicit", "explicit", "one_way", "reset")
+
+
+@pytest.fixture
+def few_at_hand(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Each piece is judged, and few events are at hand."""
+    monkeypatch.setattr(recent, "FRESH_NS", 0)
+    monkeypatch.setattr(offsets, "EVENTS_MAX", 12)
+    return monkeypatch
+
+
+def drawn(seed: int) -> list[Kind]:
+    """Exchanges at random moments, most of them right; what a group is told is now and then anything."""
+    dice = random.Random(seed)
+    now_ms, committed, kinds = 0, 0, list[Kind]()
+    for _number in range(70):
+        now_ms += dice.choice((5, 20, 700, 4_000))
+        kind = dice.choice(KINDS)
+        if kind == "reset" and dice.random() < 0.7:
+            kind = "pull"
+        if kind == "pull" and dice.random() < 0.8:
+            committed += dice.randint(0, 3)
+        offset = committed if kind == "pull" or dice.random() < 0.8 else dice.randint(0, committed + 1)
+        committed = offset if kind in {"explicit", "one_way"} else committed
+        took_ms = dice.choice((1, 1, 1, 30, 6_000 if kind == "pull" else 1))
+        kinds.append((kind, offset, now_ms, now_ms + took_ms))
+    return kinds
+
+
+def check(
+    kinds: list[Kind], directory: Path, seed: int, pieces: int, renamed: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Counter[str], set[str], bool]:
+    """Nothing is told that the whole does not find.
+
+    Returns how often each clause was told, what of the whole was not, and whether too much was open. `renamed` gives
+    requests, which are `r` and their number, the identifiers of others.
+    """
+    events = numbered(sorted(events_of(kinds), key=lambda event: event.after_ns))
+    replaced = [msgspec.structs.replace(each, request=renamed.get(each.request, each.request)) for each in events]
+    history = written(Recording(replaced, simulated_meta()), directory)
+    whole, found = judge([history], engine="local"), follow_pieces(history, pieces, seed)
+    said = {name: one for name, one in found.told.items() if one.clause.startswith("commit.")}
+    known = {name for name, one in certain(whole).items() if one.clause.startswith("commit.")}
+    assert are_found(said, whole)
+    return Counter(one.clause for one in said.values()), known - said.keys(), found.steps.growing.beside.offsets.is_over
+
+
+LATER: Final[Kind] = ("pull", 9, 5_000, 5_001)
+"""The history goes on."""
+
+
+@pytest.mark.usefixtures("few_at_hand")
+@pytest.mark.parametrize("name", [*REGRESSIONS, *RIGHT])
+def test_a_regression_is_told_before_the_end(name: str, tmp_path: Path) -> None:
+    """Each kind of which both exchanges are at hand; the same excuses count."""
+    told, missed, _is_over = check([*(REGRESSIONS | RIGHT)[name], LATER], tmp_path, 1, 3)
+    assert (told.total(), missed) == (int(name in REGRESSIONS), set())
+
+
+@pytest.mark.usefixtures("few_at_hand")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_exchanges_are_told_of_rightly(seed: int, tmp_path: Path) -> None:
+    """With a dozen events at hand: excuses of long ago count too."""
+    check(drawn(seed), tmp_path, seed, 12)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+@pytest.mark.usefixtures("few_at_hand")
+def test_more_random_exchanges_are_told_of_rightly(tmp_path: Path) -> None:
+    """Of every clause that is told while a history grows something is told, and most of what there is."""
+    told, missed = Counter[str](), 0
+    for seed in range(2, 300):
+        found, left, _is_over = check(drawn(seed), tmp_path / str(seed), seed, 15)
+        told, missed = told + found, missed + len(left)
+
+    assert told.keys() >= {"commit.told.least", "commit.told.written"}
+    assert missed < 2 * told.total()
+
+
+def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may take effect at any time; without it a right answer would be told as wrong, as the check sees."""
+    kinds: list[Kind] = [("one_way", 5, 1, 1), *(("pull", 9, 5_000 * n, 5_000 * n + 1) for n in range(1, 9))]
+    kinds += [("ask", 5, 50_000, 50_001), ("pull", 9, 60_000, 60_001)]
+    few_at_hand.setattr(offsets, "EVENTS_MAX", 6)
+    assert check(kinds, tmp_path / "kept", 1, 12)[0] == {}
+
+    few_at_hand.setattr(offsets.Offsets, "_outlive", lambda _self, _gone, _again: None)
+    with pytest.raises(AssertionError):
+        check(kinds, tmp_path / "forgotten", 1, 12)
+
+
+@pytest.mark.parametrize("late_ms", [7, 20_000])
+def test_a_commit_whose_identifier_comes_again_excuses(
+    late_ms: int, few_at_hand: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody knows which answer is its own, so when it was committed; at hand or long gone."""
+    few_at_hand.setattr(offsets, "EVENTS_MAX", 3)
+    kinds: list[Kind] = [("ask", 0, 1, 2), ("explicit", 1, 3, 4), ("pull", 9, 15, 16), ("ask", 1, 40, 41)]
+    kinds += [("ask", 1, late_ms, late_ms + 1), ("pull", 9, 60_000, 60_001)]
+
+    for pieces in (1, 4, 13):
+        assert check(kinds, tmp_path / f"{pieces}", pieces, pieces, {"r4": "r1"})[0] == {}
+
+
+def test_too_many_open_requests_are_left_to_the_end(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Memory is bounded: then nothing more is told of offsets."""
+    few_at_hand.setattr(offsets, "EVENTS_MAX", 6)
+    few_at_hand.setattr(offsets, "LASTING_MAX", 3)
+    kinds: list[Kind] = [("one_way", n, 5_000 * n, 5_000 * n) for n in range(1, 12)]
+    kinds += [(kind, offset, 90_000 + first, 90_000 + last) for kind, offset, first, last in REGRESSIONS["forgotten"]]
+    told, _missed, is_over = check([*kinds, ("pull", 9, 99_000, 99_001)], tmp_path, 1, 8)
+
+    assert is_over
+    assert told == {}

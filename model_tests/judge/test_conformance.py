@@ -10,11 +10,10 @@ import attrs
 import msgspec
 import pytest
 
-from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Result, Share
+from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Result
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find
-from longpoll_judge.rules import law_steps
 from longpoll_judge.rules.conformance import judge_run
 from longpoll_judge.rules.law_steps import model_of
 from longpoll_judge.run.job import judge, judge_on
@@ -92,21 +91,6 @@ def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
     assert judge([tmp_path / "parquet"], engine="local").findings == result.findings
 
 
-def test_steps_are_counted_as_far_as_they_are_judged(tmp_path: Path) -> None:
-    """All of a run of the law; of a wrong one those up to the step that fits nowhere; of no law none."""
-    faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
-    wrong_at, of = run_of(faulty).wrong_at, len(run_of(faulty).events)
-    right, wrong = judged(tmp_path / "right", LOAD), judged(tmp_path / "wrong", faulty)
-    nobodys = judged(tmp_path / "nobodys", attrs.evolve(faulty, policy="no-such"), observed(faulty))
-
-    assert wrong_at is not None
-    assert 0 < wrong_at + 1 < of
-    assert right.shares["steps"] == Share(len(run_of(LOAD).events), len(run_of(LOAD).events))
-    assert wrong.shares["steps"] == Share(wrong_at + 1, of)
-    assert wrong.judged[FOLLOWS_THE_LAW] == wrong_at + 1
-    assert nobodys.shares["steps"] == Share(0, of)
-
-
 def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> None:
     """Where the law lets a queue shrink, and a crash begin it anew, the visible end may move back."""
     load = attrs.evolve(LOAD, law=Law(requests=2, aspects=["truncate", "crash"]), steps=300)
@@ -151,8 +135,7 @@ def test_who_acted_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "law"),
-    [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)],
+    ("policy", "law"), [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)]
 )
 def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
     """A policy or bounds that nobody knows leave the history unjudged, which is named and never valid."""
@@ -180,19 +163,6 @@ def test_too_many_possibilities_are_unknown() -> None:
 
     assert finding.verdict == "unknown"
     assert "3 possibilities" in finding.why
-
-
-def test_planted_a_reader_that_forgets_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the observed values a wrong offset after a read goes unnoticed, so they are needed."""
-    load = attrs.evolve(LOAD, law=Law(requests=1), overlapping=0.0)
-    events = as_dicts(run_of(load).events)
-    read = next(event for event in events if event["event"] == "pull_read")
-    read["offset"] += 1
-    checker = Checker(model_of("strict", load.law))
-
-    assert judge_run(checker, events, is_whole=True)[0]
-    monkeypatch.setattr(law_steps.StepReader, "_known", lambda *_: [])
-    assert not judge_run(checker, events, is_whole=True)[0]
 
 
 @pytest.mark.long

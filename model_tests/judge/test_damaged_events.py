@@ -7,25 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.judge import gap_kinds, judged, violated
 
-from longpoll_judge.contract.result import Result
-from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import write
 from longpoll_judge.testing.recording import MS, PULLS, Recording, change, load
 from longpoll_spec.history import Event
 
 QUERY, UPDATE = 14, 15
-
-
-def judged(directory: Path, recording: Recording) -> Result:
-    """The verdict on a history in memory."""
-    write(directory, recording.events, recording.meta)
-    return judge([directory], engine="local")
-
-
-def violated(result: Result) -> list[tuple[str, str]]:
-    """What is certainly wrong, and why."""
-    return [(finding.clause, finding.why) for finding in result.findings if finding.verdict == "violated"]
 
 
 def damage(recording: Recording, name: str, fields: dict[str, Any], part: float = 0.4) -> None:
@@ -63,10 +50,10 @@ def test_a_damaged_event_accuses_nobody(
     """It is named, and what cannot be read of it is a hole of the record at its moment."""
     recording = load(clean)
     damage(recording, name, fields)
-    result = judged(tmp_path / "history", recording)
+    result = judged(tmp_path / "history", recording.events, recording.meta)
 
     assert (result.verdict, violated(result)) == ("unknown", [])
-    assert gap in {each["kind"] for each in result.gaps}
+    assert gap in gap_kinds(result)
 
 
 def test_a_damaged_event_excuses_nothing_elsewhere(clean: Path, tmp_path: Path) -> None:
@@ -81,7 +68,7 @@ def test_a_damaged_event_excuses_nothing_elsewhere(clean: Path, tmp_path: Path) 
         for event in recording.events
     ]
     recording.events[-2] = change(recording.events[-2], event="nobody_knows")
-    found = judged(tmp_path / "history", recording)
+    found = judged(tmp_path / "history", recording.events, recording.meta)
 
     assert request.request in {finding.request for finding in found.findings if finding.verdict == "violated"}
 
@@ -136,7 +123,7 @@ def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: 
     """Whatever was asked and however it was answered."""
     recording = load(clean)
     plant(recording)
-    result = judged(tmp_path / "history", recording)
+    result = judged(tmp_path / "history", recording.events, recording.meta)
 
     assert "answer.after_request" in {clause for clause, _why in violated(result)}
 
@@ -148,13 +135,19 @@ def test_what_lacks_its_offset_is_damaged_whatever_else_it_tells(clean: Path, tm
     place = next(n for n, one in enumerate(recording.events) if one.request == "about-offsets")
     ends = dict.fromkeys(("offset_next", "offset_min", "offset_max"), 0)
     recording.events[place] = change(recording.events[place], offset=-1, **ends)
-    result = judged(tmp_path / "history", recording)
+    result = judged(tmp_path / "history", recording.events, recording.meta)
 
     assert "answer.after_request" not in {clause for clause, _why in violated(result)}
 
 
-@pytest.mark.parametrize("fields", [{"queue": 77}, {"topic": "another"}, {"broker": "another"}])
-@pytest.mark.parametrize("event", ["request_received", "answer_sent"])
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [
+        ("request_received", {"queue": 77}),
+        ("answer_sent", {"topic": "another"}),
+        ("answer_sent", {"broker": "another"}),
+    ],
+)
 def test_an_answer_that_names_another_queue_is_an_answer(
     clean: Path, tmp_path: Path, event: str, fields: dict[str, Any]
 ) -> None:
@@ -166,7 +159,7 @@ def test_an_answer_that_names_another_queue_is_an_answer(
     old = request if event == "request_received" else answer
     place = next(n for n, one in enumerate(recording.events) if one is old)
     recording.events[place] = change(old, **fields)
-    result = judged(tmp_path / "history", recording)
+    result = judged(tmp_path / "history", recording.events, recording.meta)
 
     assert (result.verdict, violated(result)) == ("unknown", [])
     assert any("answers that name another queue than their requests" in gap["why"] for gap in result.gaps)

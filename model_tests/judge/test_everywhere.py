@@ -6,33 +6,25 @@ import os
 import random
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
-from attrs import frozen
 from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, may_make_namespaces, standalone
-from model_tests.judge.test_growing import are_found, certain, written
 from model_tests.judge.test_kept import generated
+from model_tests.support.judge import without_time, written
 
-from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.errors import JudgeError
+from longpoll_judge.contract.result import Result
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
-from longpoll_judge.run.job import EngineName, judge
+from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark import cluster
-
-if TYPE_CHECKING:
-    from longpoll_judge.run.spark.engine import SparkEngine
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
 
@@ -40,11 +32,6 @@ COUNT = int(os.environ.get("LONGPOLL_HISTORIES", "200"))
 OF_THE_SECOND = 3
 """One of this number of histories is made by the second judge's generator."""
 EVENTS = 120
-PATIENCE_S = 600.0
-STREAMED = int(os.environ.get("LONGPOLL_STREAMED", "10"))
-"""Of one of this number of histories a stream of Spark brings both halves."""
-TOGETHER = 2
-"""Histories that are followed on Spark at a time: to begin a stream is waiting for processes, for the most part."""
 ASKING = """
 import sys, msgspec
 from pathlib import Path
@@ -78,7 +65,7 @@ def made(number: int, directory: Path) -> None:
 
 def said(result: Result) -> Any:
     """All of a result but what differs from run to run."""
-    return msgspec.to_builtins(msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine=""))
+    return msgspec.to_builtins(without_time(result))
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +143,7 @@ def test_on_spark_connect(histories: Path, here: Results, tmp_path: Path) -> Non
 def test_followed_and_started_again(
     histories: Path, here: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ended in its middle, and begun again from its checkpoint: the last word is the same.
-
-    A last line without an end is still being written for who follows: there the word is that on the lines before it.
-    """
+    """Ended in its middle, and begun again from its checkpoint: the last word is the same."""
     monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
     there, expected = {}, dict(here)
     for each in sorted(histories.iterdir()):
@@ -188,81 +172,3 @@ def test_followed_and_started_again(
         there[each.name] = said(last)
 
     assert differing(expected, there) == []
-
-
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_followed_on_spark_and_started_again(
-    histories: Path, here: Results, spark_engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream brings the second half, and of one in `STREAMED` histories the first; some at a time on one session.
-
-    Each certain finding that is told the whole has too, and more than half of these are told before the end.
-    """
-    monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
-
-    def judged(numbered: tuple[int, Path]) -> Followed | str:
-        number, each = numbered
-        try:
-            return followed_twice(each, tmp_path / each.name, "local" if number % STREAMED else "spark")
-        except (JudgeError, AssertionError) as error:
-            return f"{each.name}: {error}"
-
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        found = list(pool.map(judged, enumerate(sorted(histories.iterdir()))))
-    whole = [one for one in found if isinstance(one, Followed)]
-
-    assert spark_engine.session is not None
-    assert [one for one in found if isinstance(one, str)] == []
-    assert len(whole) == len(here) == COUNT
-    assert [one.name for one in whole if said(one.last) != said(one.expected)] == []
-    # A clock that is set back later leaves nothing certain of what was told before.
-    steady = [one for one in whole if not any(gap["kind"] == "clock jump" for gap in one.expected.gaps)]
-    assert [one.name for one in steady if not are_found(one.told, one.expected)] == []
-    known = [(one.told.keys(), certain(one.expected).keys()) for one in whole]
-    assert 2 * sum(len(told & every) for told, every in known) > sum(len(every) for _told, every in known)
-
-
-@frozen(eq=False)
-class Followed:
-    """What a follower said of a history that was ended in its middle and begun again from its checkpoint."""
-
-    name: str
-    told: dict[str, Finding]
-    """By name, what was certain at any time before the end."""
-    last: Result
-    expected: Result
-    """What a judgement of the whole says."""
-
-
-def followed_twice(directory: Path, kept: Path, first: EngineName) -> Followed:
-    """Follow the first half on an engine, and from there the second on Spark; of a torn line nothing is there."""
-    (part,) = directory.glob("part-*")
-    content = part.read_bytes()
-    told: list[Result] = []
-    try:
-        part.write_bytes(content[: len(content) // 2])
-        followed_up_to(first, directory, told, kept)
-        part.write_bytes(content[: content.rfind(b"\n") + 1])
-        last = followed_up_to("spark", directory, told, kept)
-        expected = judge([directory], engine="local")
-    finally:
-        part.write_bytes(content)
-    certain_ones = {name: one for result in told for name, one in certain(result).items()}
-    return Followed(directory.name, certain_ones, last, expected)
-
-
-def followed_up_to(engine: EngineName, directory: Path, told: list[Result], kept: Path) -> Result:
-    """Follow until all events that are there were judged; on Spark by a stream of the session that is open."""
-    pause, wanted = threading.Event(), judge([directory], engine="local").events
-    begun_s = time.monotonic()
-
-    def stops(seconds: float) -> bool:
-        assert time.monotonic() - begun_s < PATIENCE_S, f"judged up to {told[-1].events} of {wanted}"
-        is_judged = len(told) >= enough and told[-1].events >= wanted
-        return is_judged or pause.wait(seconds)
-
-    # Who has nothing to go on from judges the whole once first.
-    enough = len(told) + (1 if kept.exists() or not wanted else 2)
-    how: dict[str, Any] = {"engine": engine, "master": None, "wake_ms": 100, "late_ms": 50}
-    return follow([directory], tell=told.append, stops=stops, kept=kept, **how)

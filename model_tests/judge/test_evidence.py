@@ -7,13 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
 from click.testing import CliRunner
 from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import Event, changed_histories
-from model_tests.judge.second.observer import History, Sight, observe
+from model_tests.judge.second.observer import Sight, observe
 from model_tests.judge.second.observer import write as write_observed
 from model_tests.judge.second.parts import Plan
 
@@ -38,7 +37,6 @@ QUICK = (
 """One of each way in which a finding rests on what it does not name."""
 CHANGES, SEEDS = 6, 60
 FAR = 500
-BOTH_ENGINES = ("answer_before_visible", "append_missing", "visible_past_the_log", "told_early", "sends_inverted")
 
 
 def subject(finding: Finding) -> tuple[object, ...]:
@@ -121,17 +119,12 @@ def test_an_excerpt_convicts_and_never_acquits(clean: Path, tmp_path: Path) -> N
         event | {"event": "omitted", "cause": finding.clause, "lost_count": 1} if event["sequence"] in pulls else event
         for event in finding.evidence
     ]
-    mended = judged_alone(msgspec.structs.replace(finding, evidence=stand_ins), tmp_path / "mended")
-    with_holes = judged_alone(msgspec.structs.replace(finding, evidence=shown), tmp_path / "holes")
+    mended = alone(msgspec.structs.replace(finding, evidence=stand_ins), tmp_path / "mended")
+    with_holes = alone(msgspec.structs.replace(finding, evidence=shown), tmp_path / "holes")
 
     assert (mended.verdict, [gap["clause"] for gap in mended.gaps][:1]) == ("unknown", ["evidence.excerpt"])
     assert with_holes.verdict == "unknown"
     assert [(one.clause, one.verdict) for one in with_holes.findings] == [(finding.clause, "unknown")]
-
-
-def judged_alone(finding: Finding, directory: Path) -> Result:
-    """The judgement on the evidence, as `alone`."""
-    return alone(finding, directory)
 
 
 def test_an_excerpt_is_asked_its_clause_and_nothing_else(clean: Path, tmp_path: Path) -> None:
@@ -189,28 +182,6 @@ def test_one_wrong_acknowledgement_is_one_finding(tmp_path: Path, by: int, insid
     if by == FAR and not inside:
         assert sum(each.count for each in finding.follows) > 20
     assert not_convicting(result, tmp_path / "alone") == []
-
-
-def test_an_answer_that_contradicts_itself_is_not_put_down_to_its_messages(tmp_path: Path) -> None:
-    """One of its messages was given a place twice, which is another cause, though both findings are about it."""
-    history = observe(Plan(3, 300), Sight(inside=True))
-    events = [dict(event) for event in history.events]
-    answer = next(event for event in of_kind(events, "answer_sent") if event.get("offsets"))
-    place = answer["broker"], answer["topic"], answer["queue"], answer["offsets"][0]
-    names = ("broker", "topic", "queue", "queue_offset")
-    append = next(one for one in of_kind(events, "append") if tuple(one[name] for name in names) == place)
-    answer["offset_next"] += 1
-    events.insert(events.index(append) + 1, dict(append))
-    numbers: Counter[str] = Counter()
-    for event in sorted(events, key=lambda event: event["sequence"]):
-        event["sequence"] = numbers[event["source"]]
-        numbers[event["source"]] += 1
-    write_observed(history.with_events(events), tmp_path / "history")
-    result = judge([tmp_path / "history"], engine="local")
-
-    assert {finding.clause for finding in result.findings} >= {"pull.found.next", "log.append.once"}
-    (contradiction,) = (finding for finding in result.findings if finding.clause == "pull.found.next")
-    assert [each.clause for each in contradiction.follows if each.clause.startswith("log.")] == []
 
 
 def test_one_lost_append_is_one_finding(clean: Path, tmp_path: Path) -> None:
@@ -303,33 +274,3 @@ def test_a_finding_names_message_tag_and_offsets(tmp_path: Path) -> None:
 
 
 # -- both engines ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_spark_tells_the_same_evidence_and_causes(clean: Path, tmp_path: Path) -> None:
-    """Several faults at once, of answers, of the log and of sends: equal to the last byte."""
-    recording = load(clean)
-    for name in BOTH_ENGINES:
-        FAULTS[name].apply(recording)
-    write(tmp_path / "history", recording.events, recording.meta, events_per_part=700)
-    local, on_spark = (judge([tmp_path / "history"], engine=engine) for engine in ("local", "spark"))
-
-    assert local.findings == on_spark.findings
-    assert {FAULTS[name].clause or "pull.found.visible" for name in BOTH_ENGINES} <= {
-        one.clause for finding in local.findings for one in finding.told()
-    } | {"log.append.gapless"}
-
-
-def test_a_history_of_many_observers_keeps_its_evidence(tmp_path: Path) -> None:
-    """What one proxy saw and another did not: each source's own start, end and numbers go with it."""
-    history = observe(attrs.evolve(Plan(7, 300), brokers=2), Sight(inside=False))
-    events = [dict(event) for event in history.events]
-    answers = [event for event in of_kind(events, "answer_sent") if event.get("offsets")]
-    answers[len(answers) // 2]["offsets"].append(answers[len(answers) // 2]["offsets"][-1])
-    write_observed(History(history.meta, tuple(events)), tmp_path / "history")
-    result = judge([tmp_path / "history"], engine="local")
-
-    assert [finding.clause for finding in result.findings] == ["pull.found.ordered"]
-    assert not_convicting(result, tmp_path / "alone") == []

@@ -1,58 +1,51 @@
-"""A history that is still written is judged as far as it is whole, and at the end as if it had been complete."""
+"""A history that is still written, or whose parts change: judged as far as it is whole, and at the end as complete."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from model_tests.support.judge import PATIENCE_S, lines_of, on_spark, read_until
+from msgspec.structs import replace
 
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
+from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.read import growth as growth_module
+from longpoll_judge.read.arrow import parquet
+from longpoll_judge.read.convert import convert
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.growth import Growth, whole_end
 from longpoll_judge.read.ndjson import read_range
 from longpoll_judge.read.source import SLICE_BYTES, Slice, read_slice
-from longpoll_judge.run import local, spill
-from longpoll_judge.run.follow import follow
+from longpoll_judge.run import local
+from longpoll_judge.run.follow import TRIES, Parts, follow
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta
+from longpoll_judge.run.local import LocalReading
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
 from longpoll_spec.history import META_FILE, Event
 
 if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
-PATIENCE_S = 240.0
-ENCODE = msgspec.json.Encoder().encode
 Grow = Callable[[bytes], None]
 
 
 def faulty_events() -> list[Event]:
     """A simulated history in whose first half one answer says a wrong next offset."""
-    events = list(simulate(Load(events=1_200, timeout_ms=60)))
-    at = next(n for n, event in enumerate(events) if n > 300 and event.event == "answer_sent")
-    return [
-        *events[:at],
-        msgspec.structs.replace(events[at], offset_next=events[at].offset_next + 9),
-        *events[at + 1 :],
-    ]
-
-
-def lines_of(events: list[Event]) -> bytes:
-    """As a recorder writes them."""
-    return b"".join(ENCODE(event) + b"\n" for event in events)
+    events = list(simulate(Load(events=700, timeout_ms=60)))
+    at = next(n for n, event in enumerate(events) if n > 200 and event.event == "answer_sent")
+    events[at] = replace(events[at], offset_next=events[at].offset_next + 9)
+    return events
 
 
 @pytest.fixture
@@ -60,7 +53,7 @@ def growing(tmp_path: Path) -> Iterator[tuple[Path, Grow]]:
     """A history with nothing in it yet, and what adds bytes to its only part."""
     directory = tmp_path / "history"
     directory.mkdir()
-    (directory / META_FILE).write_bytes(ENCODE(simulated_meta()))
+    (directory / META_FILE).write_bytes(msgspec.json.encode(simulated_meta()))
     with (directory / "part-0.ndjson").open("ab", buffering=0) as file:
 
         def grow(content: bytes) -> None:
@@ -128,46 +121,25 @@ def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
     assert len(read_slice(only)[0]) == 2
 
 
-def test_planted_a_cut_at_the_end_of_the_file_is_noticed(
-    growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the line that is being written were taken too, it would be named as damage."""
-    directory, grow = growing
-    monkeypatch.setattr(growth_module, "whole_end", lambda part: Path(part).stat().st_size)
-    content = lines_of(faulty_events())
-    last, _told = followed(directory, [lambda: grow(content[:1_000]), lambda: grow(content[1_000:1_050])])
-
-    assert "damage" in {gap["kind"] for gap in last.gaps}
-
-
 def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
-    """Parquet has its table of contents at its end: until that is there it is neither read nor damage, then it is read.
-
-    What tells of no end counts once it has stopped growing.
-    """
+    """Parquet has its contents at its end; a compressed part counts once it has stopped growing."""
     directory, _grow = growing
     content = lines_of(faulty_events()[:100])
-    table, _damages = read_range(str(_written(directory, content)), 0, len(content))
-    pq.write_table(table, directory / "whole")
-    parquet = (directory / "whole").read_bytes()
+    (directory / "lines").write_bytes(content)
+    parquet.write_table(read_range(str(directory / "lines"), 0, len(content))[0], directory / "whole")
+    columns = (directory / "whole").read_bytes()
     part, packed = directory / "part-1.parquet", directory / "part-2.ndjson.zst"
     growth = Growth([directory])
-    part.write_bytes(parquet[:500])
+    part.write_bytes(columns[:500])
     packed.write_bytes(pa.compress(content, "zstd", asbytes=True))
     torn = growth.look()
-    part.write_bytes(parquet)
+    part.write_bytes(columns)
     packed.write_bytes(pa.compress(content + content, "zstd", asbytes=True))
     whole = growth.look()
 
     assert (torn.slices, torn.damages) == ([], [])
     assert ([each.path for each in whole.slices], whole.damages) == ([str(part)], [])
     assert [each.path for each in growth.look().slices] == [str(part), str(packed)]
-
-
-def _written(directory: Path, content: bytes) -> Path:
-    file = directory / "lines"
-    file.write_bytes(content)
-    return file
 
 
 @pytest.mark.long
@@ -189,58 +161,7 @@ def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None
 
 
 @pytest.mark.long
-def test_a_follower_that_is_killed_goes_on_where_it_was(growing: tuple[Path, Grow], tmp_path: Path) -> None:
-    """With a checkpoint no finding is told twice and none is lost, in the file and on stderr; no lock stays."""
-    directory, grow = growing
-    found, kept = tmp_path / "found.ndjson", tmp_path / "told"
-    more = ["--follow", "--findings", str(found), "--checkpoint", str(kept), "--metrics-port", "0", "--json"]
-    command = [sys.executable, "-m", "longpoll", "judge", str(directory), "--engine", "local", *more]
-    events = faulty_events()
-    at = max(n for n, event in enumerate(events) if event.event == "answer_sent")
-    events[at] = msgspec.structs.replace(events[at], offset_next=events[at].offset_next + 9)
-    content = lines_of(events)
-    half = len(content) // 2
-    grow(content[:half])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stderr is not None
-        first = read_until(running.stderr.fileno(), b"invalid up to event")
-        running.kill()
-        running.communicate(timeout=PATIENCE_S)
-    names = [json.loads(line)["id"] for line in found.read_bytes().splitlines()]
-    with found.open("r+b") as file:
-        file.truncate(found.stat().st_size - 100)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stderr is not None
-        again = read_until(running.stderr.fileno(), b"invalid up to event")
-        grow(content[half:])
-        again += read_until(running.stderr.fileno(), b"2 findings")
-        running.send_signal(signal.SIGTERM)
-        stdout, stderr = running.communicate(timeout=PATIENCE_S)
-    told = [json.loads(line) for line in found.read_bytes().splitlines()]
-
-    assert running.returncode == 1
-    assert [each["id"] for each in told] == [each["id"] for each in json.loads(stdout)["findings"]]
-    assert [each["id"] for each in told[:1]] == names
-    assert len(told) == 2
-    whys = [each["why"].encode() for each in told]
-    assert [(first.count(why), again.count(why)) for why in whys] == [(1, 0), (0, 1)]
-    assert b"metrics at http://127.0.0.1:" in first
-    assert b"Traceback" not in first + again + stderr
-
-
-def read_until(descriptor: int, wanted: bytes) -> bytes:
-    """What comes from a descriptor, up to and with what is wanted; fails if that does not come."""
-    deadline_s, said = time.monotonic() + PATIENCE_S, b""
-    while wanted not in said:
-        ready, _, _ = select.select([descriptor], [], [], max(deadline_s - time.monotonic(), 0))
-        assert ready, f"it never said {wanted!r}: {said!r}"
-        said += os.read(descriptor, 4096)
-    return said
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@on_spark
 def test_a_stream_of_spark_has_each_event_once(
     growing: tuple[Path, Grow], tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
@@ -281,8 +202,9 @@ def test_slices_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
     assert [event["sequence"] for event in events] == list(range(29))
 
 
-def reads_of(directory: Path, grow: Grow, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Counter[tuple[int, int]]]:
-    """Follow a history that grows eight times; the last result, and how often each slice was read."""
+def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a growing history is judged, only its end is read again; the verdict is that of all of it."""
+    directory, grow = growing
     content = lines_of(faulty_events())
     monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", len(content) // 20)
     reads: Counter[tuple[int, int]] = Counter()
@@ -292,32 +214,232 @@ def reads_of(directory: Path, grow: Grow, monkeypatch: pytest.MonkeyPatch) -> tu
         return read_slice(part, columns)
 
     monkeypatch.setattr(local, "read_slice", counted)
-    size = len(content) // 8 + 1
+    size = len(content) // 5 + 1
     pieces = [content[start : start + size] for start in range(0, len(content), size)]
     last, told = followed(directory, [lambda piece=piece: grow(piece) for piece in pieces])  # type: ignore[misc]
-    assert len(told) == 1 + len(pieces)
-    return last, reads
-
-
-def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a growing history is judged, only its end is read again; the verdict is that of all of it."""
-    directory, grow = growing
-    last, reads = reads_of(directory, grow, monkeypatch)
+    most = max(reads.values())
     whole = judge([directory], engine="local")
 
+    assert (len(told), most) == (1 + len(pieces), 1)
     assert (last.events, last.findings, last.gaps) == (whole.events, whole.findings, whole.gaps)
     assert len(reads) > 20
-    assert max(reads.values()) == 1 + 1  # the second time by the whole judgement that it is compared with
+
+
+# -- parts that change -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    """The three parts of a valid history of Parquet, in order."""
+    write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta(), events_per_part=80)
+    for number, part in enumerate(sorted((tmp_path / "lines").glob("part-*"))):
+        one, more = tmp_path / f"one-{number}", tmp_path / ("history" if not number else f"more-{number}")
+        one.mkdir()
+        (one / META_FILE).write_bytes((tmp_path / "lines" / META_FILE).read_bytes())
+        part.rename(one / part.name)
+        convert(one, more, into="parquet", say=lambda _done, _whole: None)
+        if number:
+            next(more.glob("part-*")).rename(tmp_path / "history" / f"part-{number:06}.parquet")
+    return sorted((tmp_path / "history").glob("part-*"))
+
+
+def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Have something change between the look at all slices and the judgement of what is in them."""
+    surveys = LocalReading.surveys
+
+    def looked_over(self: LocalReading) -> Iterator[object]:
+        yield from surveys(self)
+        change()
+
+    monkeypatch.setattr(LocalReading, "surveys", looked_over)
+
+
+def of_the_same_moments(part: Path) -> None:
+    """Put as many events of the same moments in the place of a part's own: its log lies elsewhere."""
+    table = parquet.read_table(part)
+    at = table.schema.get_field_index("queue_offset")
+    offsets = table["queue_offset"].to_numpy().copy()
+    offsets[offsets >= 0] += 7
+    field = table.schema.field(at)
+    parquet.write_table(table.set_column(at, field, pa.array(offsets, pa.int64())), part)
+
+
+CHANGES: dict[str, Callable[[list[Path]], object]] = {
+    "gone": lambda parts: parts[1].unlink(),
+    "other": lambda parts: parts[1].write_bytes(parts[2].read_bytes()),
+    "alike": lambda parts: of_the_same_moments(parts[1]),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_what_changes_while_it_is_judged_convicts_nobody(
+    how: str, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a part the pulls whose answers it has would look as if they were never answered."""
+    assert judge([parts[0].parent], engine="local").verdict == "valid"
+    change_once_looked_over(monkeypatch, lambda: CHANGES[how](parts))
+    with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed while it was judged; judge again"):
+        judge([parts[0].parent], engine="local")
 
 
 @pytest.mark.long
-def test_planted_an_end_that_is_kept_hides_what_comes_after_it(
-    growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch
+@on_spark
+def test_who_follows_on_spark_judges_again(
+    parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If slices were told apart by their beginning alone, the last one would stay as it was first seen."""
-    directory, grow = growing
-    monkeypatch.setattr(local, "stays", lambda _part: True)
-    monkeypatch.setattr(spill, "key_of", lambda part: str(part.start).encode())
-    last, _reads = reads_of(directory, grow, monkeypatch)
+    """A worker finds another part than was looked over: it is told as without Spark, and judged again."""
+    from longpoll_judge.run.spark.engine import SparkReading  # noqa: PLC0415 - a run without Spark does not pay for it
 
-    assert last.events < judge([directory], engine="local").events
+    changes = iter([lambda: of_the_same_moments(parts[1])])
+    surveys = SparkReading.surveys
+
+    def looked_over(self: SparkReading) -> Iterator[object]:
+        yield from surveys(self)
+        next(changes, lambda: None)()
+
+    monkeypatch.setattr(SparkReading, "surveys", looked_over)
+    told: list[Result] = []
+    how: dict[str, Any] = {"engine": "spark", "master": None, "wake_ms": 100, "late_ms": 50}
+    last = follow([parts[0].parent], tell=told.append, stops=lambda _seconds: True, **how)
+    whole = judge([parts[0].parent], engine="local")
+
+    assert [one.verdict for one in told] == ["invalid"]
+    assert (last.findings, last.gaps) == (whole.findings, whole.gaps)
+    changes = iter([lambda: of_the_same_moments(parts[1])])
+    with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed while it was judged; judge again"):
+        judge([parts[0].parent], engine="spark")
+
+
+def overwritten(part: Path, content: bytes) -> None:
+    """Write over a part; a file system's clock may stand still for some milliseconds."""
+    seen = part.stat()
+    part.write_bytes(content)
+    os.utime(part, ns=(seen.st_atime_ns, seen.st_mtime_ns + 1_000_000))
+
+
+def moved_there(part: Path, content: bytes) -> None:
+    """Move another file, as old as the part is, into its place."""
+    other, seen = part.with_name("other"), part.stat()
+    other.write_bytes(content)
+    os.utime(other, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    other.replace(part)
+
+
+REPLACED = pytest.mark.parametrize("replaced", [overwritten, moved_there])
+
+
+@REPLACED
+def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes], None], tmp_path: Path) -> None:
+    """Its time tells, or which file it is; what is as it was is not read again."""
+    write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
+    part = sorted(tmp_path.glob("part-*"))[1]
+    content = part.read_bytes()
+    growth = Growth([tmp_path])
+    growth.look()
+    assert not growth.has_grown()
+    replaced(part, content.replace(b"\n", b" ")[:-1] + b"\n")
+
+    assert growth.has_grown()
+    assert [each.end for each in growth.look().slices if each.path == str(part)] == [len(content)]
+    assert not growth.has_grown()
+    replaced(part, content.replace(b"\n", b" "))
+    assert str(part) not in {each.path for each in growth.look().slices}
+
+
+@REPLACED
+@pytest.mark.parametrize("kind", ["lines", "history"])
+def test_who_has_read_a_part_says_that_another_of_its_size_is_there(
+    replaced: Callable[[Path, bytes], None], kind: str, parts: list[Path], tmp_path: Path
+) -> None:
+    """Wherever in it the difference lies that its places show; one that was only touched is still the same."""
+    if kind == "lines":
+        write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta())
+    part = next(iter(sorted((tmp_path / kind).glob("part-*"))))
+    content = part.read_bytes()
+    growth, known, ends = Growth([part.parent]), Parts(), {str(part): len(content) if kind == "lines" else 1}
+    growth.look()
+    assert known.are_anew(growth.stamps, ends) == 0
+    found = []
+    for place in (0, (len(content) - 4_096) // 3, len(content) - 1):
+        replaced(part, content)
+        growth.look()
+        found.append(known.are_anew(growth.stamps, ends))
+        replaced(part, content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        growth.look()
+        found.append(known.are_anew(growth.stamps, ends))
+
+    assert found == [0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("times", [TRIES - 1, TRIES])
+def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there then; unless parts change all the time."""
+    contents = [part.read_bytes() for part in parts[1:]]
+    left = iter(range(times))
+
+    def change() -> None:
+        if (number := next(left, None)) is not None:
+            parts[1].write_bytes(contents[1 - number % 2])
+
+    change_once_looked_over(monkeypatch, change)
+    if times == TRIES:
+        with pytest.raises(HistoryChangedError):
+            followed(parts[0].parent, [])
+        return
+    last, told = followed(parts[0].parent, [])
+    assert len(told) == 1
+    monkeypatch.undo()
+    assert last.findings == judge([parts[0].parent], engine="local").findings
+
+
+def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its slices lie where those lay that were read before and kept."""
+    directory, grow = growing
+    before, other = lines_of(faulty_events()), lines_of(list(simulate(Load(events=800, timeout_ms=60, seed=5))))
+    monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", len(before) // 20)
+    part = directory / "part-0.ndjson"
+
+    def replace() -> None:
+        part.write_bytes(other)
+
+    last, told = followed(directory, [lambda: grow(before), replace])
+    whole = judge([directory], engine="local")
+
+    assert [result.verdict for result in told[1:]] == ["invalid", "valid"]
+    assert (last.events, last.findings, last.gaps) == (whole.events, whole.findings, whole.gaps)
+
+
+def test_a_part_that_vanishes_when_it_was_listed_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And if it comes back with the same size that is noticed, and it is read."""
+    write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
+    gone = sorted(tmp_path.glob("part-*"))[1]
+    content = gone.read_bytes()
+
+    def vanishing(part: Path | str) -> int:
+        if Path(part) == gone:
+            gone.unlink(missing_ok=True)
+        return whole_end(part)
+
+    growth = Growth([tmp_path])
+    with monkeypatch.context() as patched:
+        patched.setattr(growth_module, "whole_end", vanishing)
+        assert gone.name not in {Path(each.path).name for each in growth.look().slices}
+    assert not growth.has_grown()
+    gone.write_bytes(content)
+
+    assert growth.has_grown()
+    assert (str(gone), len(content)) in {(each.path, each.end) for each in growth.look().slices}
+
+
+def test_a_part_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, and nobody may take the rest for all."""
+    write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
+    closed = sorted(tmp_path.glob("part-*"))[1]
+
+    def refusing(part: Path | str) -> int:
+        if Path(part) == closed:
+            raise PermissionError(13, "Permission denied")
+        return whole_end(part)
+
+    monkeypatch.setattr(growth_module, "whole_end", refusing)
+    assert str(closed) in {each.path for each in Growth([tmp_path]).look().slices}

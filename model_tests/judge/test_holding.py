@@ -1,7 +1,4 @@
-"""How pulls were held: each clause on either side of its limits, from inside and from outside, in milliseconds.
-
-Leaves out pulls that are held too long (`test_promptness`), and how many are held at once (`test_holds_counted`).
-"""
+"""How pulls were held: each clause on either side of its limits, from inside and from outside, in milliseconds."""
 
 from __future__ import annotations
 
@@ -150,12 +147,7 @@ def test_a_close_by_a_clock_that_may_be_set_may_have_been_sooner() -> None:
 
 @pytest.mark.parametrize(
     ("hole", "clause"),
-    [
-        ((-9, -1), [EARLY]),
-        ((-9, 0), [EARLY + "?"]),
-        ((SOON, SOON + 1), [EARLY + "?"]),
-        ((SOON + 1, SOON + 2), [EARLY]),
-    ],
+    [((-9, -1), [EARLY]), ((-9, 0), [EARLY + "?"]), ((SOON, SOON + 1), [EARLY + "?"]), ((SOON + 1, SOON + 2), [EARLY])],
 )
 def test_a_hole_may_hide_a_stop(hole: tuple[float, float], clause: list[str]) -> None:
     """From the receipt until when the close would be there, from outside and from inside."""

@@ -1,13 +1,15 @@
-"""A broker that holds more pulls than it promises is found from inside, and never by what is not certain."""
+"""What is certainly held at a moment, by the events of one source: on either side of where an event decides."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import attrs
 import msgspec
 import pytest
+from model_tests.support.judge import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -15,15 +17,162 @@ from longpoll_broker.core.hold import Room
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
+from longpoll_judge.evidence.holes import Holes, holes_of
+from longpoll_judge.evidence.survey import SourceFacts
+from longpoll_judge.rules.holds import judge_holds, judge_source
+from longpoll_judge.rules.steps import MS
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta, write
+from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event, Meta
 
+END_NS: Final = 1000
+Told = dict[str, Any]
+
+
+def told(name: str, request: str, after_ns: int, before_ns: int | None = None, **fields: Any) -> Told:
+    """An event of a pull, on a connection of its own, at a moment or between two."""
+    moments: Any = {"after_ns": after_ns, "before_ns": after_ns if before_ns is None else before_ns}
+    place: Told = {"topic": f"T{request}", "queue": int(request or 0), "connection": f"c{request}", "visible_end": 0}
+    event = Event(event=name, source="s", broker="b", sequence=after_ns, request=request, **moments, **(place | fields))
+    return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+def found(*events: Told, limit: int = 1, holes: Holes | None = None, is_steady: bool = True) -> Finding | None:
+    """The finding, of a source that goes on until `END_NS`."""
+    return judge_source(events, limit, SourceFacts(END_NS, None, holes or holes_of(()), is_steady))
+
+
+def is_counted(*events: Told) -> bool:
+    """Whether pull 1 is certainly held at 100, after these events: a second one then is one too many."""
+    return found(*events, told("hold", "2", 100)) is not None
+
+
+# -- one pull --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_is_held_from_the_end_of_its_hold() -> None:
+    """And not before it certainly came, nor after the end of the record."""
+    assert is_counted(told("hold", "1", 1, 99))
+    assert is_counted(told("hold", "1", 1, 100))
+    assert not is_counted(told("hold", "1", 1, 100), told("take", "1", 100))
+    assert not is_counted(told("request_received", "1", 1, 200), told("hold", "1", 50), told("take", "1", 150))
+    assert is_counted(told("request_received", "1", 1, 100), told("hold", "1", 50), told("take", "1", 150))
+    assert not is_counted(told("request_received", "1", 1, END_NS), told("hold", "1", 50))
+
+
+@pytest.mark.parametrize("name", ["take", "expire", "run", "stop", "answer_sent"])
+def test_a_pull_may_be_gone_from_the_beginning_of_what_takes_it_out(name: str) -> None:
+    """From then on it is not counted, and a put-back counts again only when it certainly came after that."""
+    gone = [told("hold", "1", 1), told(name, "1", 50, 60)]
+    assert not is_counted(*gone)
+    assert not is_counted(*gone, told("keep", "1", 60))
+    assert is_counted(*gone, told("keep", "1", 61))
+    assert is_counted(told("hold", "1", 1), told(name, "1", 101))
+    assert not is_counted(told("hold", "1", 1), told(name, "1", 20, 90), told(name, "1", 30, 40), told("keep", "1", 80))
+
+
+def test_a_pull_is_gone_with_its_connection() -> None:
+    """Whichever of its events tells which that is; other connections' closes take nothing out."""
+    close = told("connection_closed", "", 50, 60, connection="c1")
+    assert not is_counted(told("hold", "1", 1), close)
+    assert not is_counted(told("hold", "1", 1, connection=""), told("recheck", "1", 2), close)
+    assert not is_counted(told("request_received", "1", 1), told("hold", "1", 2, connection=""), close)
+    assert is_counted(told("hold", "1", 1), told("connection_closed", "", 50, 60, connection="c9"))
+    assert is_counted(told("hold", "1", 1, connection=""), told("connection_closed", "", 50, connection=""))
+    assert not is_counted(close, told("hold", "1", 60))
+    assert is_counted(close, told("hold", "1", 61))
+    assert is_counted(told("connection_closed", "", 50, 60, connection="c9"), told("hold", "1", 60))
+
+
+def test_a_recheck_takes_out_whom_it_finds_something_for() -> None:
+    """It may have seen more than the hold did, unless both tell the same end; of a pull put back it tells nothing."""
+    for visible_end, stays in ((4, False), (5, True), (6, False), (-1, False)):
+        held = told("hold", "1", 1, visible_end=5)
+        assert is_counted(held, told("recheck", "1", 50, visible_end=visible_end)) is stays
+    assert not is_counted(told("hold", "1", 1, visible_end=-1), told("recheck", "1", 50, visible_end=-1))
+    put_back = [told("hold", "1", 1), told("take", "1", 2), told("keep", "1", 3, visible_end=5)]
+    assert not is_counted(*put_back, told("recheck", "1", 50, visible_end=5))
+    assert is_counted(told("recheck", "1", 1, 60, visible_end=9), told("hold", "1", 50))
+
+
+def test_the_first_hold_of_a_pull_counts() -> None:
+    """What is told again changes nothing."""
+    assert is_counted(told("hold", "1", 1), told("hold", "1", 50, 200))
+    assert is_counted(told("request_received", "1", 1), told("request_received", "1", 2, 200), told("hold", "1", 3))
+
+
+def test_a_pull_that_was_perhaps_never_held_makes_no_room_for_another() -> None:
+    """It was taken out while its hold may not have ended."""
+    never = told("hold", "3", 5, 300), told("take", "3", 6)
+    for is_steady in (True, False):
+        events = (told("hold", "1", 1), *never, told("hold", "2", 100), told("take", "2", 200))
+        assert found(*events, is_steady=is_steady) is not None
+
+
+def test_events_are_counted_in_the_order_of_their_moments() -> None:
+    """Whatever order they are told in."""
+    assert found(told("hold", "2", 100), told("take", "1", 50), told("hold", "1", 1)) is None
+
+
+# -- too many --------------------------------------------------------------------------------------------------------
+
+
+def test_a_finding_names_what_is_held_when_it_is_too_many_first() -> None:
+    """The last of them is at fault; with what took each out."""
+    finding = found(
+        told("hold", "1", 1 * MS, 2 * MS), told("hold", "2", 3 * MS, 9 * MS), told("hold", "3", 5 * MS, 6 * MS),
+        told("take", "1", 20 * MS), told("hold", "4", 30 * MS), limit=2,
+    )  # fmt: skip
+    assert finding is None  # the record ends before any of them
+    events = (told("hold", "1", 1, 2), told("hold", "2", 3, 9), told("hold", "3", 5, 6))
+    finding = found(*events, told("take", "1", 20), told("hold", "4", 30), limit=2)
+    assert finding is not None
+    assert (finding.clause, finding.verdict) == ("hold.limit.kept", "violated")
+    assert (finding.request, finding.topic, finding.queue) == ("3", "T3", 3)
+    assert (finding.window_start_ms, finding.window_end_ms) == (1 / MS, 9 / MS)
+    assert "3 pulls were held at once" in finding.why
+    names = [(event["event"], event["request"]) for event in finding.evidence]
+    assert names == [("hold", "1"), ("take", "1"), ("hold", "2"), ("hold", "3")]
+    assert found(*events, limit=3) is None
+
+
+def test_one_that_goes_makes_room_for_one_that_comes_at_that_moment() -> None:
+    """And is not among those that are too many then."""
+    gone = [told("hold", "1", 1), told("take", "1", 50)]
+    assert found(*gone, told("hold", "2", 50)) is None
+    finding = found(*gone, told("hold", "2", 50), told("hold", "3", 50))
+    assert finding is not None
+    assert {event["request"] for event in finding.evidence} == {"2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        ({"holes": holes_of([(50, 60)])}, "unknown"),
+        ({"holes": holes_of([(200, 300)])}, "violated"),
+        ({"is_steady": False}, "unknown"),
+    ],
+)
+def test_what_may_have_gone_unseen_is_not_certain(options: dict[str, Any], verdict: str) -> None:
+    """In a hole of the record, or by a clock whose moments order nothing."""
+    finding = found(told("hold", "1", 1), told("hold", "2", 100), **options)
+    assert finding is not None
+    assert finding.verdict == verdict
+
+
+def test_a_source_of_which_nothing_is_told_is_not_counted() -> None:
+    """Its promise stands in `meta.json` alone."""
+    history: Any = SimpleNamespace(hold_limits={"silent": 0}, slices=[])
+    survey: Any = SimpleNamespace(sources={}, excerpts=())
+    context: Any = SimpleNamespace(sources={})
+    assert judge_holds(history, survey, context) == []
+
+
+# -- from a history ----------------------------------------------------------------------------------------------------
+
 LIMIT: Final = 2
-Step = tuple[str, int, float, float]
-"""An event, the number of its pull, and after and before which millisecond it happened."""
 
 
 def meta_with(limit: int) -> Meta:
@@ -32,67 +181,23 @@ def meta_with(limit: int) -> Meta:
     return msgspec.structs.replace(meta, sources=[msgspec.structs.replace(meta.sources[0], hold_limit=limit)])
 
 
-def judged(directory: Path, steps: list[Step], *, limit: int = LIMIT, lost_ns: int = -1) -> list[Finding]:
-    """The findings about the limit in these steps; the source says that it lost an event at `lost_ns`."""
-    made: list[dict[str, Any]] = [{"event": "source_started", "after_ns": 0, "before_ns": 0}]
-    for name, number, after_ms, before_ms in steps:
-        moment = {"after_ns": int(after_ms * 1e6), "before_ns": int(before_ms * 1e6)}
-        place = {"topic": "T", "queue": 0, "request": f"r{number}", "connection": f"c{number}", "visible_end": 0}
-        made.append({"event": name, **moment, **place})
-    made += [{"event": "lost", "after_ns": lost_ns, "before_ns": lost_ns, "lost_count": 1}] if lost_ns >= 0 else []
-    made.append({"event": "source_stopped", "after_ns": 10**9, "before_ns": 10**9})
-    events = [Event(**fields, source=SOURCE, sequence=at, broker=BROKER) for at, fields in enumerate(made)]
-    write(directory, events, meta_with(limit))
-    found = judge([directory], engine="local").findings
-    return [finding for finding in found if finding.property == HOLD_LIMIT_KEPT]
+@pytest.mark.parametrize(("lost_ms", "verdicts"), [(None, ["violated"]), (2, ["unknown"]), (900, ["violated"])])
+def test_one_too_many_is_found_in_a_history(lost_ms: int | None, verdicts: list[str], tmp_path: Path) -> None:
+    """The third of two is found, with all three; an event that was lost meanwhile may have ended one."""
+    told = [("source_started", 0, ""), *(("hold", number, f"r{number}") for number in (1, 2, 3))]
+    told += [] if lost_ms is None else [("lost", lost_ms, "")]
+    told += [("source_stopped", 1_000, "")]
+    events = []
+    for number, (name, at, request) in enumerate(sorted(told, key=lambda one: one[1])):
+        place = {"topic": "T", "queue": 0, "request": request, "connection": f"c{request}", "visible_end": 0}
+        fields = place if request else {"lost_count": 1} if name == "lost" else {}
+        moment: Any = {"after_ns": at * MS, "before_ns": at * MS, "sequence": number}
+        events.append(Event(event=name, source=SOURCE, broker=BROKER, **moment, **fields))
+    findings = [one for one in judged(tmp_path, events, meta_with(LIMIT)).findings if one.property == HOLD_LIMIT_KEPT]
 
-
-HELD: Final[list[Step]] = [("hold", number, number, number + 0.1) for number in range(1, 4)]
-
-
-def test_one_too_many_is_found_where_it_comes(tmp_path: Path) -> None:
-    """The third of two is found; the window ends with its hold, and all three are shown."""
-    (finding,) = judged(tmp_path / "history", [*HELD, ("hold", 4, 5, 5.1)])
-
-    assert (finding.verdict, finding.request) == ("violated", "r3")
-    assert [event["request"] for event in finding.shown()] == ["r1", "r2", "r3"]
-    assert "3 pulls were held at once" in finding.why
-
-
-@pytest.mark.parametrize(
-    "between",
-    [
-        [("take", 1, 2.2, 2.3)],
-        [("expire", 1, 2.2, 2.3)],
-        [("run", 1, 2.2, 3.5)],
-        [("answer_sent", 1, 2.2, 3.5)],
-        [("connection_closed", 1, 2.2, 3.5)],
-        [("stop", 1, 2.2, 2.3)],
-        [("take", 1, 2.2, 2.3), ("keep", 1, 2.9, 4.0), ("take", 1, 4.1, 4.2)],
-    ],
-    ids=lambda between: between[-1][0] if len(between) == 1 else "kept too late",
-)
-def test_what_may_have_left_is_not_counted(tmp_path: Path, between: list[Step]) -> None:
-    """Whatever may have taken a pull out of the table before the third came leaves room for it."""
-    assert judged(tmp_path / "history", [*HELD, *between, ("take", 2, 3.05, 3.06)]) == []
-
-
-@pytest.mark.parametrize("between", [[("recheck", 1, 1.2, 1.3)], [("take", 1, 2.2, 2.3), ("keep", 1, 2.4, 2.5)]])
-def test_what_stays_is_counted(tmp_path: Path, between: list[Step]) -> None:
-    """A recheck that found nothing, and a walker that put the pull back, change nothing."""
-    assert len(judged(tmp_path / "history", [*HELD, *between])) == 1
-
-
-def test_without_a_promise_nothing_is_broken(tmp_path: Path) -> None:
-    """A source that declares no limit, or a large one, is not counted."""
-    assert judged(tmp_path / "none", HELD, limit=-1) == []
-    assert judged(tmp_path / "large", HELD, limit=3) == []
-
-
-@pytest.mark.parametrize(("lost_ns", "verdict"), [(2_500_000, "unknown"), (900_000_000, "violated")])
-def test_what_may_have_left_unseen_is_not_certain(tmp_path: Path, lost_ns: int, verdict: str) -> None:
-    """An event that was lost while the pulls were held may have ended one; one lost long after may not."""
-    assert [each.verdict for each in judged(tmp_path / "lost", HELD, lost_ns=lost_ns)] == [verdict]
+    assert [one.verdict for one in findings] == verdicts
+    assert [event["request"] for event in findings[0].shown()] == ["r1", "r2", "r3"]
+    assert [one for one in judged(tmp_path / "more", events, meta_with(3)).findings if "held" in one.why] == []
 
 
 def crowded(directory: Path) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.judge.test_stretches import Rows, cut, stretches_of, table_of, told
+from model_tests.support.judge import Row, Rows, added_up, by_size, in_stretches, table_of, without_time
 
 from longpoll_judge.columns.batch import Integers, QueueName
 from longpoll_judge.columns.keys import NO_KEYS
@@ -113,31 +113,19 @@ def histories(draw: st.DrawFn) -> pa.Table:
     return table_of(sorted(rows, key=lambda row: row["after_ns"]))
 
 
-def judged_alike(table: pa.Table, size: int, context: Context) -> None:
-    """Stretches of this many events come to what the whole comes to."""
-    stretches = stretches_of(cut(table, list(range(0, len(table), size))))
-    assert told(judge_stretches(stretches, context)) == told(judge_table(table, context))
-
-
-@settings(deadline=None, max_examples=12)
-@given(table=histories(), size=st.integers(5, 12), context=st.sampled_from([CONTEXT, KILLED, DELETED]))
-def test_pulls_at_any_offset_are_judged_as_beside_the_whole_log(table: pa.Table, size: int, context: Context) -> None:
+@pytest.mark.parametrize("count", [6, pytest.param(600, marks=(pytest.mark.long, pytest.mark.timeout(1_200)))])
+def test_pulls_at_any_offset_are_judged_as_beside_the_whole_log(count: int) -> None:
     """Right or wrong, held or not, by tags or without, from inside or outside: the same rows to the last byte."""
-    judged_alike(table, size, context)
+
+    @settings(deadline=None, max_examples=count)
+    @given(table=histories(), size=st.integers(2, 12), context=st.sampled_from([CONTEXT, KILLED, DELETED]))
+    def check(table: pa.Table, size: int, context: Context) -> None:
+        assert in_stretches(by_size(table, size), context) == added_up(judge_table(table, context))
+
+    check()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@settings(deadline=None, max_examples=600)
-@given(table=histories(), size=st.integers(2, 12), context=st.sampled_from([CONTEXT, KILLED, DELETED]))
-def test_more_pulls_at_any_offset_are_judged_as_beside_the_whole_log(
-    table: pa.Table, size: int, context: Context
-) -> None:
-    """The same of many more histories, also of stretches of two events."""
-    judged_alike(table, size, context)
-
-
-# -- what is known of the gap: each is seen to be needed --------------------------------------------------------------
+# -- what is known of the gap ------------------------------------------------------------------------------------------
 
 
 def message(offset: int, tag: str, *, visible_ns: int | None = None) -> Rows:
@@ -148,94 +136,65 @@ def message(offset: int, tag: str, *, visible_ns: int | None = None) -> Rows:
     return [PLACE | {"width": 0} | appended, PLACE | {"width": 0} | moved]
 
 
-def pull(offset: int, expression: str, *, held: bool = False, **answer: Any) -> Rows:
+def pull(offset: int, expression: str, *, held: bool = False, request: str = "r", **answer: Any) -> Rows:
     """A pull at 283 ns; it asks for messages of long ago."""
-    common = PLACE | {"request": "r", "connection": "c", "width": 0}
+    common = PLACE | {"request": request, "connection": "c", "width": 0}
     asked: dict[str, Any] = {"code": 11, "offset": offset, "count_max": 32, "may_hold": True, "timeout_ms": 1}
     asked |= {"expression_type": "TAG", "expression": expression}
-    told_of: dict[str, Any] = {"code": 20, "offset_next": offset + 1, "offset_min": 0, "offset_max": 29} | answer
+    told: dict[str, Any] = {"code": 20, "offset_next": offset + 1, "offset_min": 0, "offset_max": 29} | answer
     rows = [
         common | asked | {"event": "request_received", "after_ns": 283},
-        common | told_of | {"event": "answer_sent", "after_ns": 287},
+        common | told | {"event": "answer_sent", "after_ns": 287},
     ]
     return [*rows, common | {"event": "hold", "after_ns": 284, "visible_end": 29}] if held else rows
 
 
-SPARSE = [row for number in range(30) for row in message(number, "b" if number == 15 else "a")]
-LATE = [row for number in range(30) for row in message(number, "a", visible_ns=153 if number == 3 else None)]
-LATE = [row for row in LATE if row.get("visible_end", 30) not in {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}]
-GAPS = {
-    "a message in the gap that would have woken it": (SPARSE, pull(3, "b", held=True), "pull.wake.prompt"),
-    "what it passes over lies in the gap": (SPARSE, pull(3, "b", offset_next=20), "pull.passed.none_match"),
-    "it tells of an end that the gap has passed": (SPARSE, pull(3, "b", offset_max=14), "pull.max.least"),
-    "a message that the gap makes visible": (LATE, pull(3, "*", code=0, offsets=[3], offset_next=4), ""),
-}
+SPARSE: Final = [row for number in range(30) for row in message(number, "b" if number == 15 else "a")]
+ALIKE: Final = [row for number in range(30) for row in message(number, "a", visible_ns=153 if number == 3 else None)]
+LATE: Final = [row for row in ALIKE if row.get("visible_end", 30) not in range(5, 16)]
+UNTOLD: Final = [row for number in range(30) for row in message(number, "a")]
+RIGHT: Final[Row] = {"code": 0, "offsets": [3], "offset_next": 4}
+GAPS: Final[dict[str, tuple[Rows, Rows, str, int, Context]]] = {
+    "a message in the gap that would have woken it": (SPARSE, pull(3, "b", held=True), "pull.wake.prompt", 3, CONTEXT),
+    "what it passes over lies in the gap": (SPARSE, pull(3, "b", offset_next=20), "pull.passed.none_match", 2, CONTEXT),
+    "an end that the gap has passed": (SPARSE, pull(3, "b", offset_max=14), "pull.max.least", 2, CONTEXT),
+    "a message that the gap makes visible": (LATE, pull(3, "*", **RIGHT), "", 2, CONTEXT),
+    "a message that is made visible later than it was told": (
+        [row for row in UNTOLD if not 5 < row.get("visible_end", 0) < 30],
+        [row | {"after_ns": row["after_ns"] - 230} for row in pull(5, "*", code=0, offsets=[5], offset_next=6)],
+        "pull.found.visible", -1, CONTEXT,
+    ),
+    "visible long before, rightly told": (SPARSE, pull(3, "*", code=0, offsets=[3, 4], offset_next=5), "", 0, CONTEXT),
+    "visible long before, one left out": (
+        SPARSE, pull(3, "a", code=0, offsets=[4], offset_next=5), "pull.found.complete", 0, CONTEXT,
+    ),
+    "told before a kill, asked for after it": (SPARSE, pull(3, "*", **RIGHT), "", 0, KILLED),
+}  # fmt: skip
+"""The log, the pull, the clause that it breaks, how many events are left to the rest (-1 of any), what is known."""
 
 
 @pytest.mark.parametrize("name", GAPS)
-def test_what_hangs_on_the_gap_is_left_to_the_rest(name: str) -> None:
+def test_what_depends_on_the_gap_is_left_to_the_rest(name: str) -> None:
     """What lies between a laggard's messages and its own moment is known in numbers, which say when it matters."""
-    log, pulled, clause = GAPS[name]
-    table = table_of(sorted([*log, *pulled], key=lambda row: row["after_ns"]))
-    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
-    whole = told(judge_table(table, CONTEXT))
-    left = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, NO_KEYS, lambda _keys: None).rest
+    log, pulled, clause, count, context = GAPS[name]
+    table = table_of(sorted([*log, *pulled], key=lambda row: int(row["after_ns"])))
+    stretches = by_size(table, 4)
+    whole = added_up(judge_table(table, context))
+    left = sweep(stretches, (0, len(stretches.plan.stretches)), context, NO_KEYS, lambda _keys: None).rest
 
-    assert len(left) == len(pulled)
-    assert any(clause in row[3] for row in whole if row[0] == "finding") or not clause
-    assert told(judge_stretches(stretches, CONTEXT)) == whole
+    assert len(left) == count or count < 0
+    assert not clause or any(f'"{clause}"' in row[3] for row in whole if row[0] == "finding")
+    assert in_stretches(stretches, context) == whole
 
 
 @pytest.mark.parametrize("name", list(GAPS)[:2])
 def test_a_judge_that_overlooks_the_gap_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without these numbers the same history is judged otherwise in stretches than as a whole.
-
-    The others are caught by the numbers of the end as well (`is_away`).
-    """
-    log, pulled, _clause = GAPS[name]
-    table = table_of(sorted([*log, *pulled], key=lambda row: row["after_ns"]))
+    """Without these numbers the same history is judged otherwise in stretches than as a whole."""
+    log, pulled, _clause, _count, context = GAPS[name]
+    table = table_of(sorted([*log, *pulled], key=lambda row: int(row["after_ns"])))
     monkeypatch.setattr(home, "_hangs_on_gap", lambda case, *_numbers: np.zeros(len(case.pulls), dtype=np.bool_))
-    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
 
-    assert told(judge_stretches(stretches, CONTEXT)) != told(judge_table(table, CONTEXT))
-
-
-def test_what_makes_a_message_visible_later_than_it_was_told_is_evidence() -> None:
-    """It may lie behind the neighbourhood of the answer, and the finding shows it all the same."""
-    log = [row for number in range(30) for row in message(number, "a")]
-    log = [row for row in log if not 5 < row.get("visible_end", 0) < 30]
-    told_early = [row | {"after_ns": row["after_ns"] - 230} for row in pull(5, "*", code=0, offsets=[5], offset_next=6)]
-    table = table_of(sorted([*log, *told_early], key=lambda row: row["after_ns"]))
-    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
-    whole = told(judge_table(table, CONTEXT))
-
-    assert ['"clause":"pull.found.visible"' in row[3] for row in whole if row[0] == "finding"] == [True]
-    assert told(judge_stretches(stretches, CONTEXT)) == whole
-
-
-def test_what_was_visible_long_before_needs_no_more_than_two_pieces() -> None:
-    """A laggard that is told what it asked for leaves nothing to the rest, right or wrong."""
-    right = pull(3, "*", code=0, offsets=[3, 4], offset_next=5)
-    wrong = [row | {"request": "w"} for row in pull(3, "a", code=0, offsets=[4], offset_next=5)]
-    table = table_of(sorted([*SPARSE, *right, *wrong], key=lambda row: row["after_ns"]))
-    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
-    swept = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, NO_KEYS, lambda _keys: None)
-    found = [row["text"] for row in swept.rows.to_pylist() if row["kind"] == "finding"]
-
-    assert len(swept.rest) == 0
-    assert [("pull.found.complete" in text, '"request":"w"' in text) for text in found] == [(True, True)]
-
-
-def test_what_was_told_before_a_kill_is_asked_for_after_it() -> None:
-    """A broker that was killed may have kept what was seen before; who reads it later leaves nothing to the rest."""
-    table = table_of(
-        sorted([*SPARSE, *pull(3, "*", code=0, offsets=[3], offset_next=4)], key=lambda row: row["after_ns"])
-    )
-    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
-    swept = sweep(stretches, (0, len(stretches.plan.stretches)), KILLED, NO_KEYS, lambda _keys: None)
-
-    assert len(swept.rest) == 0
-    assert told(judge_stretches(stretches, KILLED)) == told(judge_table(table, KILLED))
+    assert in_stretches(by_size(table, 4), context) != added_up(judge_table(table, context))
 
 
 # -- as they are generated --------------------------------------------------------------------------------------------
@@ -251,7 +210,7 @@ def judged(directory: Path, stretch_events: int) -> Result:
 def lagging(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A history with four groups that lag, in a dozen parts."""
     directory = tmp_path_factory.mktemp("lagging")
-    write_lagging(directory, Load(events=24_000, queues=2, consumers=("*",)), 4, tile_events=1_500)
+    write_lagging(directory, Load(events=9_000, queues=2, consumers=("*",)), 4, tile_events=1_000)
     return directory
 
 
@@ -269,16 +228,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def same(one: Result, other: Result) -> bool:
-    """Whether two results tell the same, but for how long it took."""
-    return [getattr(one, name) for name in one.__struct_fields__ if name != "seconds"] == [
-        getattr(other, name) for name in other.__struct_fields__ if name != "seconds"
-    ]
+    """Whether two results are the same except for their times."""
+    return without_time(one) == without_time(other)
 
 
 def test_generated_laggards_are_right_and_leave_nothing(lagging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict is that of the history in one piece, and no event of a laggard waits until the end."""
     rest = counted(monkeypatch)
-    in_stretches, whole = judged(lagging, 1_000), judged(lagging, 1 << 40)
+    in_stretches, whole = judged(lagging, 700), judged(lagging, 1 << 40)
 
     assert whole.verdict == "valid"
     assert same(in_stretches, whole)
@@ -289,9 +246,9 @@ def test_generated_laggards_of_a_broker_that_is_killed_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It starts three times; what is open when it is killed waits for the end, and no laggard does."""
-    write_lagging(tmp_path, Load(events=16_000, queues=2, consumers=("*",)), 4, tile_events=1_500, lives=3)
+    write_lagging(tmp_path, Load(events=8_000, queues=2, consumers=("*",)), 4, tile_events=1_000, lives=3)
     rest = counted(monkeypatch)
-    in_stretches, whole = judged(tmp_path, 1_000), judged(tmp_path, 1 << 40)
+    in_stretches, whole = judged(tmp_path, 700), judged(tmp_path, 1 << 40)
 
     assert [finding for finding in whole.findings if finding.verdict == "violated"] == []
     assert same(in_stretches, whole)
@@ -323,7 +280,7 @@ FAULTS: dict[str, Callable[[dict[str, Any]], None]] = {
 def test_a_laggard_that_is_told_something_wrong_is_found(lagging: Path, tmp_path: Path, clause: str) -> None:
     """A wrong answer about messages of long ago is told with the same evidence in stretches and in one piece."""
     changed(lagging, tmp_path / "wrong", FAULTS[clause])
-    in_stretches, whole = judged(tmp_path / "wrong", 1_000), judged(tmp_path / "wrong", 1 << 40)
+    in_stretches, whole = judged(tmp_path / "wrong", 700), judged(tmp_path / "wrong", 1 << 40)
 
     assert [finding.clause for finding in whole.findings] == [clause]
     assert same(in_stretches, whole)
@@ -338,5 +295,5 @@ def test_reading_the_wrong_messages_changes_no_verdict(lagging: Path, monkeypatc
 
     monkeypatch.setattr(Plan, "stretch_of", first)
 
-    assert same(judged(lagging, 1_000), judged(lagging, 1 << 40))
+    assert same(judged(lagging, 700), judged(lagging, 1 << 40))
     assert rest[0] > 100

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from model_tests.support.judge import gap_kinds, violated
+from model_tests.support.judge import judged as judged_with
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.evidence.anew import DELETION_NS
@@ -71,11 +73,7 @@ def meta_of(*sources: str) -> Meta:
 def test_lives_of_neighbouring_queues_do_not_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: int | None, accused: set[str]
 ) -> None:
-    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number.
-
-    Places of neighbouring queues differ by one, and lives are numbers added to them: as they are, the second life of
-    the one would be the first of the other, and its messages sent after higher ones.
-    """
+    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number."""
     if weight is not None:
         monkeypatch.setattr(across, "_LIFE_WEIGHT", np.uint64(weight))
     place = {"topic": TOPIC, "connection": "c"}
@@ -95,13 +93,7 @@ def test_lives_of_neighbouring_queues_do_not_meet(
 
 def judged(directory: Path, events: list[Event], *sources: str) -> Result:
     """The verdict on some sources."""
-    write(directory, events, meta_of(*sources))
-    return judge([directory], engine="local")
-
-
-def violated(result: Result) -> list[str]:
-    """Why what is certainly wrong is wrong."""
-    return [finding.why for finding in result.findings if finding.verdict == "violated"]
+    return judged_with(directory, events, meta_of(*sources))
 
 
 Seen = Callable[[list[Event]], list[Event]]
@@ -156,12 +148,12 @@ def test_a_deletion_that_nobody_recorded_is_named(tmp_path: Path) -> None:
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(outside, deleted=False)), SOURCE)
 
     assert (result.verdict, violated(result)) == ("unknown", [])
-    assert {gap["kind"] for gap in result.gaps} == {"begun anew"}
+    assert gap_kinds(result) == {"begun anew"}
     assert "its log may have begun anew" in result.gaps[0]["why"]
 
 
 @pytest.mark.parametrize("survives", [False, True], ids=["tail lost", "tail kept"])
-@pytest.mark.parametrize("untold", [1, 40, 150])
+@pytest.mark.parametrize("untold", [1, 150])
 @SEEN
 def test_a_broker_that_was_killed_accuses_nobody(tmp_path: Path, seen: Seen, untold: int, survives: bool) -> None:
     """Its recorder lost the last events; the log that it comes back with has its tail, or has not."""
@@ -171,7 +163,7 @@ def test_a_broker_that_was_killed_accuses_nobody(tmp_path: Path, seen: Seen, unt
     result = judged(tmp_path / "history", events, "broker-a#1", "broker-a#2")
 
     assert (result.verdict, violated(result)) == ("unknown", [])
-    assert "source end" in {gap["kind"] for gap in result.gaps}
+    assert "source end" in gap_kinds(result)
 
 
 def restarted(first: list[Event], survives: bool) -> list[Event]:

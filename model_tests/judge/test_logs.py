@@ -1,80 +1,41 @@
-"""A queue's log by itself: offsets given twice, fallen, left out, and visible ends past it; rows by hand.
-
-Moments are numbers of nanoseconds. Leaves out what answers say of a log.
-"""
+"""A queue's log: offsets given twice, fallen, left out, and visible ends past it; moments are numbers of ms."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, Final
 
-import numpy as np
 import pytest
+from model_tests.judge.one_queue import Row, context, event, holes
+from model_tests.support.judge import table_of
 
-from longpoll_judge.evidence.holes import Holes, holes_of
+from longpoll_judge.columns.batch import make_batch
 from longpoll_judge.rules.case import Explanation, Suspects
 from longpoll_judge.rules.logs import MISSING_MAX, judge_log
 
-Row = dict[str, Any]
-COLUMNS: Final = {"queue_offset": -1, "visible_end": -1, "queue": 0}
+Moment = float | tuple[float, float]
+DELETED: Final[dict[str, Any]] = {"deleted": {("b", "T"): holes((8, 9))}}
 
 
-class Rows:
-    """The events of a queue, in the order of time."""
-
-    def __init__(self, *told: Row) -> None:
-        self.told = told
-
-    def rows(self, event: str) -> Any:
-        """Those of one kind."""
-        return np.array([place for place, row in enumerate(self.told) if row["event"] == event], dtype=np.int64)
-
-    def integers(self, name: str, rows: Any) -> Any:
-        """A column."""
-        return np.array([self.told[row].get(name, COLUMNS.get(name)) for row in rows], dtype=np.int64)
-
-    def codes(self, name: str, rows: Any) -> tuple[Any, list[str]]:
-        """A column of names, each as its place among them."""
-        names = sorted({row[name] for row in self.told})
-        return np.array([names.index(self.told[row][name]) for row in rows], dtype=np.int64), names
-
-    def text(self, name: str, row: int) -> str:
-        """A name."""
-        found: str = self.told[row][name]
-        return found
-
-
-def row(event: str, after_ns: int, before_ns: int | None = None, **fields: Any) -> Row:
-    """An event of topic T, of the source `s`."""
-    before_ns = after_ns if before_ns is None else before_ns
-    names = {"source": "s", "broker": "b", "topic": "T"}
-    return {"event": event, "after_ns": after_ns, "before_ns": before_ns, **names, **fields}
-
-
-def appended(offset: int, after_ns: int, before_ns: int | None = None, **fields: Any) -> Row:
+def appended(offset: int, at: Moment, **fields: Any) -> Row:
     """A message got an offset."""
-    return row("append", after_ns, before_ns, queue_offset=offset, **fields)
+    return event("append", at, **({"queue_offset": offset} | fields))
 
 
-def kept(offset: int, after_ns: int, before_ns: int | None = None, **fields: Any) -> Row:
+def kept(offset: int, at: Moment) -> Row:
     """It was acknowledged."""
-    return row("message_acknowledged", after_ns, before_ns, queue_offset=offset, **fields)
+    return event("message_acknowledged", at, queue_offset=offset)
 
 
-def shown(end: int, after_ns: int, before_ns: int | None = None, **fields: Any) -> Row:
+def shown(end: int, at: Moment, **fields: Any) -> Row:
     """Messages became visible."""
-    return row("make_visible", after_ns, before_ns, visible_end=end, **fields)
+    return event("make_visible", at, **({"visible_end": end} | fields))
 
 
-def suspects_of(
-    *told: Row, holes: Holes | None = None, lawful: tuple[str, ...] = (), lives: Any = None, first: int | None = None
-) -> list[Suspects]:
+def suspects_of(*told: Row, first: int | None = None, **known: Any) -> list[Suspects]:
     """Those that there are any of."""
-    context: Any = SimpleNamespace(
-        lawful=lawful, lives={("b", "T", 0): lives}.__getitem__, log_holes=lambda _broker: holes or holes_of(())
-    )
-    events: Any = Rows(*told)
-    return [each for each in judge_log(events, context, first) if len(each.members)]
+    queues = list(make_batch(table_of(list(told))).queues()) if told else []
+    found = [judge_log(events, context(**known), first) for _name, events in queues]
+    return [each for several in found for each in several if len(each.members)]
 
 
 def explained(*told: Row, **options: Any) -> list[Explanation]:
@@ -116,7 +77,7 @@ def test_a_log_as_it_should_be_has_no_findings() -> None:
 
 def test_an_offset_is_given_once() -> None:
     """Each further message is found with the one before it; that it is, hangs on no moment."""
-    (found,) = suspects_of(appended(0, 1, 9), appended(1, 2, 9), appended(1, 3, 9), appended(1, 4, 9))
+    (found,) = suspects_of(appended(0, (1, 9)), appended(1, (2, 9)), appended(1, (3, 9)), appended(1, (4, 9)))
     assert (found.members.tolist(), found.rows.tolist(), found.is_timeless) == ([2, 3], [2, 3], True)
     assert [found.explain(member).log_rows for member in (2, 3)] == [[1, 2], [2, 3]]
     why = found.explain(2)
@@ -130,44 +91,40 @@ def test_an_offset_is_given_once() -> None:
 
 def test_each_source_is_judged_by_itself() -> None:
     """And none that declares a law, which may take a queue's end back."""
-    assert clauses(appended(1, 1), appended(1, 2, source="other")) == []
-    assert clauses(appended(1, 1, source="other"), appended(1, 2), appended(1, 3)) == [TWICE]
-    assert clauses(appended(1, 1), appended(1, 2), lawful=("s",)) == []
+    assert clauses(appended(1, 1), appended(1, 2, source="t")) == []
+    assert clauses(appended(1, 1, source="t"), appended(1, 2), appended(1, 3)) == [TWICE]
+    assert clauses(appended(1, 1), appended(1, 2), lawful=frozenset({"s"})) == []
 
 
 def test_nothing_is_concluded_from_what_lacks_its_place() -> None:
     """An offset, a queue, or a topic."""
     for changes in ({"queue_offset": -1}, {"queue": -1}, {"topic": ""}):
-        assert clauses(appended(1, 1) | changes, appended(1, 2) | changes) == []
+        assert clauses(*(event("append", at, **({"queue_offset": 1} | changes)) for at in (1, 2))) == []
     assert clauses(shown(-1, 1), shown(-1, 2)) == []
     assert clauses(appended(0, 1), appended(0, 2)) == [TWICE]
 
 
 def test_each_life_of_a_queue_is_judged_by_itself() -> None:
     """What may belong to either is left out; by moments that may be wrong nothing is for certain."""
-    lives = SimpleNamespace(number=lambda after_ns, _before_ns: np.where(after_ns == 2, -1, after_ns // 10))
     told = [appended(1, 1), appended(1, 2), appended(1, 2), appended(1, 11), appended(1, 12)]
-    (found,) = suspects_of(*told, lives=lives)
+    (found,) = suspects_of(*told, deleted={("b", "T"): holes((2, 2), (10, 10))})
     assert (found.rows.tolist(), found.is_timeless) == ([4], False)
 
 
 def test_what_was_appended_around_a_deletion_is_not_missed() -> None:
     """It may be of the life before it or behind it: neither lacks it, but what else is missing was left out."""
-    lives = SimpleNamespace(
-        number=lambda after_ns, before_ns: np.where(before_ns < 8, 0, np.where(after_ns > 9, 1, -1))
-    )
-    assert clauses(appended(3, 4), appended(4, 7, 8), appended(5, 7), lives=lives) == []
-    (why,) = explained(appended(3, 4), appended(4, 7, 8), appended(6, 7), lives=lives)
+    assert clauses(appended(3, 4), appended(4, (7, 8)), appended(5, 7), **DELETED) == []
+    (why,) = explained(appended(3, 4), appended(4, (7, 8)), appended(6, 7), **DELETED)
     assert (why.clause, why.messages) == (GAPLESS, [5])
-    assert clauses(appended(3, 4), appended(4, 7, 8, source="t"), appended(5, 7), lives=lives) == [GAPLESS]
-    assert clauses(appended(3, 4), appended(4, 6, 8), shown(5, 7), lives=lives) == []
-    assert clauses(appended(3, 4), appended(4, 6, 8), shown(6, 7), lives=lives) == [PAST]
-    assert clauses(appended(3, 4), appended(4, 8, 9), appended(4, 7, 8), shown(5, 6, 7), lives=lives) == []
-    (why,) = explained(appended(3, 4), appended(4, 8, 9), shown(5, 6, 7), lives=lives)
+    assert clauses(appended(3, 4), appended(4, (7, 8), source="t"), appended(5, 7), **DELETED) == [GAPLESS]
+    assert clauses(appended(3, 4), appended(4, (6, 8)), shown(5, 7), **DELETED) == []
+    assert clauses(appended(3, 4), appended(4, (6, 8)), shown(6, 7), **DELETED) == [PAST]
+    assert clauses(appended(3, 4), appended(4, (8, 9)), appended(4, (7, 8)), shown(5, (6, 7)), **DELETED) == []
+    (why,) = explained(appended(3, 4), appended(4, (8, 9)), shown(5, (6, 7)), **DELETED)
     assert why.why == "5 was made the visible end before message 4 was appended, in this life of the queue or another"
-    other = [told | {"source": "t"} for told in (appended(3, 4), appended(4, 6, 8), shown(5, 7))]
-    assert clauses(appended(0, 1), *other, lives=lives) == []
-    assert clauses(appended(3, 4), appended(4, 8, 9), appended(4, 8, 9), lives=lives) == []
+    other = [told | {"source": "t"} for told in (appended(3, 4), appended(4, (6, 8)), shown(5, 7))]
+    assert clauses(appended(0, 1), *other, **DELETED) == []
+    assert clauses(appended(3, 4), appended(4, (8, 9)), appended(4, (8, 9)), **DELETED) == []
 
 
 # -- order -----------------------------------------------------------------------------------------------------------
@@ -176,11 +133,11 @@ def test_what_was_appended_around_a_deletion_is_not_missed() -> None:
 @pytest.mark.parametrize(
     ("told", "found"),
     [
-        ((appended(1, 1, 4), appended(0, 5)), [ORDERED]),
-        ((appended(1, 1, 5), appended(0, 5)), []),
+        ((appended(1, (1, 4)), appended(0, 5)), [ORDERED]),
+        ((appended(1, (1, 5)), appended(0, 5)), []),
         ((appended(0, 1), appended(1, 2)), []),
-        ((shown(2, 1, 4), shown(1, 5)), [MONOTONE]),
-        ((shown(2, 1, 5), shown(1, 5)), []),
+        ((shown(2, (1, 4)), shown(1, 5)), [MONOTONE]),
+        ((shown(2, (1, 5)), shown(1, 5)), []),
         ((shown(2, 1), shown(2, 2)), []),
         ((shown(2, 1), shown(0, 2)), [MONOTONE]),
     ],
@@ -192,7 +149,7 @@ def test_nothing_falls_below_what_was_certainly_there(told: tuple[Row, ...], fou
 
 def test_a_fall_is_told_with_the_highest_before_it() -> None:
     """And not with one that came later, or may have."""
-    told = (shown(5, 1), shown(7, 2), shown(6, 3, 9), shown(9, 8))
+    told = (shown(5, 1), shown(7, 2), shown(6, (3, 9)), shown(9, 8))
     (why,) = explained(*told, first=100)
     assert (why.why, why.log_rows, why.messages) == ("6 is the visible end, after it was 7", [1, 2], [])
     found = [each for each in explained(appended(0, 1), appended(1, 2), appended(0, 3)) if each.clause == ORDERED]
@@ -221,16 +178,18 @@ def test_no_offset_is_left_out() -> None:
 )
 def test_what_is_left_out_may_have_been_lost(hole: tuple[int, int], is_certain: bool) -> None:
     """Where the record has a hole between the two."""
-    assert clauses(appended(0, 1, 2), appended(2, 5, 8), holes=holes_of([hole])) == [GAPLESS + "?" * (not is_certain)]
+    assert clauses(appended(0, (1, 2)), appended(2, (5, 8)), broker_holes={"b": holes(hole)}) == [
+        GAPLESS + "?" * (not is_certain)
+    ]
 
 
 def test_a_hole_somewhere_else_does_not_matter() -> None:
     """Between two that follow upon each other."""
     told = (appended(0, 1), appended(1, 10), appended(3, 20))
-    assert clauses(*told, holes=holes_of([(4, 5)])) == [GAPLESS]
-    assert clauses(*told, holes=holes_of([(14, 15)])) == [GAPLESS + "?"]
-    told = (appended(0, 1), appended(1, 5, 20), appended(3, 6, 8))
-    assert clauses(*told, holes=holes_of([(15, 15)])) == [GAPLESS + "?"]
+    assert clauses(*told, broker_holes={"b": holes((4, 5))}) == [GAPLESS]
+    assert clauses(*told, broker_holes={"b": holes((14, 15))}) == [GAPLESS + "?"]
+    told = (appended(0, 1), appended(1, (5, 20)), appended(3, (6, 8)))
+    assert clauses(*told, broker_holes={"b": holes((15, 15))}) == [GAPLESS + "?"]
 
 
 # -- visible ---------------------------------------------------------------------------------------------------------
@@ -244,12 +203,12 @@ def test_a_hole_somewhere_else_does_not_matter() -> None:
         ((appended(3, 1), shown(3, 5)), []),
         ((appended(3, 1), shown(4, 5)), []),
         ((appended(3, 6), shown(4, 5)), [PAST]),
-        ((appended(3, 5), shown(4, 1, 5)), []),
-        ((appended(3, 6, 9), shown(4, 1, 5)), [PAST]),
+        ((appended(3, 5), shown(4, (1, 5))), []),
+        ((appended(3, (6, 9)), shown(4, (1, 5))), [PAST]),
         ((shown(4, 5),), []),
         ((appended(0, 1), appended(2, 2), shown(3, 5)), [GAPLESS]),
         ((appended(0, 1), appended(2, 2), shown(2, 5)), [GAPLESS, PAST]),
-        ((appended(0, 1, source="other"), shown(5, 5)), []),
+        ((appended(0, 1, source="t"), shown(5, 5)), []),
         ((appended(1, 1), appended(1, 2), shown(3, 5)), [TWICE, PAST]),
     ],
 )
@@ -267,7 +226,7 @@ def test_the_first_offset_of_the_whole_log_may_lie_elsewhere() -> None:
 
 def test_a_visible_end_past_the_log_is_told_with_what_shows_it() -> None:
     """The first append there is, the end, and the append that came too late."""
-    (why,) = explained(appended(1, 1), appended(0, 1, 4), shown(5, 5))
+    (why,) = explained(appended(1, 1), appended(0, (1, 4)), shown(5, 5))
     assert (why.why, why.log_rows) == ("5 was made the visible end, and message 4 was never appended", [1, 2])
     assert (why.messages, why.roots, why.clause) == ([4], [2], PAST)
     (why,) = explained(appended(3, 1), appended(4, 2), shown(6, 5), appended(5, 7))
@@ -281,4 +240,4 @@ def test_a_visible_end_past_the_log_is_told_with_what_shows_it() -> None:
 @pytest.mark.parametrize(("hole", "is_certain"), [((0, 1), False), ((5, 9), False), ((6, 9), True), ((0, 0), True)])
 def test_the_append_may_have_been_lost(hole: tuple[int, int], is_certain: bool) -> None:
     """Where the record has a hole since the first append."""
-    assert clauses(appended(0, 1), shown(2, 4, 5), holes=holes_of([hole])) == [PAST + "?" * (not is_certain)]
+    assert clauses(appended(0, 1), shown(2, (4, 5)), broker_holes={"b": holes(hole)}) == [PAST + "?" * (not is_certain)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from model_tests.judge.test_growing import written
+from model_tests.support.judge import written
 
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import BROKER, SOURCE, START_NS, simulated_meta

@@ -1,7 +1,4 @@
-"""When a pull is late for a message, for its deadline and for a stop: columns by hand, on either side of each limit.
-
-Moments are milliseconds. Leaves out how the columns are made of events (`steps`).
-"""
+"""When a pull is late for a message, for its deadline and for a stop: columns by hand, on either side of each limit."""
 
 from __future__ import annotations
 

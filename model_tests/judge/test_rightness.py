@@ -1,7 +1,4 @@
-"""What answers to pulls say, one queue and one clause at a time, on either side of each limit; moments in milliseconds.
-
-Leaves out codes that tell of no read (`test_codes`), holds (`test_holding`), and ends that fall (`test_falls`).
-"""
+"""What answers to pulls say, one queue and one clause at a time, on either side of each limit, in milliseconds."""
 
 from __future__ import annotations
 

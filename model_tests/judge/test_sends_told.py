@@ -1,7 +1,4 @@
-"""Sends, their acknowledgements and what was stored, by themselves: each clause on either side of its limits.
-
-Moments are milliseconds. Leaves out which messages were not shown in time (`test_shown`).
-"""
+"""Sends, their acknowledgements and what was stored, by themselves: each clause on either side of its limits."""
 
 from __future__ import annotations
 
@@ -10,14 +7,13 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 import pytest
 from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, facts, holes, ns
+from model_tests.support.judge import table_of
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Share
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
 
 AFTER, CONNECTION, OPEN, ONCE, PLACE_, APPENDED, TAG = (
@@ -60,8 +56,7 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
 
 def judged(*slices: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, int]:
     """What is found of these slices."""
-    numbered = [[{"sequence": number} | row for number, row in enumerate(rows)] for rows in slices]
-    tables = [fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA)) for rows in numbered]
+    tables = [table_of(list(rows)) for rows in slices]
     return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
 
 
@@ -364,12 +359,7 @@ def test_an_acknowledged_message_that_was_not_appended_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("hole", "clause"),
-    [
-        ((-9, -1), APPENDED),
-        ((-9, 4), APPENDED + "?"),
-        ((9, 20), APPENDED + "?"),
-        ((10, 20), APPENDED),
-    ],
+    [((-9, -1), APPENDED), ((-9, 4), APPENDED + "?"), ((9, 20), APPENDED + "?"), ((10, 20), APPENDED)],
 )
 def test_an_append_may_be_what_is_missing(hole: tuple[float, float], clause: str) -> None:
     """Where the record has a hole between the send and its acknowledgement."""

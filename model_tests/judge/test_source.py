@@ -79,18 +79,10 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, p
 
 @pytest.mark.parametrize(
     ("content", "places"),
-    [
-        (b"A A\n\n", [0]),
-        (b"\nA A\n", [1]),
-        (b"A\nA A\n\nA", [1]),
-        (b"A A\nA1\nA2\nA\n", [0, 1, 2]),
-    ],
+    [(b"A A\n\n", [0]), (b"\nA A\n", [1]), (b"A\nA A\n\nA", [1]), (b"A A\nA1\nA2\nA\n", [0, 1, 2])],
 )
 def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: bytes, places: list[int]) -> None:
-    """Two on one line are damage, and so is one on two lines, though Arrow's reader counts as many as there are lines.
-
-    `A` is an event, `A1` and `A2` are its halves, and a place the number of the line.
-    """
+    """Two on one line are damage, and so is one on two lines. `A` is an event, `A1` and `A2` are its halves."""
     encoded = msgspec.json.encode(event(0))
     head, comma, tail = encoded.partition(b",")
     content = content.replace(b"A1", head + comma).replace(b"A2", tail).replace(b"A", encoded)
@@ -101,17 +93,6 @@ def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: b
 
     assert [damage.position for damage in damages] == [sum(len(one) + 1 for one in lines[:place]) for place in places]
     assert len(events) == lines.count(encoded)
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
-    """What Windows writes is as quick to read; unknown fields are ignored, however often they are there."""
-    line = msgspec.json.encode(event(0))
-    more = line[:-1] + b',"more":{"tag":1,"tag":2},"more":3}'
-    table = ndjson._parse_fast(end.join([line, more, line, b""]))
-
-    assert table is not None
-    assert [event_dict(row) for row in table.to_pylist()] == [event_dict(msgspec.to_builtins(event(0)))] * 3
 
 
 def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) -> None:
@@ -270,10 +251,3 @@ def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(HistoryNotFoundError):
             source.find([path])
-
-
-def test_an_empty_history_is_not_valid(tmp_path: Path) -> None:
-    """Nothing was seen, so nothing is known."""
-    write(tmp_path, [], simulated_meta())
-
-    assert judge([tmp_path], engine="local").verdict == "unknown"

@@ -1,12 +1,12 @@
-"""A history judged stretch by stretch is judged as the whole, whatever the events are and however they are cut."""
+"""A history judged stretch by stretch is judged as the whole, to the last byte, however it is cut."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,243 +14,165 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.judge.drawn_fields import drawn_fields
+from model_tests.judge.hostile import Hostile, hostile
+from model_tests.judge.one_queue import asked, context, event, holes, ns, told
+from model_tests.support.judge import Row, Rows, added_up, by_size, cut, in_stretches, stretches_of, table_of
 
 from longpoll_judge.columns import keys
-from longpoll_judge.columns.keys import LONG_BYTES, Keys, open_keys, repeated, text_hashes
-from longpoll_judge.evidence.holes import holes_of
+from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.keys import LONG_BYTES, NO_KEYS, Keys, open_keys, repeated, text_hashes
 from longpoll_judge.evidence.survey import Context, SourceFacts
-from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
-from longpoll_judge.rules.steps import REQUEST_EVENTS
+from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.run import home
-from longpoll_judge.run.local import judge_stretches
-from longpoll_judge.run.overview import overview_of_table
 from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.rest import judge_rest
-from longpoll_judge.run.sweep import Stretches, sweep
-from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import LOG_EVENTS, judge_table
+from longpoll_judge.run.sweep import Stretches, Swept, sweep
+from longpoll_judge.run.verdict import judge_table
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta
 from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import NoVictimError, Recording
+from longpoll_judge.testing.recording import MS, Recording
 from longpoll_judge.testing.tiles import table_of as table_of_events
 
-MS = 1_000_000
-CONTEXT = Context(
-    wake_ns=1,
-    late_ns=0,
+STEADY: Final = Context(
+    wake_ns=100 * MS,
+    late_ns=50 * MS,
     answers_on_stop=True,
-    sources={
-        "one": SourceFacts(last_ns=99, stopped_ns=99, holes=holes_of([(20, 22), (40, 40)])),
-        "other": SourceFacts(last_ns=98, stopped_ns=None, holes=holes_of([(50, 1 << 61)]), is_steady=False),
-    },
-    closes={("one", ""): (70, 80)},
-    broker_holes={"": holes_of([(20, 22), (40, 40)])},
-    life_holes={"": holes_of([(20, 24), (40, 42)])},
-    blocked={("one", ""): holes_of([(30, 35)])},
-    deleted={("", ""): holes_of([(28, 30)])},
-    begun_anew={("", "", 0): holes_of([(10, 11)])},
+    sources={"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)},
+    closes={},
 )
-MOMENTS = st.integers(0, 60)
-EVENTS = st.fixed_dictionaries(
-    {
-        "event": st.sampled_from([*REQUEST_EVENTS, *LOG_EVENTS, "request_received", "answer_sent", "expire"]),
-        "after_ns": MOMENTS,
-        "width": st.integers(0, 3),
-        "source": st.sampled_from(["one", "one", "one", "other"]),
-        "queue": st.sampled_from([0, 0, 0, 3, -1]),
-        "request": st.sampled_from(["", "a", "b", "c", "d", "e" * 20]),
-        "code": st.sampled_from([0, 11, 11, 19, 20, 21]),
-        "expression_type": st.sampled_from(["TAG", "TAG", "SQL92"]),
-        **drawn_fields(6),
-    }
-)
-Rows = list[dict[str, Any]]
+"""What is known of a simulated history."""
+
+# -- hostile histories -------------------------------------------------------------------------------------------------
+
+SEEDS = st.integers(0, 10**9)
+SOME = range(40)
 
 
-def table_of(rows: Rows) -> pa.Table:
-    """Events as columns, numbered from 0."""
-    events = [
-        {name: value for name, value in row.items() if name != "width"}
-        | {"before_ns": row["after_ns"] + row["width"], "sequence": number}
-        for number, row in enumerate(rows)
-    ]
-    return fill(pa.Table.from_pylist(events, schema=PLAIN_SCHEMA)) if events else EVENT_SCHEMA.empty_table()
+def both(one: Hostile) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """What is said of a history in stretches, and of the whole."""
+    stretches = Stretches(Plan(one.overviews, one.stretch_events), one.slices.__getitem__, one.is_unplaced)
+    whole = judge_table(stretches.placed(joined(one.slices)), one.context)
+    return in_stretches(stretches, one.context), added_up(whole)
 
 
-def stretches_of(slices: list[pa.Table], stretch_events: int = 1) -> Stretches:
-    """The slices as stretches."""
-    overviews = [overview_of_table(table, []) for table in slices]
-    return Stretches(Plan(overviews, stretch_events), slices.__getitem__, unplaced=False)
+@pytest.mark.parametrize("count", [20, pytest.param(2_000, marks=(pytest.mark.long, pytest.mark.timeout(1_200)))])
+def test_hostile_histories_are_judged_alike_in_stretches(count: int) -> None:
+    """Whatever is said of the whole is said of it in stretches, and nothing else."""
+
+    @settings(max_examples=count)
+    @given(seed=SEEDS)
+    def check(seed: int) -> None:
+        found, whole = both(hostile(seed))
+        assert found == whole
+
+    check()
 
 
-def told(rows: pa.Table) -> list[tuple[Any, ...]]:
-    """Result rows added up, queues only named."""
-    tally = Tally()
-    tally.add(rows)
-    found = [tuple(row.values()) for row in tally.rows().to_pylist()]
-    return sorted((kind, bucket, 1 if kind == "queue" else count, text) for kind, bucket, count, text in found if count)
+def test_the_hostile_histories_are_of_every_kind() -> None:
+    """Deleted topics, queues that begin again untold, holes, clocks that may be set, watchers inside and outside."""
+    kinds: Counter[str] = Counter()
+    for one in map(hostile, SOME):
+        known = one.context
+        kinds["deleted"] += bool(known.deleted)
+        kinds["anew"] += bool(known.begun_anew)
+        kinds["holed"] += any(map(len, known.broker_holes.values()))
+        kinds["whole"] += not any(map(len, known.broker_holes.values()))
+        kinds["settable"] += bool(known.settable)
+        kinds["inside"] += bool(known.inside)
+        kinds["outside"] += not known.inside
+        kinds["cut"] += len(one.slices) > 1
+        kinds["closed"] += bool(known.closes)
+        if not kinds["found"]:
+            kinds["found"] += 2 * any("violated" in text for _kind, _bucket, _count, text in both(one)[1])
+
+    assert min(kinds.values()) >= 2, kinds
 
 
-def cut(table: pa.Table, borders: list[int]) -> list[pa.Table]:
-    """The table in slices."""
-    places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
-    return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
+def test_a_judge_that_knows_less_than_matters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If every pull were judged at home, some of these histories would be judged otherwise."""
+    monkeypatch.setattr(home, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
+
+    assert any(len(set(map(str, both(hostile(seed))))) > 1 for seed in (18, 21))
 
 
-@settings(deadline=None, max_examples=30)
-@given(
-    rows=st.lists(EVENTS, min_size=1, max_size=40),
-    borders=st.lists(st.integers(0, 40), max_size=6),
-    in_order=st.booleans(),
-)
-def test_odd_events_are_judged_as_the_whole(rows: Rows, borders: list[int], in_order: bool) -> None:
-    """Events that no broker would make, in order of time or not, cut anywhere: the same rows to the last byte."""
-    table = table_of(sorted(rows, key=lambda row: row["after_ns"]) if in_order else rows)
-
-    assert told(judge_stretches(stretches_of(cut(table, borders)), CONTEXT)) == told(judge_table(table, CONTEXT))
+# -- what was once judged otherwise, by hand ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["visible_too_soon", "visible_past_the_log"])
-@pytest.mark.parametrize("count", [2, 5])
-def test_an_end_before_its_message_is_seen_in_stretches(fault: str, count: int) -> None:
-    """Appends in order and ends that rise do not show by themselves that each end came after its message."""
-    recording = Recording(list(simulate(Load(events=1_200, timeout_ms=60))), simulated_meta())
-    FAULTS[fault].apply(recording)
-    table = table_of_events(sorted(recording.events, key=lambda event: event.sequence))
-    steady = {recording.events[0].source: SourceFacts(last_ns=1 << 60, stopped_ns=1 << 60)}
-    context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=steady, closes={})
-    whole = told(judge_table(table, context))
-    stretches = stretches_of(cut(table, [place * len(table) // count for place in range(1, count)]))
-
-    assert len(stretches.plan.stretches) == count
-    assert any("log.visible.appended" in text for _kind, _bucket, _count, text in whole)
-    assert told(judge_stretches(stretches, context)) == whole
+def message(at: float, offset: int) -> Row:
+    """A message is appended."""
+    return event("append", at, queue_offset=offset)
 
 
-def test_a_hold_from_before_its_request_is_judged_alike_in_stretches() -> None:
-    """It is told as that; what the end of its queue was long before is not at hand where its request is judged."""
-    queue = {"queue": 0, "source": "one", "broker": "b", "topic": "T", "width": 0}
-    pull = queue | {"request": "a", "connection": "c"}
-    asked = {"event": "request_received", "code": 11, "offset": 3, "may_hold": True, "timeout_ms": 1, "count_max": 1}
-    answer = {"event": "answer_sent", "code": 19, "offset_next": 3, "offset_min": 0, "offset_max": 3}
-    rows = [
-        *(queue | {"event": "append", "queue_offset": offset, "after_ns": 4 * offset} for offset in range(3)),
-        *(queue | {"event": "make_visible", "visible_end": end, "after_ns": 4 * end - 3} for end in (1, 2, 3)),
-        pull | {"event": "hold", "after_ns": 2},
-        pull | asked | {"after_ns": 30, "expression_type": "TAG", "expression": "*"},
-        pull | answer | {"after_ns": 31},
-    ]
-    table = table_of(sorted(rows, key=lambda row: int(str(row["after_ns"]))))
-    context = evolve(CONTEXT, inside=frozenset({"one"}), broker_holes={}, life_holes={}, deleted={}, begun_anew={})
-    whole = told(judge_table(table, context))
-
-    assert any("pull.hold.after_request" in text for _kind, _bucket, _count, text in whole)
-    assert told(judge_stretches(stretches_of(cut(table, list(range(len(table))))), context)) == whole
+def visible(at: float, end: int) -> Row:
+    """A visible end."""
+    return event("make_visible", at, visible_end=end)
 
 
-QUEUE = {"queue": 0, "source": "one", "broker": "b", "topic": "T", "width": 0}
-PULL = QUEUE | {"request": "a", "connection": "c"}
-ASKED = {"event": "request_received", "code": 11, "may_hold": True, "timeout_ms": 1, "count_max": 1}
-TOLD = {"event": "answer_sent", "code": 19, "offset_min": 0}
-TWO_LIVES = evolve(
-    CONTEXT,
-    inside=frozenset({"one"}),
-    broker_holes={},
-    life_holes={},
-    deleted={("b", "T"): holes_of([(50, 55)])},
-    begun_anew={},
-)
-
-
-def every_event_apart(rows: Rows) -> Stretches:
-    """A stretch an event."""
-    table = table_of(rows)
-    return stretches_of(cut(table, list(range(len(table)))))
-
-
-@pytest.mark.parametrize(("since", "first"), [(0, 0), (20, 5)])
-def test_what_no_first_life_showed_is_not_taken_for_visible_in_stretches(since: int, first: int) -> None:
-    """That messages were appended long before, or only long after, bounds what an answer can have seen."""
-    log = [
-        *(QUEUE | {"event": "append", "queue_offset": first + more, "after_ns": since + more} for more in range(3)),
-        QUEUE | {"event": "make_visible", "visible_end": first + 1, "after_ns": since + 3},
-    ]
-    pull = [
-        PULL | ASKED | {"offset": 3, "after_ns": 12, "expression_type": "TAG", "expression": "*"},
-        PULL | TOLD | {"offset_next": 3, "offset_max": first + 3, "after_ns": 13},
-    ]
-    between = [QUEUE | {"event": "expire", "after_ns": moment} for moment in (*range(5, 11), *range(14, 20))]
-    rows = sorted([*log, *pull, *between], key=lambda row: int(str(row["after_ns"])))
-    whole = told(judge_table(table_of(rows), TWO_LIVES))
-
-    assert any("pull.max.most" in text and '"verdict":"violated"' in text for _kind, _bucket, _count, text in whole)
-    assert told(judge_stretches(every_event_apart(rows), TWO_LIVES)) == whole
-
-
-@pytest.mark.parametrize("other", [{"event": "make_visible", "visible_end": 1}, {"event": "recheck"}])
-def test_what_else_bears_a_request_does_not_say_in_which_life_it_lies(other: dict[str, Any]) -> None:
-    """Neither when the request came nor when it was answered, be the event seen together with it."""
-    rows = [
-        QUEUE | {"event": "append", "queue_offset": 0, "after_ns": 1},
-        PULL | ASKED | {"offset": 0, "after_ns": 2, "expression_type": "TAG", "expression": "*"},
-        PULL | {"event": "hold", "after_ns": 2},
-        QUEUE | {"event": "make_visible", "visible_end": 1, "after_ns": 3},
-        PULL | TOLD | {"offset_next": 0, "offset_max": 0, "after_ns": 9},
-        PULL | other | {"after_ns": 60},
-    ]
-    whole = told(judge_table(table_of(rows), TWO_LIVES))
-
-    assert any("pull.wake.prompt" in text for _kind, _bucket, _count, text in whole)
-    assert told(judge_stretches(every_event_apart(rows), TWO_LIVES)) == whole
-
-
-@pytest.mark.parametrize(("name", "kind"), [("stop", ""), ("take", "pull.step.unanswered")])
-def test_what_is_done_with_a_pull_is_seen_in_stretches(name: str, kind: str) -> None:
-    """A stop that no cause tells of excuses an early 19, and a step after the answer is found, however it is cut."""
-    pull = {"request": "a", "queue": 0, "source": "one", "broker": "b", "topic": "T", "connection": "c"}
-    asked = {"event": "request_received", "code": 11, "offset": 1, "may_hold": True, "timeout_ms": 1, "count_max": 1}
-    answer = {"event": "answer_sent", "code": 19, "offset_next": 1, "offset_min": 0, "offset_max": 1}
-    rows = [
-        pull | asked | {"after_ns": 1, "width": 0, "expression_type": "TAG", "expression": "*"},
-        pull | {"event": name, "after_ns": 2 if name == "stop" else 9, "width": 0},
-        pull | answer | {"after_ns": 5, "width": 0},
-    ]
-    table = table_of(rows)
-    whole = told(judge_table(table, evolve(CONTEXT, inside=frozenset({"one"}))))
-    cut_up = told(judge_stretches(stretches_of(cut(table, [1, 2])), evolve(CONTEXT, inside=frozenset({"one"}))))
-    found = [text for what, _bucket, _count, text in cut_up if what == "finding"]
-
-    assert cut_up == whole
-    assert any(kind in text for text in found) if kind else found == []
-
-
-@pytest.mark.long
-@settings(deadline=None, max_examples=4)
-@given(
-    seed=st.integers(0, 1_000),
-    faults=st.lists(
-        st.sampled_from(["next_wrong", "answer_deleted", "answer_duplicated", "wake_delayed", "wrong_tag"])
+PULL: Final[Row] = {"timeout_ms": 1, "count_max": 1}
+SHORT: Final = {"wake_ns": 1, "late_ns": 0, "answers_on_stop": True}
+TWO_LIVES: Final = context(**SHORT, deleted={("b", "T"): holes((50, 55))})
+IDLE: Final = [event("expire", at, request="x") for at in (*range(5, 11), *range(14, 20))]
+ENDS: Final[Row] = {"offset_min": 0, "offset_max": 0, "offset_next": 0}
+BY_HAND: Final[dict[str, tuple[Rows, Context, str]]] = {
+    "a hold from before its request": (
+        [
+            *(message(4 * offset, offset) for offset in range(3)),
+            *(visible(4 * end - 3, end) for end in (1, 2, 3)),
+            *(event("hold", 2, request="r"), asked(30, **PULL), told(31)),
+        ],
+        context(**SHORT),
+        "pull.hold.after_request",
     ),
-    stretch=st.sampled_from([20, 60]),
-)
-def test_simulated_histories_are_judged_as_the_whole(seed: int, faults: list[str], stretch: int) -> None:
-    """A broker's history with or without faults, and most of it judged at home."""
-    recording = Recording(list(simulate(Load(events=300, queues=2, timeout_ms=60, seed=seed))), simulated_meta())
-    for name in faults:
-        with contextlib.suppress(NoVictimError):
-            FAULTS[name].apply(recording)
-    table = table_of_events(recording.events)
-    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)}
-    context = Context(wake_ns=MS, late_ns=0, answers_on_stop=True, sources=source, closes={})
-    stretches = stretches_of(cut(table, list(range(0, len(table), stretch))))
-    swept = sweep(stretches, (0, len(stretches.plan.stretches)), context, keys.NO_KEYS, lambda _keys: None)
+    "what the first life showed, appended before": (
+        [*(message(at, at) for at in range(3)), *(visible(3, 1), asked(12, **PULL), told(13), *IDLE)],
+        TWO_LIVES,
+        "pull.max.most",
+    ),
+    "what the first life showed, appended behind": (
+        [
+            *(message(20 + more, 5 + more) for more in range(3)),
+            *(visible(23, 6), asked(12, **PULL), told(13, offset_max=8), *IDLE),
+        ],
+        TWO_LIVES,
+        "pull.max.most",
+    ),
+    **{
+        f"a {other['event']} of the next life": (
+            [
+                *(message(1, 0), asked(2, offset=0, **PULL), event("hold", 2, request="r"), visible(3, 1)),
+                *(told(9, **ENDS), event(at=60, request="r", kind=other["event"], visible_end=1)),
+            ],
+            TWO_LIVES,
+            "pull.wake.prompt",
+        )
+        for other in ({"event": "make_visible"}, {"event": "recheck"})
+    },
+    "a stop that no cause tells of": (
+        [asked(1, timeout_ms=9_000), event("stop", 2, request="r"), told(5)],
+        context(sources={"s": SourceFacts(ns(99), ns(99))}, answers_on_stop=True),
+        "",
+    ),
+    "a step after the answer": (
+        [asked(1, **PULL), event("take", 9, request="r"), told(5)],
+        context(**SHORT),
+        "pull.step.unanswered",
+    ),
+}
 
-    assert told(judge_stretches(stretches, context)) == told(judge_table(table, context))
-    assert len(swept.rest) < len(table) / 2
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_each_event_may_be_a_stretch(name: str) -> None:
+    """A clause is found of the whole, or none; stretches of one event find the same."""
+    rows, known, clause = BY_HAND[name]
+    table = table_of(sorted(rows, key=lambda row: int(row["after_ns"])))
+    whole = added_up(judge_table(table, known))
+    found = [text for kind, _bucket, _count, text in whole if kind == "finding"]
+
+    assert any(f'"{clause}"' in text for text in found) if clause else found == []
+    assert in_stretches(by_size(table, 1), known) == whole
 
 
-# -- what makes it so: each is seen to be needed ----------------------------------------------------------------------
+# -- what makes it so: each is seen to be needed -----------------------------------------------------------------------
 
 
 def faulty_history(*names: str) -> pa.Table:
@@ -258,154 +180,120 @@ def faulty_history(*names: str) -> pa.Table:
     recording = Recording(list(simulate(Load(events=700, queues=2, timeout_ms=60))), simulated_meta())
     for name in names:
         FAULTS[name].apply(recording)
-    return table_of_events(recording.events)
+    return table_of_events(sorted(recording.events, key=lambda each: each.sequence))
 
 
-def both(table: pa.Table, stretch_events: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """What is said of a history in stretches, and of the whole."""
-    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)}
-    context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=source, closes={})
-    stretches = stretches_of(cut(table, list(range(0, len(table), stretch_events))))
-    return told(judge_stretches(stretches, context)), told(judge_table(table, context))
+def changed(change: Callable[[Rows], None]) -> pa.Table:
+    """A simulated history whose events are changed."""
+    rows = faulty_history().to_pylist()
+    change(rows)
+    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
 
 
-def found_alike(table: pa.Table) -> list[tuple[Any, ...]]:
-    """What is found in the whole, which is what is found in stretches."""
-    in_stretches, whole = both(table, 100)
-    assert in_stretches == whole
-    return whole
-
-
-def differ(table: pa.Table) -> bool:
-    """Whether something else is found in stretches, with what a test has planted."""
-    in_stretches, whole = both(table, 100)
-    return in_stretches != whole
-
-
-def lagging(table: pa.Table) -> pa.Table:
-    """The history whose last found messages for one tag were asked for from the first on, and passed over."""
-    rows = table.to_pylist()
+def lags(rows: Rows) -> None:
+    """The last found messages for one tag were asked for from the first on, and passed over."""
     answers = [row for row in rows if row["connection"] == "c0-1" and row["event"] == "answer_sent"]
     answer = [row for row in answers if row["code"] == 0][-1]
-    (asked,) = (row for row in rows if row["request"] == answer["request"] and row["event"] == "request_received")
-    asked["offset"] = 0
+    (pull,) = (row for row in rows if row["request"] == answer["request"] and row["event"] == "request_received")
+    pull["offset"] = 0
     answer |= {"code": 20, "offsets": [], "offset_next": 10}
-    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
 
 
-def test_looking_far_back_is_not_judged_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that lags is judged by the log that it reads; at home nobody knows what it passed over."""
-    table = lagging(faulty_history())
-    whole = found_alike(table)
-    assert any("matching messages before offset_next 10" in row[3] for row in whole)
-    monkeypatch.setattr(home, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
-
-    assert differ(table)
-
-
-def repeated_later(table: pa.Table) -> pa.Table:
-    """The history with a late second answer to the first request that has one."""
-    rows = table.to_pylist()
+def answers_again(rows: Rows) -> None:
+    """A late second answer to the first request that has one."""
     first = next(row for row in rows if row["event"] == "answer_sent")
     last_ns, last = max(row["before_ns"] for row in rows), max(row["sequence"] for row in rows)
-    again = first | {"after_ns": last_ns + 1, "before_ns": last_ns + 2, "sequence": last + 1}
-    return fill(pa.Table.from_pylist([*rows, again], schema=PLAIN_SCHEMA))
+    rows.append(first | {"after_ns": last_ns + 1, "before_ns": last_ns + 2, "sequence": last + 1})
 
 
-def test_a_second_answer_far_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys bring it together with the first; without them it would be an answer to nothing."""
-    table = repeated_later(faulty_history())
-    whole = found_alike(table)
-    assert any("answered_once" in row[3] for row in whole)
-    monkeypatch.setattr(keys.KeyFile, "repeated", lambda _self, _others: keys.NO_KEYS)
-
-    assert differ(table)
-
-
-def given_again_later(table: pa.Table) -> pa.Table:
-    """The history whose last append gets the first offset once more."""
-    rows = table.to_pylist()
+def gives_again(rows: Rows) -> None:
+    """The last append gets the first offset once more."""
     appends = [row for row in rows if row["event"] == "append" and row["queue"] == 0]
     appends[-1]["queue_offset"] = appends[0]["queue_offset"]
-    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
 
 
-def test_logs_that_contradict_themselves_from_afar_are_looked_at_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No two neighbours show an offset that was given twice a thousand events apart; the numbers of the slices do."""
-    table = given_again_later(faulty_history())
-    whole = found_alike(table)
-    assert any("offsets_in_order" in row[3] for row in whole)
-    monkeypatch.setattr("longpoll_judge.run.plan._is_even", lambda *_numbers: True)
+NEEDED: Final[dict[str, tuple[Callable[[], pa.Table], str, list[tuple[Any, str, Any]]]]] = {
+    "a look far back": (
+        lambda: changed(lags),
+        "matching messages before offset_next 10",
+        [(home, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))],
+    ),
+    "a second answer far away": (
+        lambda: changed(answers_again),
+        "answered_once",
+        [(keys.KeyFile, "repeated", lambda _self, _others: NO_KEYS)],
+    ),
+    "an offset given again far away": (
+        lambda: changed(gives_again),
+        "offsets_in_order",
+        [(sys.modules[Plan.__module__], "_is_even", lambda *_numbers: True)],
+    ),
+    "a fall between neighbours": (
+        lambda: faulty_history("offset_given_twice"),
+        "offsets_in_order",
+        [
+            (home.Home, "faulty_logs", lambda _self, _names: set()),
+            (sys.modules[Plan.__module__], "_is_even", lambda _spans, _count, apart: apart > 1),
+        ],
+    ),
+}
 
-    assert differ(table)
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_is_found_across_stretches_needs_its_look(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding is that of the whole; without the look that finds it, stretches differ."""
+    make, said, without = NEEDED[name]
+    table = make()
+    whole = added_up(judge_table(table, STEADY))
+    assert any(said in row[3] for row in whole)
+    assert in_stretches(by_size(table, 100), STEADY) == whole
+    for place, attribute, value in without:
+        monkeypatch.setattr(place, attribute, value)
+
+    assert in_stretches(by_size(table, 100), STEADY) != added_up(judge_table(table, STEADY))
 
 
-def test_what_is_near_is_judged_by_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that falls from one stretch to the next is looked at whole; were neighbours blind, it is not."""
-    table = faulty_history("offset_given_twice")
-    whole = found_alike(table)
-    assert any("offsets_in_order" in row[3] for row in whole)
-    monkeypatch.setattr(home.Home, "faulty_logs", lambda _self, _names: set())
-    monkeypatch.setattr("longpoll_judge.run.plan._is_even", lambda _spans, _count, apart: apart > 1)
+@pytest.mark.parametrize("fault", ["visible_too_soon", "visible_past_the_log"])
+def test_an_end_before_its_message_is_seen_in_stretches(fault: str) -> None:
+    """Appends in order and ends that rise do not show that each end came after its message."""
+    table = faulty_history(fault)
+    whole = added_up(judge_table(table, STEADY))
 
-    assert differ(table)
+    assert any("log.visible.appended" in row[3] for row in whole)
+    assert in_stretches(by_size(table, len(table) // 3), STEADY) == whole
+
+
+def swept(stretches: Stretches) -> Swept:
+    """What is judged at home, and what is left."""
+    return sweep(stretches, (0, len(stretches.plan.stretches)), STEADY, NO_KEYS, lambda _keys: None)
 
 
 def test_everything_of_a_sound_history_is_judged_at_home() -> None:
     """No log is doubted, and no more than what is open at the end is left."""
-    table = faulty_history()
-    stretches = stretches_of(cut(table, list(range(0, len(table), 100))))
-    swept = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, keys.NO_KEYS, lambda _keys: None)
+    stretches = by_size(faulty_history(), 100)
+    found = swept(stretches)
 
-    assert stretches.plan.doubtful == stretches.plan.uneven == swept.faulty == frozenset()
+    assert stretches.plan.doubtful == stretches.plan.uneven == found.faulty == frozenset()
     assert len(stretches.plan.stretches) > 5
-    assert len(swept.rest) < 40
+    assert len(found.rest) < 40
 
 
 def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:
-    """It is judged beside the message that it waited for, and what was held for long beside what came meanwhile."""
+    """It is judged beside the message that it waited for, and beside what came while it was held."""
     table = faulty_history("answer_deleted")
-    in_stretches, whole = both(table, 50)
-    assert in_stretches == whole
+    stretches = stretches_of(cut(table, range(0, len(table), 50)), 50)
+    whole = added_up(judge_table(table, STEADY))
+    assert in_stretches(stretches, STEADY) == whole
     assert any("was not answered" in row[3] for row in whole)
-    stretches = stretches_of(cut(table, list(range(0, len(table), 50))), 50)
-    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)}
-    context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=source, closes={})
-    rest = sweep(stretches, (0, len(stretches.plan.stretches)), context, keys.NO_KEYS, lambda _keys: None).rest
     read: list[int] = []
 
     def noted(number: int) -> pa.Table:
         read.append(number)
         return stretches.read(number)
 
-    judge_rest(evolve(stretches, read=noted), rest, (), context)
+    judge_rest(evolve(stretches, read=noted), swept(stretches).rest, (), STEADY)
 
     assert 0 < len(read) <= len(stretches.plan.stretches) / 2
-
-
-def of_another_broker(table: pa.Table) -> pa.Table:
-    """The same history as another observer of another broker would write it."""
-    rows = [row | {"source": "broker-b#1", "broker": "broker-b"} for row in table.to_pylist()]
-    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
-
-
-@pytest.mark.long
-def test_observers_that_write_side_by_side_are_judged_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches are as much longer as there are slices of one time; were they not, what lies across would be left."""
-    table = faulty_history()
-    borders = list(range(0, len(table), 100))
-    slices = [*cut(table, borders), *cut(of_another_broker(table), borders)]
-
-    def left_by(stretches: Stretches) -> int:
-        run = (0, len(stretches.plan.stretches))
-        return len(sweep(stretches, run, CONTEXT, keys.NO_KEYS, lambda _keys: None).rest)
-
-    longer = left_by(stretches_of(slices, 100))
-    whole = pa.concat_tables(slices)
-    assert told(judge_stretches(stretches_of(slices, 100), CONTEXT)) == told(judge_table(whole, CONTEXT))
-    monkeypatch.setattr("longpoll_judge.run.plan._depth", lambda _overviews: 1)
-
-    assert longer < 80 < left_by(stretches_of(slices, 100))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -413,7 +301,7 @@ def test_observers_that_write_side_by_side_are_judged_at_home(monkeypatch: pytes
 
 @given(texts=st.lists(st.text(max_size=40), min_size=1, max_size=20))
 def test_a_text_has_one_key_wherever_it_is_read(texts: list[str]) -> None:
-    """It hangs on the text alone, and these texts have different ones."""
+    """It depends on the text alone, and different texts have different keys."""
     together = text_hashes(pa.array(texts, pa.string())).tolist()
 
     assert together == [int(text_hashes(pa.array([text], pa.string()))[0]) for text in texts]
@@ -421,7 +309,7 @@ def test_a_text_has_one_key_wherever_it_is_read(texts: list[str]) -> None:
 
 
 def test_a_long_name_costs_no_steps_for_its_length() -> None:
-    """It has a number of its own like any other; a megabyte takes no more calls than some hundred bytes."""
+    """A megabyte takes no more calls than some hundred bytes."""
     texts = [text + end for text in ("x" * LONG_BYTES, "x" * (LONG_BYTES - 1), "x" * 10 * LONG_BYTES) for end in "ab"]
     mixed = text_hashes(pa.array(["", *texts, "short"], pa.string())).tolist()
     alone = [int(text_hashes(pa.array([text], pa.string()))[0]) for text in texts]

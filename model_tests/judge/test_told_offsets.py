@@ -1,24 +1,20 @@
-"""What groups are told of their offsets: each clause by itself, on either side of its limits; moments in milliseconds.
-
-Leaves out brokers and observers (`test_commits`), and slices that cannot be read.
-"""
+"""What groups are told of their offsets: each clause on either side of its limits, in milliseconds."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, Final
 
-import pyarrow as pa
 import pytest
 from attrs import evolve, field, frozen
 from model_tests.judge.one_queue import LATE_MS, LONG_MS, Row, context, event, facts, holes, ns
+from model_tests.support.judge import table_of
 
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share
 from longpoll_judge.evidence.anew import DELETION_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.rules import commits
 from longpoll_judge.rules.commits import judge_commits
 from longpoll_judge.rules.steps import MS
@@ -87,12 +83,6 @@ def events_of(one: One, number: int) -> list[Row]:
         answer = {"code": code if one.code is None else one.code}
         rows.append(event("answer_sent", (one.done, one.done + 1), **(kept | told | answer)))
     return rows
-
-
-def table_of(rows: list[Row]) -> pa.Table:
-    """Rows as a slice."""
-    numbered = [{"sequence": number} | row for number, row in enumerate(rows)]
-    return fill(pa.Table.from_pylist(numbered, schema=PLAIN_SCHEMA))
 
 
 def judged_rows(*slices: list[Row], known: Context | None = None) -> tuple[list[Finding], Share, list[tuple[str, int]]]:

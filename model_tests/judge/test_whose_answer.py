@@ -1,8 +1,4 @@
-"""An answer that names no queue is its request's; where requests of several queues bear its identifier, it is nobody's.
-
-Which of them was answered, and when, nothing tells. So the answer shows nothing of any, and it is noted that the
-identifier was received twice.
-"""
+"""An answer without a queue is about its request's; where several requests share its identifier, about none."""
 
 from __future__ import annotations
 
@@ -12,15 +8,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 from model_tests.judge.one_queue import Row, asked, context, event, told
-from model_tests.judge.test_stretches import cut
-from model_tests.judge.test_stretches import told as added_up
+from model_tests.support.judge import added_up, cut, in_stretches, stretches_of, table_of
 
 from longpoll_judge.columns.placing import place_answers
-from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
-from longpoll_judge.run.local import judge_stretches
-from longpoll_judge.run.overview import overview_of_table
-from longpoll_judge.run.plan import Plan
-from longpoll_judge.run.sweep import Stretches
 from longpoll_judge.run.verdict import NOTE_ELSEWHERE, NOTE_REPEATED, Found, judge_table
 
 NOWHERE: Final[Row] = {"broker": "", "topic": "", "queue": -1}
@@ -43,10 +33,9 @@ NOBODYS: Final[dict[str, list[Row]]] = {
 }
 
 
-def table_of(rows: list[Row]) -> pa.Table:
-    """The events as columns, in order of time."""
-    numbered = [{"sequence": number} | row for number, row in enumerate(sorted(rows, key=lambda row: row["after_ns"]))]
-    return fill(pa.Table.from_pylist(numbered, schema=PLAIN_SCHEMA))
+def ordered(rows: list[Row]) -> pa.Table:
+    """The events as a table, in order of time."""
+    return table_of(sorted(rows, key=lambda row: int(row["after_ns"])))
 
 
 def said(rows: pa.Table) -> tuple[list[str], dict[str, int]]:
@@ -58,16 +47,15 @@ def said(rows: pa.Table) -> tuple[list[str], dict[str, int]]:
     return [finding.clause for finding in found if finding.verdict == "violated"], notes
 
 
-def in_stretches(slices: list[pa.Table]) -> list[tuple[Any, ...]]:
+def in_slices(slices: list[pa.Table]) -> list[tuple[Any, ...]]:
     """What is said of the slices, each a stretch."""
-    plan = Plan([overview_of_table(part, []) for part in slices], 1)
-    return added_up(judge_stretches(Stretches(plan, slices.__getitem__, unplaced=True), context()))
+    return in_stretches(stretches_of(slices, unplaced=True), context())
 
 
 @pytest.mark.parametrize("rows", NOBODYS.values(), ids=NOBODYS)
 def test_an_answer_that_is_nobodys_shows_nothing(rows: list[Row]) -> None:
     """Nothing is held against either request, and the identifier is noted."""
-    assert said(judge_table(place_answers(table_of(rows)), context())) == ([], {NOTE_REPEATED: 1})
+    assert said(judge_table(place_answers(ordered(rows)), context())) == ([], {NOTE_REPEATED: 1})
 
 
 TWICE: Final = {"of one queue, received twice": [asked(0), asked(300), told(900, **NOWHERE)]}
@@ -76,18 +64,15 @@ TWICE: Final = {"of one queue, received twice": [asked(0), asked(300), told(900,
 @pytest.mark.parametrize("rows", [*NOBODYS.values(), *TWICE.values()], ids=[*NOBODYS, *TWICE])
 def test_it_is_nobodys_in_stretches_too(rows: list[Row]) -> None:
     """However the history is cut, and whichever of the requests is at hand with the answer."""
-    table = table_of(rows)
+    table = ordered(rows)
     whole = added_up(judge_table(place_answers(table), context()))
 
-    assert [in_stretches(cut(table, [border])) for border in range(len(rows))] == [whole] * len(rows)
-    assert in_stretches([table.slice(place, 1) for place in range(len(rows))]) == whole
+    assert [in_slices(cut(table, [border])) for border in range(len(rows))] == [whole] * len(rows)
+    assert in_slices([table.slice(place, 1) for place in range(len(rows))]) == whole
 
 
 def test_an_answer_is_placed_where_it_was_asked_for() -> None:
-    """By one request, or by several of one queue; a request of another source, or without an identifier, is no other.
-
-    The pull of the other source stays unanswered.
-    """
+    """By one request, or by several of one queue; a request of another source, or without a name, is none of them."""
     rows = [
         asked(0),
         asked(1, source="t", queue=1),
@@ -95,8 +80,8 @@ def test_an_answer_is_placed_where_it_was_asked_for() -> None:
         told(900, **NOWHERE),
         told(9, 19, "", queue=-1),
     ]
-    table = place_answers(table_of(rows))
-    again = place_answers(table_of([*rows, asked(3)]))
+    table = place_answers(ordered(rows))
+    again = place_answers(ordered([*rows, asked(3)]))
 
     assert table.select(["broker", "topic", "queue"]).to_pylist()[-1] == {"broker": "b", "topic": "T", "queue": 0}
     assert again["queue"].to_pylist() == [0, 1, 2, 0, -1, 0]
@@ -123,11 +108,11 @@ OF_ONE_QUEUE: Final[dict[str, list[Row]]] = {
 @pytest.mark.parametrize("rows", OF_ONE_QUEUE.values(), ids=OF_ONE_QUEUE)
 def test_of_two_requests_of_one_queue_neither_is_judged(rows: list[Row]) -> None:
     """Which of them was held and answered nobody knows: a truthful broker is not convicted, in stretches neither."""
-    table = table_of(rows)
+    table = ordered(rows)
     whole = judge_table(table, context())
 
     assert said(whole) == ([], {NOTE_REPEATED: 1})
-    assert in_stretches([table.slice(place, 1) for place in range(len(rows))]) == added_up(whole)
+    assert in_slices([table.slice(place, 1) for place in range(len(rows))]) == added_up(whole)
 
 
 ELSEWHERE: Final[dict[str, Row]] = {
@@ -140,17 +125,17 @@ ELSEWHERE: Final[dict[str, Row]] = {
 @pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_one_that_names_another_topic_or_broker_is_as_one_of_another_queue(place: Row) -> None:
     """The pull is answered, whichever of both names is wrong, and not judged: what it was asked is not known."""
-    table = table_of([asked(0), told(900, **place)])
+    table = ordered([asked(0), told(900, **place)])
     whole = added_up(judge_table(place_answers(table), context()))
 
     assert said(judge_table(place_answers(table), context())) == ([], {NOTE_ELSEWHERE: 1})
-    assert [in_stretches(cut(table, [0])), in_stretches([table.slice(0, 1), table.slice(1, 1)])] == [whole, whole]
+    assert [in_slices(cut(table, [0])), in_slices([table.slice(0, 1), table.slice(1, 1)])] == [whole, whole]
 
 
 @pytest.mark.parametrize("place", [{"topic": "T"}, {"broker": "b"}, {"topic": "T", "broker": "b"}], ids=str)
 def test_one_that_names_no_other_is_placed(place: Row) -> None:
     """What it tells agrees; and a request that names no broker does not contradict an answer that names one."""
-    table = place_answers(table_of([asked(0), told(900, **(NOWHERE | place))]))
-    unnamed = place_answers(table_of([asked(0, broker=""), told(900, **(NOWHERE | place))]))
+    table = place_answers(ordered([asked(0), told(900, **(NOWHERE | place))]))
+    unnamed = place_answers(ordered([asked(0, broker=""), told(900, **(NOWHERE | place))]))
 
     assert (table["queue"].to_pylist(), unnamed["queue"].to_pylist()) == ([0, 0], [0, 0])

@@ -24,6 +24,7 @@ class Handler(BaseHTTPRequestHandler):
         path, offset, timeout_ms = self.path.split("?")
         if not QUEUES[path][int(offset) :]:
             event = threading.Event()
+            event.wait(0.005)  # what a look into a database takes
             WAITING[path].append(event)
             event.wait(int(timeout_ms) / 1000)
         self.answer(QUEUES[path][int(offset) :])

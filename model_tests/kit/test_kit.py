@@ -112,7 +112,7 @@ def test_a_correct_service_behind_http_is_valid() -> None:
 
 
 def test_a_broken_service_of_sixty_lines_turns_red() -> None:
-    """A lost wakeup behind HTTP, between two lines of a handler's own thread, as a few steps."""
+    """A lost wakeup behind HTTP, between a look and the wait, as a few steps."""
     with ThreadingHTTPServer(("127.0.0.1", 0), broken_http.Handler) as server:
 
         class Feed(broken_http.Feed):

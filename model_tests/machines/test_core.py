@@ -131,17 +131,3 @@ def test_planted_a_deadline_that_never_fires_is_red(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(HoldTable, "expire", lambda _table, _now_ms, _limit: [])
     with pytest.raises(AssertionError, match="does nothing"):
         run_machine("strict", planted=True)
-
-
-def test_planted_a_walk_that_forgets_what_it_keeps_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The put-back left out."""
-    monkeypatch.setattr(HoldTable, "keep", lambda _table, _pulls: [])
-    with pytest.raises((AssertionError, StopIteration)):
-        run_machine("strict-clone", planted=True)
-
-
-def test_planted_a_stop_that_leaves_pulls_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held pulls hear nothing of it."""
-    monkeypatch.setattr(HoldTable, "drain", lambda _table, *_topic: [])
-    with pytest.raises(AssertionError, match="no step of the law"):
-        run_machine("strict", planted=True)

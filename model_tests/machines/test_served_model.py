@@ -89,9 +89,7 @@ def test_tags_of_one_hash_are_not_told_apart() -> None:
         (("a", "b"), 0, "x || y", Read(RETRY_IMMEDIATELY, 2)),
     ],
 )
-def test_a_read_gives_what_the_4_9_broker_gives(
-    tags: tuple[str, ...], offset: int, wanted: str, expected: Read
-) -> None:
+def test_a_read_gives_what_4_9_gives(tags: tuple[str, ...], offset: int, wanted: str, expected: Read) -> None:
     """Codes and next offsets of a read of up to two messages, by place and filter."""
     queue = queue_of(*tags)
     assert queue.read(offset, Wanted(wanted), 2, queue.end) == expected
@@ -215,7 +213,7 @@ def test_an_answer_is_due_when_there_is_something_to_read() -> None:
         ([0, 0, 0], 0, "though message 0 was sent 3 times"),
     ],
 )
-def test_a_send_that_nobody_acknowledges_is_there_no_more_often_than_it_was_sent(
+def test_an_unacknowledged_send_appears_once(
     monkeypatch: pytest.MonkeyPatch, came: list[int], end: int, said: str
 ) -> None:
     """What was slow and not dropped comes with its next copy, and is noted as well; one more is a violation."""

@@ -39,7 +39,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip(f"JAVA NOT TRIED: {error}")
 
 
-@pytest.fixture(params=["ours", "java's"])
+@pytest.fixture(params=[pytest.param("ours", marks=pytest.mark.long), "java's"])
 def name_server(request: pytest.FixtureRequest, client: tuple[str, Java], tmp_path: Path) -> Iterator[str]:
     """That of our broker, or of a Java broker of the client's version."""
     if request.param == "ours":

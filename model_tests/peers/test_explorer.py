@@ -34,6 +34,7 @@ from longpoll_spec.render.export.explorer.data import data_of
 from longpoll_spec.render.export.explorer.page import part
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, const
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.explorer import law_data, slip_name
 from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.slips import conjuncts, slips_of
@@ -51,8 +52,6 @@ SLIPS: Final = 12
 """Slips that our own engine explores beside the interpreter."""
 SLIP_STATES: Final = 20_000
 """Both end at the next level past this: a slip may make the space endless."""
-QUICK_STATES: Final = 500_000
-"""A larger space takes the interpreter over 10 s."""
 
 
 def _data(policy: str, bounds: str) -> str:
@@ -61,7 +60,7 @@ def _data(policy: str, bounds: str) -> str:
 
 
 def _case(entry: Entry) -> ParameterSet:
-    slow = [pytest.mark.long, pytest.mark.timeout(1800)] if entry.distinct_states > QUICK_STATES else []
+    slow = [pytest.mark.long, pytest.mark.timeout(1800)] if entry.bounds == "small" else []
     return pytest.param(entry, marks=slow, id=f"{entry.policy}-{entry.bounds}")
 
 
@@ -167,7 +166,7 @@ def _ends_at(token: str, state: list[int]) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_runs_by_chance_have_one_token(name: str, tmp_path: Path) -> None:
     """The page follows what the command line names, and the command line what the page names, to the same state."""
     assert _unlike(tmp_path, name) == []

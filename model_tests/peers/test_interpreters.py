@@ -28,6 +28,7 @@ from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.jani import jani_of
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.slips import conjuncts
 
@@ -37,8 +38,6 @@ SOURCES: Final = {"go": "go/law.go", "rust": "rust/src/lib.rs", "java": "java/La
 LINES_MAX: Final = 500
 READY_S: Final = 400.0
 RUN_S: Final = 600.0
-QUICK_STATES: Final = 500_000
-"""A larger space takes the slowest of the programs over 10 s, and longer where other work goes on."""
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]
 Command = Sequence[str]
 
@@ -138,7 +137,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 
 def _case(entry: Entry) -> ParameterSet:
-    is_quick = entry.distinct_states <= QUICK_STATES and entry.policy not in {"rocketmq-5", "rocketmq-lmq"}
+    is_quick = entry.bounds == "tiny" and entry.policy in {"strict", "rocketmq-4.9"}
     return pytest.param(entry, marks=() if is_quick else pytest.mark.long, id=f"{entry.policy}-{entry.bounds}")
 
 
@@ -159,7 +158,7 @@ def test_every_preset_is_compared() -> None:
     assert {entry.bounds for entry in ENTRIES if not _case(entry).marks} == {"tiny", "small"}
 
 
-@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "strict-clone"])
+@pytest.mark.parametrize("policy", quick_if(["strict", "rocketmq-4.9", "strict-clone"], lambda name: name == "strict"))
 def test_steps_are_judged_as_our_engine_judges_them(policy: str, command: Command, tmp_path: Path) -> None:
     """Legal and illegal steps at random: which parts of a guard are false, what may come next, what is broken."""
     model = model_named(policy)
@@ -256,7 +255,7 @@ PLANTED: Final = {
 }
 
 
-@pytest.mark.parametrize("slip", PLANTED)
+@pytest.mark.parametrize("slip", quick_if(PLANTED, lambda slip: slip == "a read takes the other case"))
 def test_a_planted_slip_is_seen(slip: str, command: Command, tmp_path: Path) -> None:
     """One slip in the file: other counts, and where it breaks a property that property, or a refusal to go on."""
     plant, broken = PLANTED[slip]
@@ -276,9 +275,7 @@ def test_a_planted_slip_is_seen(slip: str, command: Command, tmp_path: Path) -> 
     assert broken.items() <= found["verdicts"].items()
 
 
-@pytest.mark.parametrize(
-    "text", ['{"metadata": {"version": "2"}}', '{"metadata": ', "[]", '{"metadata": {"version": "1"}}']
-)
+@pytest.mark.parametrize("text", ['{"metadata": {"version": "2"}}', '{"metadata": '])
 def test_what_is_no_such_file_is_refused(text: str, command: Command, tmp_path: Path) -> None:
     """Another version, or another file: exit code 2 and a line, not numbers."""
     path = tmp_path / "law.jani"

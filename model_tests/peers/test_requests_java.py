@@ -88,7 +88,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return JavaClient(class_path, ("java", *options, "-cp", f"{class_path}:{directory}", "Requests"))
 
 
-@pytest.fixture(scope="module", params=["ours", "java's"])
+@pytest.fixture(scope="module", params=[pytest.param("ours", marks=pytest.mark.long), "java's"])
 def name_server(
     request: pytest.FixtureRequest, client: JavaClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

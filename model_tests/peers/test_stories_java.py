@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from model_tests.client.test_aio_orderly import Watched
+from model_tests.client.test_orderly import Watched
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
 from longpoll_broker.broker import Broker
@@ -34,6 +34,7 @@ from longpoll_client import (
     TransactionState,
 )
 from longpoll_client.errors import ClientError, UnreachableError
+from longpoll_spec.testing.cases import quick_if
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50
@@ -109,7 +110,7 @@ def test_an_event_loop_keeps_order_and_ends_transactions(name_server: str) -> No
         asyncio.run(story(topic))
 
 
-@pytest.mark.parametrize("name", stories.FLOW_LIMITS)
+@pytest.mark.parametrize("name", quick_if(stories.FLOW_LIMITS, lambda name: name == "count"))
 def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: str) -> None:
     """By the number of messages that wait, by their bytes, and by how far they are spread."""
     report = stories.flow_control(name_server, 80, 1_000, **stories.FLOW_LIMITS[name])

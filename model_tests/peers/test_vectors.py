@@ -136,7 +136,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 5 == 0 and not FAULTS[name].is_slow]
+QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 16 == 0 and not FAULTS[name].is_slow]
 
 
 @pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))

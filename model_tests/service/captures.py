@@ -38,7 +38,6 @@ class Sent:
     window: int = WINDOW
 
     def tcp(self) -> bytes:
-        """Header and content."""
         options = (
             b""
             if self.stamp is None
@@ -58,7 +57,6 @@ class Sent:
         )  # fmt: skip
 
     def ip(self, version: int = 4) -> bytes:
-        """The IP packet."""
         tcp = self.tcp()
         source, target = (CLIENT[0], BROKER[0]) if self.is_of_client else (BROKER[0], CLIENT[0])
         if version == 4:
@@ -81,7 +79,6 @@ class Wire:
     """The next sequence number, by whether it is the client's: the client's passes 2**32."""
 
     def opens(self) -> None:
-        """Three packets."""
         self._put(True, SYN)
         self.positions[True] += 1
         self._put(False, SYN | ACK)
@@ -89,7 +86,6 @@ class Wire:
         self._put(True, ACK)
 
     def says(self, content: bytes, *, is_of_client: bool, piece: int = 1_400) -> None:
-        """Bytes of one side in segments, each acknowledged."""
         for start in range(0, len(content), piece):
             part = content[start : start + piece]
             self._put(is_of_client, PSH | ACK, part)
@@ -97,14 +93,12 @@ class Wire:
             self._put(not is_of_client, ACK)
 
     def closes(self) -> None:
-        """Both sides end."""
         for is_of_client in (True, False):
             self._put(is_of_client, FIN | ACK)
             self.positions[is_of_client] += 1
         self._put(True, ACK)
 
     def waits(self, ms: int) -> None:
-        """Nothing is sent for so long."""
         self.now_ns += ms * MS
 
     def _put(self, is_of_client: bool, flags: int, content: bytes = b"") -> None:
@@ -165,7 +159,6 @@ def pcapng(sent: Sequence[Sent], link: str = "raw", *, order: str = "<", dropped
 
 
 def written(directory: Path, content: bytes) -> Path:
-    """A file of this content."""
     directory.mkdir(exist_ok=True)
     file = directory / "port.pcap"
     file.write_bytes(content)
@@ -173,5 +166,4 @@ def written(directory: Path, content: bytes) -> Path:
 
 
 def later(sent: Sent, by_ns: int) -> Sent:
-    """The same segment, captured later."""
     return attrs.evolve(sent, time_ns=sent.time_ns + by_ns)

@@ -77,7 +77,6 @@ def race(kind: type[msgspec.Struct]) -> None:
 
 
 def main(planted: bool) -> None:
-    """Race for every class."""
     if planted:
         tables = importlib.import_module("longpoll_spec.tables")
         tables.with_table = lambda kind: kind  # type: ignore[attr-defined] # planted

@@ -34,3 +34,15 @@ def connect() -> Iterator[Connect]:
     """Connect raw clients that are closed at the end."""
     with ExitStack() as stack:
         yield lambda address: stack.enter_context(RawClient(address))
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> Broker:
+    """A running broker with the default settings."""
+    return start_broker()
+
+
+@pytest.fixture
+def client(broker: Broker, connect: Connect) -> RawClient:
+    """A client of `broker`."""
+    return connect(broker.address)

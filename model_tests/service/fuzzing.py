@@ -19,46 +19,15 @@ from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 
 TOPICS: Final = (
-    "F0",
-    "F1",
-    "F2",
-    "%RETRY%FG0",
-    "%DLQ%FG1",
-    "SCHEDULE_TOPIC_XXXX",
-    "TBW102",
-    "no such topic",
-    "",
-    "../x",
-)
+    "F0", "F1", "F2", "%RETRY%FG0", "%DLQ%FG1", "SCHEDULE_TOPIC_XXXX", "TBW102", "no such topic", "", "../x",
+)  # fmt: skip
 GROUPS: Final = ("FG0", "FG1", "", "x" * 300, "%LMQ%a")
 NUMBERS: Final = (
-    "0",
-    "1",
-    "-1",
-    "3",
-    "31",
-    "32",
-    "1023",
-    "2147483647",
-    "2147483648",
-    "-9223372036854775808",
-    "1e3",
-    "NaN",
-    "",
-)
+    "0", "1", "-1", "3", "31", "32", "1023", "2147483647", "2147483648", "-9223372036854775808", "1e3", "NaN", "",
+)  # fmt: skip
 TEXTS: Final = (
-    "",
-    "*",
-    "||",
-    "a || b",
-    "TRUE",
-    "idx > 3 AND (",
-    "\x00",
-    "\u4e3b\U0001f680",
-    "x" * 70_000,
-    "true",
-    "null",
-)
+    "", "*", "||", "a || b", "TRUE", "idx > 3 AND (", "\x00", "\u4e3b\U0001f680", "x" * 70_000, "true", "null",
+)  # fmt: skip
 BODIES: Final = (b"", b"x", b"{}", b"[]", b"{", b"\xff" * 100, b'{"consumerDataSet":[null]}', b"[" * 5000, bytes(64))
 CODES: Final = (*(int(code) for code in RequestCode), 0, -1, 9999, 70_000)
 
@@ -130,7 +99,6 @@ class Fuzzer:
         self._draw = random.Random(self.seed)
 
     def frame(self) -> bytes:
-        """The next frame, or something that is none."""
         draw = self._draw
         code, fields, body = draw.choice(SEEDS)
         fields = dict(fields)
@@ -151,7 +119,6 @@ class Fuzzer:
         return content
 
     def _spoil(self, fields: dict[str, str]) -> None:
-        """Change one field, take one away or add one."""
         draw = self._draw
         name = draw.choice((*fields, "unknown"))
         if draw.random() < 0.2:
@@ -171,7 +138,6 @@ class Fuzzer:
         return self._spoiled_bytes(body)
 
     def _spoiled_bytes(self, content: bytes) -> bytes:
-        """Some bytes changed, cut off or doubled."""
         draw = self._draw
         changed = bytearray(content)
         for _ in range(draw.randint(1, 4)):

@@ -82,7 +82,6 @@ class Script:
         self._draw = random.Random(self.seed)
 
     def told(self, request: Command, answer: Command) -> None:
-        """Remember what a send stored."""
         stored = answer.ext_fields or {}
         if "msgId" not in stored or "queueOffset" not in stored:
             return
@@ -94,14 +93,12 @@ class Script:
             self.halves.append((place, offset))
 
     def for_broker(self) -> Command:
-        """The next request of a broker."""
         scenes = (self._send, self._batch, self._send_back, self._end, self._pull, self._commit, self._topic)
         if self._draw.random() < 0.7:
             return self._draw.choice(scenes)()
         return self._any(BROKER_CODES)
 
     def for_name_server(self) -> Command:
-        """The next request of a name server."""
         return self._any(NAME_SERVER_CODES)
 
     # -- requests that belong to each other --------------------------------------------------------------------------
@@ -193,7 +190,6 @@ class Script:
         return self._draw.choice(PROPERTIES).replace("{n}", self._number())
 
     def _text(self, name: str) -> str:
-        """A value for a field of this name."""
         lower = name.lower()
         if "topic" in lower or name == "b":
             return self._draw.choice(TOPICS)

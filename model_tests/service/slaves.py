@@ -44,12 +44,10 @@ class Log:
     is_broken: bool = False
 
     def content(self, start: int, stop: int) -> bytes:
-        """What stands there."""
         first = start % 251
         return (bytes(range(251)) * ((first + stop - start) // 251 + 1))[first : first + stop - start]
 
     def log_part(self, physical_offset: int, size_max: int, *, only_visible: bool = False) -> memoryview | None:
-        """What a store says (`MessageStore.log_part`)."""
         if self.is_broken:
             raise ZeroDivisionError("the log is broken")
         stop = min(self.log_end, physical_offset + size_max, self.visible_end if only_visible else self.log_end)
@@ -74,15 +72,12 @@ class Slave:
 
     @property
     def peer(self) -> Address:
-        """Where it comes from."""
         return self.host, self.port
 
     def report(self, offset: int) -> None:
-        """Say up to where it has the log."""
         self.said.append(encode_report(offset))
 
     def recv_into(self, buffer: bytearray) -> int:
-        """The next bytes."""
         self.asked_count += 1
         if not self.said:
             raise BlockingIOError
@@ -101,12 +96,10 @@ class Slave:
         return len(content)
 
     def took(self) -> bytes:
-        """What it was sent since this was asked."""
         content, self.taken = bytes(self.taken), bytearray()
         return content
 
     def close(self) -> None:
-        """Note it."""
         self.is_closed = True
         if self.close_error is not None:
             raise self.close_error
@@ -146,17 +139,14 @@ class LockedWaits(SlaveWaits):
     lock: Lock = field(kw_only=True)
 
     def add(self, wait: SlaveWait) -> bool:
-        """With the lock."""
         assert self.lock.is_held
         return SlaveWaits.add(self, wait)
 
     def take_copied(self, copied_end: int) -> list[SlaveWait]:
-        """With the lock."""
         assert self.lock.is_held
         return SlaveWaits.take_copied(self, copied_end)
 
     def take_late(self, now_ns: int | None) -> list[SlaveWait]:
-        """With the lock."""
         assert self.lock.is_held
         return SlaveWaits.take_late(self, now_ns)
 
@@ -189,15 +179,12 @@ class Bench:
     # -- the runtime -------------------------------------------------------------------------------------------------
 
     def monotonic_ns(self) -> int:
-        """The bench's time."""
         return self.now_ns
 
     def lock(self) -> Lock:
-        """The only one."""
         return self._lock
 
     def poller(self) -> Bench:
-        """The only one."""
         return self
 
     def spawn(self, name: str, target: Callable[[], None]) -> Bench:
@@ -207,17 +194,14 @@ class Bench:
         return self
 
     def join(self) -> None:
-        """Of the thread."""
         self.notes.append("join")
 
     def __getattr__(self, name: str) -> Any:
-        """What a store is asked."""
         return getattr(self.log, name)
 
     # -- the listener ------------------------------------------------------------------------------------------------
 
     def accept(self) -> tuple[Slave, Address]:
-        """Who waits first."""
         if self.accept_error is not None:
             raise self.accept_error
         if not self.waiting:
@@ -226,7 +210,6 @@ class Bench:
         return slave, slave.peer
 
     def close(self) -> None:
-        """Of the listener, and of the poller."""
         self.notes.append("close")
 
     # -- the poller --------------------------------------------------------------------------------------------------
@@ -239,17 +222,14 @@ class Bench:
         self._watched[key] = (read, write, data)
 
     def modify(self, key: Any, *, read: bool, write: bool, data: object) -> None:
-        """Watch it otherwise."""
         assert key in self._watched
         self._watched[key] = (read, write, data)
         self.notes.append(("modify", self._name(key), read, write))
 
     def unregister(self, key: Any) -> None:
-        """Watch it no more."""
         del self._watched[key]
 
     def wake(self) -> None:
-        """Note it."""
         self.notes.append("wake")
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
@@ -270,7 +250,6 @@ class Bench:
     # -- the test ----------------------------------------------------------------------------------------------------
 
     def rounds(self, *rounds: Callable[[], None] | None) -> None:
-        """Run the thread for so many rounds."""
         self._rounds = [each or _nothing for each in rounds]
         with suppress(_OverError):
             self.replicator._run()
@@ -291,12 +270,10 @@ class Bench:
         self.rounds(None)
 
     def later_notes(self) -> list[Any]:
-        """What was done since this was asked."""
         notes, self.notes = self.notes, []
         return notes
 
     def peers(self) -> list[Address]:
-        """Who follows."""
         return [link.peer for link in self.replicator._links]
 
     def submit(self, log_end: int, told: list[Any]) -> None:
@@ -311,7 +288,6 @@ class Bench:
         box.flush()
 
     def wait_quietly(self, log_end: int, told: list[Any]) -> None:
-        """Have somebody wait who had the lock first."""
         wait = SlaveWait(log_end, 1 << 62, lambda is_copied, _outbox: told.append((log_end, is_copied, "later")))
         SlaveWaits.add(self.replicator._waits, wait)
 

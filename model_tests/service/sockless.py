@@ -35,20 +35,16 @@ class Wire:
     taken: bytearray = field(factory=bytearray)
 
     def send(self, content: Buffer) -> int:
-        """Take a buffer."""
         self.taken += content
         return len(content)
 
     def send_parts(self, parts: Sequence[Buffer]) -> int:
-        """Take some."""
         return sum(map(self.send, parts))
 
     def recv_into(self, buffer: Buffer) -> int:
-        """Nothing comes but what `Peer.tell` gives."""
         raise AssertionError(f"{len(buffer)} bytes were asked for")
 
     def fileno(self) -> int:
-        """It is not registered anywhere."""
         return -1
 
     def close(self) -> None:

@@ -35,7 +35,6 @@ class Beat:
     class_filter: bool = False
 
     def body(self) -> bytes:
-        """As JSON."""
         subscription = {
             "topic": self.topic,
             "subString": self.expression,

@@ -1,15 +1,39 @@
-"""The text of a file of accounts: what is read of it, how it is written again, and where it stops being YAML."""
+"""The file of accounts: its text, when it is read, what of it counts, and how requests 50 to 54 change it."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
+import pytest
+import yaml
+from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables.access import Right, Rules
+from longpoll_broker.service.access import access_control
+from longpoll_broker.service.access.access_control import LOOK_S, AccessControl, read_rules
 from longpoll_broker.service.access.account_file import AccountFile
+from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.raw_client import RawClient, send_fields
+from longpoll_client import Credentials
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.logs import event
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
 
 def written(text: str) -> str:
-    """A file read and written again."""
     return AccountFile.parse(text.encode()).text().decode()
 
 
@@ -31,21 +55,18 @@ def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
 
 
 def test_a_list_that_is_in_itself_is_written_as_it_is() -> None:
-    """Not without end."""
     assert written("a: &a [*a]\n") == "a: &id001\n- *id001\n"
     assert written("a: &a {b: c}\nd: *a\n") == "a: &id001\n  b: c\nd: *id001\n"
 
 
 @pytest.mark.parametrize("is_admin", [True, False])
 def test_an_administrator_is_written_as_one(is_admin: bool) -> None:
-    """And nobody else."""
     file = AccountFile.parse(b"")
     file.put_account("newcomer", {"admin": is_admin})
     assert file.text().decode() == f"accounts:\n- accessKey: newcomer\n  admin: {str(is_admin).lower()}\n"
 
 
 def test_what_is_null_is_left_out() -> None:
-    """In tables and in lists."""
     assert AccountFile.parse(b"a: [~, b, null]\nc: ~\nd: {e: ~, f: 'null'}\n").values() == {
         "a": ["b"],
         "d": {"f": "null"},
@@ -53,7 +74,6 @@ def test_what_is_null_is_left_out() -> None:
 
 
 def test_a_key_that_is_no_text_is_told_of() -> None:
-    """It would be nothing that anybody asks for."""
     with pytest.raises(ConfigError, match="a key in it is no text"):
         AccountFile.parse(b"? [a]\n: b\n").values()
 
@@ -72,7 +92,6 @@ def test_a_key_that_is_no_text_is_told_of() -> None:
     ],
 )
 def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, int] | None) -> None:
-    """And the next change is the first."""
     file = AccountFile.parse(text.encode())
     assert file.version == version
     file.count_change(99)
@@ -86,11 +105,384 @@ def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, in
         ("a: @b", ": look at line 1, column 4, and before"),
         ("a: 'secret", ": look at line 1, column 11, and before"),
         ("a: b\0", ": look at character 5"),
-        ("[" * 20_000, ""),
+        ("[" * 500, ""),
     ],
 )
 def test_it_is_told_where_a_file_stops_being_yaml(text: str, place: str) -> None:
-    """And not what stands there, for that may be a secret."""
     with pytest.raises(ConfigError) as caught:
         AccountFile.parse(text.encode())
     assert str(caught.value) == f"it is no YAML{place}"
+
+
+FIELDS: Final = next(iter(event("")))
+LOOK_NS: Final = int(LOOK_S * 1e9)
+GOOD: Final = b"accounts:\n- {accessKey: somebody, secretKey: 12345678}\n"
+OTHER: Final = GOOD + b"- {accessKey: another, secretKey: 12345678}\n"
+BAD: Final = b"accounts: 7\n"
+CHANNEL: Final = cast("Channel", SimpleNamespace(peer_host=("10.0.0.1", 1), peer="10.0.0.1:1"))
+PULL: Final = Command(code=RequestCode.PULL_MESSAGE, ext_fields={"AccessKey": "another", "Signature": ""})
+
+
+@define(eq=False)
+class World:
+    """A file of accounts, the control that reads it, and a clock that stands until it is set."""
+
+    path: Path
+    control: AccessControl
+    now_ns: int = 0
+    held: list[bool] = field(factory=list)
+    """Of each look at the file, whether the guard was held."""
+
+    def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
+        """Put a content there, or nothing, and let a request come some time after the one before; its refusal."""
+        self.now_ns += after_ns
+        if content is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            self.path.write_bytes(content)
+        refused = self.control.refusal(CHANNEL, PULL)
+        assert refused is not None
+        return "unknown" if b"No acl config" in b"".join(map(bytes, refused)) else "known"
+
+
+@define(eq=False)
+class Guard:
+    """A lock that says whether it is held."""
+
+    is_held: bool = False
+
+    def __enter__(self) -> None:
+        assert not self.is_held
+        self.is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_held = False
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    path = tmp_path / "plain_acl.yml"
+    path.write_bytes(GOOD)
+    guard = Guard()
+    read = RealFiles.read
+
+    def noted(files: RealFiles, name: str) -> bytes:
+        made.held.append(guard.is_held)
+        return read(files, name)
+
+    runtime = RealRuntime()
+    runtime.monotonic_ns = lambda: made.now_ns
+    made = World(path, AccessControl(runtime, str(path)))
+    made.control._guard = cast("Any", guard)
+    monkeypatch.setattr(RealFiles, "read", noted)
+    yield made
+    assert all(made.held)
+
+
+def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
+    """How many lines tell of such an event; they are forgotten."""
+    names = [getattr(record, FIELDS)["event"] for record in caplog.records if hasattr(record, FIELDS)]
+    caplog.clear()
+    return names.count(name)
+
+
+def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
+    """By the requests that come; not by those in between, and under the guard."""
+    for after_ns, count in ((LOOK_NS, 1), (0, 1), (LOOK_NS - 1, 1), (1, 2), (LOOK_NS - 1, 2), (1, 3), (9 * LOOK_NS, 4)):
+        world.look(GOOD, after_ns)
+        assert len(world.held) == count
+
+
+def test_a_content_counts_from_the_first_look_at_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """And is told of once, not each time that it is found unchanged."""
+    assert world.look(GOOD) == "unknown"
+    assert told(caplog, "accounts_read") == 0
+    assert [world.look(OTHER) for _ in range(3)] == ["known"] * 3
+    assert told(caplog, "accounts_read") == 1
+
+
+def test_what_cannot_be_used_is_told_once_each_time_that_it_comes(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+
+    def noted(content: bytes, path: str) -> Rules:
+        tried.append(content)
+        return read_rules(content, path)
+
+    monkeypatch.setattr(access_control, "read_rules", noted)
+    world.look(OTHER)
+    for content, lines in ((BAD, 1), (BAD, 0), (None, 1), (None, 0), (None, 0), (OTHER, 0), (None, 1), (None, 0)):
+        told(caplog, "accounts_unusable")
+        assert world.look(content) == "known"
+        assert told(caplog, "accounts_unusable") == lines
+    assert tried == [OTHER, BAD, OTHER]
+
+
+def test_a_file_that_is_too_long_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", len(OTHER))
+    assert world.look(OTHER) == "known"
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", len(OTHER) - 1)
+    with pytest.raises(ConfigError, match=f"have {len(OTHER)} bytes, over the limit of {len(OTHER) - 1}"):
+        AccessControl(RealRuntime(), str(world.path))
+    world.held.clear()
+
+    def edit(file: AccountFile) -> bool:
+        file.put_white_addresses(["10.0.0.9"])
+        return True
+
+    world.look(GOOD)
+    monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1)
+    changed = AccountFile.parse(GOOD)
+    edit(changed)
+    changed.count_change(1)
+    size = len(changed.text())
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", size - 1)
+    with pytest.raises(ConfigError, match=f"would have {size} bytes, over the limit of {size - 1}"):
+        world.control.change(edit)
+    assert world.path.read_bytes() == GOOD
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", size)
+    assert world.control.change(edit)
+    assert len(world.path.read_bytes()) == size
+
+
+def test_entries_that_are_empty_are_none() -> None:
+    """As people leave them in a file that they copied, and tools write them."""
+    text = b"globalWhiteRemoteAddresses: ''\naccounts:\n- accessKey: somebody\n  secretKey: '12345678'\n"
+    empty = b"".join(
+        b"  %s: ''\n" % name
+        for name in (b"whiteRemoteAddress", b"admin", b"defaultTopicPerm", b"defaultGroupPerm", b"groupPerms")
+    )
+    rules = read_rules(text + empty + b"  topicPerms: [T=PUB]\n", "plain_acl.yml")
+    account = rules.accounts["somebody"]
+    assert (rules.white, account.is_admin, account.rights) == ((), False, {"T": Right.PUB})
+    assert (account.default_topic, account.default_group) == (Right.DENY, Right.DENY)
+    assert not account.is_white("10.0.0.1")
+
+
+RUNTIME = RealRuntime()
+ACCOUNTS = """
+# for the tests
+globalWhiteRemoteAddresses:
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 01234567   # an octal number to whoever reads it so
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    topicPerms: [ "open=PUB|SUB" ]
+  - {accessKey: administrator, secretKey: 'quoted: secret', admin: true}
+"""
+USER = Credentials("RocketMQ", "01234567")
+ADMIN = Credentials("administrator", "quoted: secret")
+REFUSED: Final[list[tuple[int, dict[str, str], tuple[int, str]]]] = [
+    (50, {"accessKey": "short", "secretKey": "12345678"}, (209, "must be longer than 6")),
+    (50, {"accessKey": "newcomer"}, (209, "must be longer than 6")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "topicPerms": "T"}, (209, "Resource format error for T")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": ""}, (209, "Resource format error for ")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": "G=ALL"}, (209, "error for G=ALL")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "no IP address")),
+    (50, {"secretKey": "12345678"}, (1, "accessKey")),
+    (51, {"accessKey": "nobody!"}, (210, "has been deleted failed")),
+    (53, {"globalWhiteAddrs": "10.1.1.1,here"}, (211, "no IP address")),
+    (53, {"globalWhiteAddrs": "10.1.1.1", "aclFileFullPath": "/etc/passwd"}, (211, "Only ")),
+]
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path, accounts: Path) -> Iterator[Broker]:
+    config = BrokerConfig(acl_file=str(accounts))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        yield started
+
+
+def ask(broker: Broker, code: int, fields: Mapping[str, str], who: Credentials = ADMIN) -> Command:
+    with RawClient(broker.address) as client:
+        return client.call(code, who.signed(dict(fields), b""))
+
+
+def put(broker: Broker, **fields: str) -> Command:
+    return ask(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, fields)
+
+
+def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
+    with RawClient(broker.address) as client:
+        return client.call(RequestCode.SEND_MESSAGE_V2, who.signed(send_fields(topic, 0), b"x"), b"x").code == 0
+
+
+def test_an_account_that_is_made_counts_at_once_and_so_does_its_change_and_its_end(broker: Broker) -> None:
+    new = Credentials("newcomer", "new-secret")
+    assert not may_send(broker, "T", new)
+    made = put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="T=PUB,U=PUB|SUB")
+    assert made.code == 0, made.remark
+    assert may_send(broker, "T", new)
+    put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="U=PUB")
+    assert not may_send(broker, "T", new)
+    assert ask(broker, RequestCode.DELETE_ACL_CONFIG, {"accessKey": "newcomer"}).code == 0
+    assert not may_send(broker, "U", new)
+    assert may_send(broker, "open", USER)
+
+
+def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
+    """In Java's layout: a changed account last, a version at the end; nobody else may read the file now either."""
+    put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
+    put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
+    ask(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.2.*.*"})
+    *lines, version = accounts.read_text().splitlines()
+    assert lines == [
+        "globalWhiteRemoteAddresses:",
+        "- 10.1.1.1",
+        "- 10.2.*.*",
+        "accounts:",
+        "- accessKey: administrator",
+        "  secretKey: 'quoted: secret'",
+        "  admin: true",
+        "- accessKey: RocketMQ",
+        "  secretKey: '01234567'",
+        "  whiteRemoteAddress: 10.0.0.*",
+        "  admin: false",
+        "  defaultTopicPerm: DENY",
+        "  topicPerms:",
+        "  - open=PUB|SUB",
+        "  defaultGroupPerm: SUB",
+        "- accessKey: newcomer",
+        "  secretKey: '12345678'",
+        "  admin: false",
+        "  groupPerms:",
+        "  - G=SUB",
+        "dataVersion:",
+        "- counter: 3",
+    ]
+    assert version.startswith("  timestamp: 1")
+    assert stat.S_IMODE(accounts.stat().st_mode) == 0o600
+
+
+def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
+    """The version before and after a change, and every account as it stands in the file."""
+    before = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
+    assert json.loads(before["version"])["counter"] == 0
+    put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=DENY")
+    after = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
+    assert json.loads(after["version"])["counter"] == 1
+    assert list(json.loads(after["allAclFileVersion"])) == [str(accounts)]
+    assert after["brokerAddr"] == "{}:{}".format(*broker.address)
+    listed = json.loads(bytes(ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, {}).body))
+    assert listed["globalWhiteAddrs"] == []
+    assert [account["accessKey"] for account in listed["plainAccessConfigs"]] == [
+        "RocketMQ",
+        "administrator",
+        "newcomer",
+    ]
+    assert listed["plainAccessConfigs"][2] == {
+        "accessKey": "newcomer",
+        "secretKey": "12345678",
+        "admin": False,
+        "topicPerms": ["T=DENY"],
+    }
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts: Path) -> None:
+    """With RocketMQ's code and a line that says why; the file is as it was."""
+    for code, fields, (answer, words) in REFUSED:
+        told = ask(broker, code, fields)
+        assert told.code == answer, fields
+        assert words in str(told.remark)
+        assert accounts.read_text() == ACCOUNTS
+
+
+def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
+    """Seven characters; what is empty at the end of a list is not there, and an empty default changes none."""
+    made = put(
+        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="PUB", topicPerms="T=PUB,,"
+    )
+    assert made.code == 0, made.remark
+    again = put(
+        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="", groupPerms="G=SUB,"
+    )
+    assert again.code == 0, again.remark
+    assert yaml.safe_load(accounts.read_text())["accounts"][-1] == {
+        "accessKey": "seven77",
+        "secretKey": "1234567",
+        "admin": True,
+        "defaultTopicPerm": "PUB",
+        "topicPerms": ["T=PUB"],
+        "groupPerms": ["G=SUB"],
+    }
+    for short in ({"accessKey": "six666", "secretKey": "1234567"}, {"accessKey": "seven77", "secretKey": "123456"}):
+        assert put(broker, **short).code == 209
+
+
+def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
+    """A user's right signature is not enough, although 4.9.7 takes it: else a user could become an administrator."""
+    for code in range(50, 55):
+        told = ask(broker, code, {"accessKey": "newcomer", "secretKey": "12345678", "globalWhiteAddrs": "*"}, USER)
+        assert told.code == 1
+        assert f"Need admin permission for request code={code}" in str(told.remark)
+    assert accounts.read_text() == ACCOUNTS
+
+
+def test_without_accounts_there_is_nothing_to_change(tmp_path: Path) -> None:
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        assert {ask(broker, code, {}).code for code in range(50, 55)} == {3}
+
+
+def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: str, _content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RUNTIME.files, "write_atomic", full, raising=True)
+    told = put(broker, accessKey="RocketMQ", secretKey="other-secret")
+    assert told.code == 209
+    assert "No space left" in str(told.remark)
+    assert may_send(broker, "open", USER)
+
+
+def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accounts: Path) -> None:
+    """The file is read anew for each change; while it cannot be used, none is made."""
+    accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
+    assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
+    keys = [account["accessKey"] for account in yaml.safe_load(accounts.read_text())["accounts"]]
+    assert keys == ["RocketMQ", "administrator", "by-hand", "newcomer"]
+    assert "  secretKey: 01234567\n" in accounts.read_text()
+    accounts.write_text("accounts: [")
+    told = put(broker, accessKey="newcomer", secretKey="12345678")
+    assert (told.code, accounts.read_text()) == (209, "accounts: [")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "no list"), ("a: [", "no YAML")]
+)
+def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        AccountFile.parse(text.encode()).put_account("newcomer", {})
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(
+    ["null", "~", "true", "0123", "1e3", "2026-01-01", "- a", "a: b", "#", "\ud800", "a\x85", "ä"]
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | TEXTS, st.none() | st.lists(TEXTS, max_size=3))))
+def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
+    """Written and read again after each change, whatever the texts are, and however they look to YAML."""
+    content = b""
+    table: dict[str, dict[str, str | list[str]]] = {}
+    for key, secret, rights in steps:
+        file = AccountFile.parse(content)
+        if secret is None and rights is None:
+            assert file.remove_account(key) is (table.pop(key, None) is not None)
+        else:
+            given_values = {"secretKey": secret, "topicPerms": rights}
+            values = {name: value for name, value in given_values.items() if value is not None}
+            file.put_account(key, values)
+            table[key] = table.pop(key, {"accessKey": key}) | values
+        content = file.text()
+        assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())

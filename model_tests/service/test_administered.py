@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.access import ADMIN_CODES, Right
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.service.access.resources import wanted_by
@@ -35,7 +36,6 @@ HEARTBEAT = {
 
 
 def queue(queue_id: int, topic: str = "T") -> MessageQueue:
-    """A queue of the broker."""
     return MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue_id)
 
 
@@ -53,15 +53,12 @@ def told(client: RawClient, code: int, **fields: str) -> dict[str, Any]:
 
 
 def commit(client: RawClient, topic: str, group: str, offset: int) -> None:
-    """Store a group's offset of queue 0."""
     fields = {"topic": topic, "consumerGroup": group, "queueId": "0", "commitOffset": str(offset)}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
 
-def test_a_topics_queues_are_told(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
     """202: every queue, with its offsets and when its last message came; an unknown topic is 17."""
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 2)
@@ -76,11 +73,9 @@ def test_a_topics_queues_are_told(start_broker: StartBroker, connect: Connect) -
 
 
 def test_a_groups_progress_is_told(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """208: of one topic or of all; of a group with members only what they want; too many queues are refused."""
-    broker = start_broker()
-    client = connect(broker.address)
     for topic in ("T", "U"):
         send_message(client, topic)
         commit(client, topic, "G", 1)
@@ -114,9 +109,8 @@ def test_the_groups_of_a_topic_are_told(
     assert client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).code == 1
 
 
-def test_a_queues_entries_are_told(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
     """321: as many as are asked for and there; with the group's subscription; none at an index beyond the end."""
-    broker = start_broker()
     client = joined(connect(broker.address))
     for _ in range(3):
         send_message(client, "T")
@@ -142,10 +136,8 @@ def test_a_queues_entries_are_told(start_broker: StartBroker, connect: Connect) 
     assert len(json.loads(bytes(entries(index="0", count=str(2**31 - 1)).body))["queueData"]) == 3
 
 
-def test_who_is_connected_is_told(start_broker: StartBroker, connect: Connect) -> None:
+def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Connect) -> None:
     """203 and 204: with client id, address, language and version; a language that Java lacks is OTHER."""
-    broker = start_broker()
-    client = connect(broker.address)
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
     member = joined(connect(broker.address))
@@ -167,10 +159,8 @@ def test_who_is_connected_is_told(start_broker: StartBroker, connect: Connect) -
     wait_until(lambda: not broker.handler.administering.clients.programs)
 
 
-def test_tables_are_told_whole(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """21, 43, 45: as the files in `config` have them; one that is too large for an answer is refused."""
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     commit(client, "T", "G", 1)
     broker.shared.delays.put(3, 7)
@@ -186,14 +176,12 @@ def test_tables_are_told_whole(start_broker: StartBroker, connect: Connect, monk
 
 
 def settings(client: RawClient) -> dict[str, str]:
-    """What 26 tells."""
     lines = bytes(client.call(RequestCode.GET_BROKER_CONFIG).body).decode().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_settings_are_told_and_two_can_be_changed(start_broker: StartBroker, connect: Connect) -> None:
+def test_settings_are_told_and_two_can_be_changed(client: RawClient) -> None:
     """By 25, which counts at once; what is so already is no change."""
-    client = connect(start_broker().address)
     found = settings(client)
     assert (found["brokerName"], found["flushDiskType"], found["longPollingEnable"]) == (
         "broker-a",
@@ -217,11 +205,7 @@ def test_settings_are_told_and_two_can_be_changed(start_broker: StartBroker, con
         (b"a" * 70_000, "over the limit"),
     ],
 )
-def test_a_setting_that_cannot_be_changed_is_named(
-    start_broker: StartBroker, connect: Connect, body: bytes, words: str
-) -> None:
-    """And nothing else that came with it is changed."""
-    client = connect(start_broker().address)
+def test_a_setting_that_cannot_be_changed_is_named(client: RawClient, body: bytes, words: str) -> None:
     before = settings(client)
     answer = client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
     assert answer.code == 1
@@ -229,10 +213,7 @@ def test_a_setting_that_cannot_be_changed_is_named(
     assert settings(client) == before
 
 
-def test_the_broker_tells_of_itself(start_broker: StartBroker, connect: Connect) -> None:
-    """28: what `mqadmin clusterList` and `brokerStatus` read."""
-    broker = start_broker()
-    client = connect(broker.address)
+def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
     assert told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["earliestMessageTimeStamp"] == "-1"
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
@@ -273,7 +254,6 @@ def test_a_table_by_queue_is_written_and_read() -> None:
      b'{"offsetTable":[5]}', b'{"offsetTable":[{}]}', b'{"offsetTable":{{"topic":"\xff"}:5}}', b" " * (4 * 2**20 + 1)],
 )  # fmt: skip
 def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
-    """With an error that says so."""
     with pytest.raises(HeaderError, match="offsetTable"):
         decode_by_queue(body, "offsetTable")
 

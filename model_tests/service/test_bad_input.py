@@ -1,22 +1,32 @@
-"""Bad input costs its sender an error code or its connection, and nobody else anything."""
+"""Bad input and bad neighbours cost their sender an error code or its connection, and nobody else anything."""
 
 from __future__ import annotations
 
+import logging
+import socket
 import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from attrs import define
+from model_tests.service.fuzzing import SEEDS
+from model_tests.support.service import Clock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.totals import Reached
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation, frame_head
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, preset
+from longpoll_spec.testing.cases import quick_if
 
 PULL = RequestCode.PULL_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -45,13 +55,11 @@ CLOSING = {
 
 
 def still_serves(broker: Broker, connect: Connect) -> bool:
-    """Whether the next client is served."""
     return connect(broker.address).call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
 
 
 @pytest.mark.parametrize("name", CLOSING)
 def test_an_unreadable_frame_closes_its_connection_only(name: str, start_broker: StartBroker, connect: Connect) -> None:
-    """The next client is served."""
     broker = start_broker()
     client = connect(broker.address)
     client.send_bytes(CLOSING[name])
@@ -124,7 +132,6 @@ def test_only_5_waits_for_twelve_bytes_before_it_closes(
 def test_a_wrong_request_gets_rocketmqs_code(
     code: int, fields: dict[str, str], expected: int, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """And its connection goes on to be served."""
     broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
@@ -134,16 +141,7 @@ def test_a_wrong_request_gets_rocketmqs_code(
     assert still_serves(broker, connect)
 
 
-def test_a_body_over_the_limit_is_refused(start_broker: StartBroker, connect: Connect) -> None:
-    """With 13; nothing is stored."""
-    broker = start_broker()
-    client = connect(broker.address)
-    assert client.call(SEND, send_fields("T"), b"x" * (4 * 1024 * 1024 + 1)).code == 13
-    assert broker.store.visible_end("T", 0) == 0
-
-
 def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Nothing appears beside the store."""
     broker = start_broker(directory=f"{tmp_path}/inner/store")
     client = connect(broker.address)
     for name in ("../x", "../../x", "/etc/x", "a/b"):
@@ -163,7 +161,6 @@ def test_a_reply_sent_to_the_broker_is_passed_over(start_broker: StartBroker, co
 
 
 def test_a_one_way_request_is_done_and_not_answered(start_broker: StartBroker, connect: Connect) -> None:
-    """A one-way commit is stored."""
     broker = start_broker()
     client = connect(broker.address)
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "5"}
@@ -174,7 +171,6 @@ def test_a_one_way_request_is_done_and_not_answered(start_broker: StartBroker, c
 
 
 def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker: StartBroker, connect: Connect) -> None:
-    """Its answers pile up to the limit and no further."""
     broker = start_broker(config=BrokerConfig(output_bytes_max=100_000))
     client = connect(broker.address)
     send_message(client, "T", b"x" * 100_000)
@@ -191,7 +187,6 @@ def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker:
 
 
 def test_over_the_limit_of_connections_the_next_is_closed(start_broker: StartBroker, connect: Connect) -> None:
-    """And those that are open are served."""
     broker = start_broker(config=BrokerConfig(connection_count_max=2))
     first, second = connect(broker.address), connect(broker.address)
     for client in (first, second):
@@ -200,18 +195,205 @@ def test_over_the_limit_of_connections_the_next_is_closed(start_broker: StartBro
     assert first.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.binary(max_size=200), max_size=5))
-def test_any_bytes_leave_the_broker_standing(shared_broker: Broker, chunks: list[bytes]) -> None:
-    """Random bytes, also as the content of well-formed frames."""
-    for content in (b"".join(chunks), b"".join(frame(chunk) for chunk in chunks)):
-        with RawClient(shared_broker.address) as client:
-            client.send_bytes(content)
-    with RawClient(shared_broker.address) as client:
-        assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+SCAN_COUNT, SLOW_COUNT = 300, 300
+
+
+@define
+class Bystander:
+    """A client with a topic of its own; the test decides when its next message goes round."""
+
+    client: RawClient
+    count: int = 0
+
+    def is_served(self, count: int = 1) -> None:
+        for _ in range(count):
+            body = b"%d" % self.count
+            assert send_message(self.client, "Own", body) == self.count
+            (record,) = records_of(self.client.call(RequestCode.PULL_MESSAGE, pull_fields("Own", self.count)))
+            assert record.body == body
+            self.count += 1
 
 
 @pytest.fixture
-def shared_broker(start_broker: StartBroker) -> Broker:
-    """One broker for every example."""
-    return start_broker()
+def bystander(broker: Broker, connect: Connect) -> Bystander:
+    """A client that is served before the crowd comes."""
+    bystander = Bystander(connect(broker.address))
+    bystander.is_served()
+    return bystander
+
+
+def test_a_port_scan_leaves_others_served(broker: Broker, bystander: Bystander) -> None:
+    """300 connections to each port, some with a word in another language; nobody waits for their end."""
+    for number in range(SCAN_COUNT):
+        for address in (broker.address, broker.name_server_address):
+            with socket.create_connection(address) as sock:
+                if number % 3 == 0:
+                    sock.sendall((b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01", b"SSH-2.0-x\r\n")[number % 9 // 3])
+        if number % 10 == 0:
+            bystander.is_served()
+    bystander.is_served()
+
+
+def test_many_slow_connections_leave_others_served(broker: Broker, bystander: Bystander) -> None:
+    """Each of them is in the middle of a frame that it never ends."""
+    whole = b"".join(encode(Command(RequestCode.GET_MAX_OFFSET, 1, ext_fields={"topic": "T", "queueId": "0"})))
+    with ExitStack() as stack:
+        for number in range(SLOW_COUNT):
+            slow = stack.enter_context(socket.create_connection(broker.address))
+            slow.sendall(whole[: 1 + number % (len(whole) - 1)])
+        wait_until(lambda: broker.connection_count >= SLOW_COUNT)
+        bystander.is_served(10)
+
+
+def is_closed_after(client: RawClient, content: bytes) -> bool:
+    """Whether the broker closes the connection, even before all of the content is sent."""
+    try:
+        client.send_bytes(content)
+        return client.wait_closed()
+    except ConnectionError:
+        return True
+
+
+def test_everything_oversized_leaves_others_served(broker: Broker, bystander: Bystander) -> None:
+    """Frame, header, body, properties, topic, group and subscription, each answered or its connection closed."""
+    huge = "x" * 1_000_000
+    for frame in (
+        struct.pack(">iI", 2**31 - 1, 4),
+        struct.pack(">iI", 1_000, 2**24 - 1),
+        struct.pack(">iI", 9_000_000, 8_999_996) + b" " * 8_999_996,
+    ):
+        with RawClient(broker.address) as client:
+            assert is_closed_after(client, frame)
+    with RawClient(broker.address) as client:
+        for fields, body in (
+            (send_fields("T", 0), b"x" * (5 * 1024 * 1024)),
+            (send_fields("T", 0) | {"i": f"name\x01{huge}\x02"}, b"x"),
+            (send_fields(huge, 0), b"x"),
+        ):
+            assert client.call(RequestCode.SEND_MESSAGE_V2, fields, body).code != 0
+        pull = pull_fields("TBW102", 0) | {"subscription": huge, "sysFlag": "4"}
+        assert client.call(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        wants = b'{"clientID":"x","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"T",%b}]}]}'
+        tags = b",".join(b'"%d"' % number for number in range(10_001))
+        for part in (b'"subString":"%b"' % huge.encode(), b'"tagsSet":[%b]' % tags):
+            assert client.call(RequestCode.HEART_BEAT, None, wants % part).code == 1
+        heartbeat = b'{"clientID":"%b","consumerDataSet":[{"groupName":"%b","subscriptionDataSet":[]}]}'
+        assert client.call(RequestCode.HEART_BEAT, None, heartbeat % (b"x", b"g" * 5_000_000)).code == 1
+        assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+        bystander.is_served()
+
+
+def test_a_connection_that_says_nothing_is_closed_in_time(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker closes a connection after an hour without a word; one that speaks stays."""
+    monkeypatch.setattr("longpoll_broker.service.io.transport.IDLE_CHECK_S", 0.02)
+    clock, minute_ns = Clock(), 60 * 10**9
+    broker = start_broker(runtime=clock, config=BrokerConfig(channel_idle_ms_max=3_600_000))
+    silent, speaking = connect(broker.address), connect(broker.address)
+    for minute in (0, 40):
+        clock.ahead_ns = minute * minute_ns
+        for client in (silent, speaking)[minute > 0 :]:
+            assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    clock.ahead_ns = 61 * minute_ns
+    assert silent.wait_closed()
+    assert speaking.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+
+
+def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, bystander: Bystander) -> None:
+    broker.topics.put(TopicConfig("Own", 0, 0))
+    with pytest.raises(AssertionError, match="illegal"):
+        bystander.is_served()
+
+
+EDGES: Final = (
+    None, "", "0", "-1", "1", "32767", "32768", "2147483647", "2147483648", "-2147483648", "-2147483649",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40, "x", "1.5",
+)  # fmt: skip
+"""The values of a field; None leaves it out."""
+TIMES: Final = "j"
+"""A send's count of tries, which a send-back adds to."""
+LEVELS: Final = ("0", "-1", "2147483647", "-2147483648")
+LIVES: Final = 2
+
+
+class Raised(logging.Handler):
+    """What was logged with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@contextmanager
+def watching() -> Iterator[list[str]]:
+    """What is raised within the block, on any thread."""
+    handler = Raised()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler.seen
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def requests() -> Iterator[tuple[int, dict[str, str], bytes]]:
+    """Each request with each field at each edge; pulls are not held."""
+    for code, fields, body in SEEDS:
+        for name in fields:
+            for edge in EDGES:
+                changed = {key: value for key, value in fields.items() if key != name}
+                if "suspendTimeoutMillis" in fields and name != "sysFlag":
+                    changed["sysFlag"] = "4"
+                if edge is not None:
+                    changed[name] = edge
+                yield code, changed, body
+
+
+def send_back(client: RawClient, offset: int) -> None:
+    """Send a stored message back with each edge of a level and of the tries allowed."""
+    for allowed in (None, "0", "2147483647", "-2147483648"):
+        for level in LEVELS:
+            fields = {"offset": str(offset), "group": "FG0", "delayLevel": level}
+            client.call(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                fields if allowed is None else fields | {"maxReconsumeTimes": allowed},
+            )
+
+
+def sweep(broker: Broker) -> int:
+    """Send everything, and send every stored message's edges back; how many were answered."""
+    answered = 0
+    with RawClient(broker.address) as client:
+        for topic in ("F0", "F1", "F2"):
+            fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        for code, fields, body in requests():
+            if code == RequestCode.END_TRANSACTION or fields.get("sysFlag") not in {None, "4"}:
+                # Such a request need not be answered; the next one's answer shows that it was served.
+                client.send(code, fields, body)
+                continue
+            reply = client.call(code, fields, body)
+            answered += 1
+            stored = reply.ext_fields or {}
+            if code == RequestCode.SEND_MESSAGE_V2 and fields.get(TIMES, "0") != "0" and "msgId" in stored:
+                send_back(client, int(stored["msgId"][16:], 16))
+    return answered
+
+
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
+def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
+    """Under each policy; the second life begins with what the first has stored."""
+    with watching() as raised:
+        for _life in range(LIVES):
+            with Broker.start(
+                RealRuntime(), str(tmp_path / "store"), policy=preset(policy), store_config=SMALL_STORE
+            ) as broker:
+                assert sweep(broker) > 1000
+                with RawClient(broker.address) as stranger, RawClient(broker.name_server_address) as names:
+                    assert send_message(stranger, "F0") >= 0
+                    assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "F0"}).code == 0
+    assert raised == []

@@ -1,9 +1,10 @@
-"""A broker's life: start, stop, start again; what it keeps and whom it answers on the way out."""
+"""A broker's start, stop and restart, its saved tables, and which service serves which code."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import attrs
 import msgspec
@@ -11,70 +12,41 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_broker.errors import StoreUserError
+from longpoll_broker.handler import CodeServedTwiceError, together
 from longpoll_broker.opening import ListenError
+from longpoll_broker.service.io.processors import Processor, Serving, serves
+from longpoll_broker.service.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
+from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, UserError
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, preset
 
 PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
 
 
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_stopping_answers_everything_that_is_held(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """With 19 and the offset each came with; then the connections are closed and the table is empty."""
-    broker = start_broker(policy=policy)
-    clients = [connect(broker.address) for _ in range(3)]
-    send_message(clients[0], "T")
-    opaques = [client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)) for client in clients]
-    wait_until(lambda: len(broker.hold_service) == 3)
-    broker.stop()
-    for client, opaque in zip(clients, opaques, strict=True):
-        reply = client.reply(opaque)
-        assert reply is not None
-        assert reply.ext_fields is not None
-        assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (19, "1")
-        assert client.wait_closed()
-    assert len(broker.hold_service) == 0
-
-
-def test_rocketmq_stops_without_a_word(start_broker: StartBroker, connect: Connect) -> None:
-    """The closed connection is all that a held client sees; the test above can fail."""
-    broker = start_broker(policy=ROCKETMQ_4_9)
-    client = connect(broker.address)
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    broker.stop()
-    assert client.reply(opaque) is None
-    assert client.closed
-
-
-def test_messages_offsets_and_topics_survive_a_restart(start_broker: StartBroker, connect: Connect) -> None:
-    """Everything that was acknowledged is there again, and queue offsets go on."""
-    broker = start_broker()
-    client = connect(broker.address)
+def test_messages_offsets_and_topics_survive_a_restart(
+    broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect
+) -> None:
     for number in range(10):
         send_message(client, "T", b"%d" % number, queue_id=1)
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "1", "commitOffset": "4"}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
     broker.stop()
-
     again = connect(start_broker().address)
-    asked = again.call(RequestCode.QUERY_CONSUMER_OFFSET, commit)
-    assert asked.ext_fields == {"offset": "4"}
+    assert again.call(RequestCode.QUERY_CONSUMER_OFFSET, commit).ext_fields == {"offset": "4"}
     reply = again.call(PULL, pull_fields("T", 0, queue_id=1))
     assert [bytes(record.body) for record in records_of(reply)] == [b"%d" % number for number in range(10)]
     assert send_message(again, "T", queue_id=1) == 10
 
 
 def test_the_tables_have_rocketmqs_shape(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """As the Java broker reads them."""
     broker = start_broker(config=BrokerConfig(default_topic_queue_count=6))
     client = connect(broker.address)
     send_message(client, "T")
@@ -102,7 +74,6 @@ def test_the_tables_have_rocketmqs_shape(start_broker: StartBroker, connect: Con
 def test_fastjsons_unquoted_keys_and_a_backup_are_read(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """consumerOffset.json as Java writes it; topics.json damaged, so its .bak counts."""
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "consumerOffset.json").write_text('{\n\t"offsetTable":{\n\t\t"T@G":{0:12,1:7}\n\t}\n}')
@@ -131,9 +102,8 @@ def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
     assert len(records_of(reply)) == 1
 
 
-def test_what_cannot_be_used_is_said_in_one_line(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path) -> None:
     """A port in use, a store in use, a damaged table, a file where a directory must be: a user's error each."""
-    broker = start_broker()
     other = str(tmp_path / "other")
     with pytest.raises(ListenError, match="give another address"):
         Broker.start(RealRuntime(), other, listen=broker.address)
@@ -165,15 +135,6 @@ def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_pat
     assert start_broker(listen=address).address == address
 
 
-def test_sends_wait_for_the_disk_under_sync_flush(start_broker: StartBroker, connect: Connect) -> None:
-    """When the answer is there, the log is durable."""
-    broker = start_broker(store_config=attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000))
-    client = connect(broker.address)
-    for _ in range(3):
-        send_message(client, "T")
-        assert broker.store.flushed_end == broker.store.log_end
-
-
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 def test_what_is_acknowledged_is_visible(start_broker: StartBroker, connect: Connect, sync: bool) -> None:
     """Strict makes it so before the answer leaves, and does not leave it to the flush thread."""
@@ -201,7 +162,6 @@ def test_a_stopped_broker_lets_go_of_its_log(start_broker: StartBroker, connect:
 
 
 def test_a_stopped_broker_ends_its_threads(start_broker: StartBroker, connect: Connect) -> None:
-    """Every thread that it started is joined, under any policy."""
     for policy in (STRICT, ROCKETMQ_4_9):
         before = set(threading.enumerate())
         broker = start_broker(policy=policy)
@@ -240,3 +200,160 @@ def test_every_answer_s_flag_is_1(start_broker: StartBroker, connect: Connect, *
     """Java makes its answers anew: of the request's flag nothing is in them."""
     broker = start_broker(is_fast=is_fast)
     assert flags_of_answers(connect(broker.address), broker) == {1}
+
+
+def tables(directory: Path) -> ConfigFiles:
+    files = ConfigFiles(RealRuntime(), str(directory), Topics(), Groups(), Offsets(), DelayOffsets())
+    files.load()
+    return files
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A directory with every table saved twice, so that each has its backup."""
+    files = tables(tmp_path)
+    for number in (1, 2):
+        files.topics.put(TopicConfig(f"T{number}"))
+        files.groups.find(f"G{number}")
+        files.offsets.commit("T", "G", 0, number)
+        files.delays.by_level[3] = number
+        files.delays.changed = True
+        files.save()
+    return tmp_path
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"topicConfigTable":[]}', b"\xff", b"[" * 5000])
+def test_a_table_that_cannot_be_read_is_taken_from_its_backup_and_repaired(saved: Path, damage: bytes) -> None:
+    """The next save writes it anew, and keeps the backup until then and after: nobody needs the damaged one."""
+    backup = (saved / f"{TOPICS}.bak").read_bytes()
+    (saved / TOPICS).write_bytes(damage)
+    files = tables(saved)
+    assert files.topics.get("T1") is not None
+    assert files.topics.get("T2") is None
+    files.save()
+    assert (saved / f"{TOPICS}.bak").read_bytes() == backup
+    (saved / f"{TOPICS}.bak").unlink()
+    assert tables(saved).topics.get("T1") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            TOPICS,
+            '{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":1000000000}}}',
+            "1000000000 queues, at most",
+        ),
+        (TOPICS, '{"topicConfigTable":{"T":{"topicName":"T","writeQueueNums":16385}}}', "16385 queues, at most 16384"),
+        (OFFSETS, '{"offsetTable":{"T@G":{"0":9223372036854775808}}}', "cannot be used"),
+        (OFFSETS, '{"offsetTable":{"T@G":{"0":"x"}}}', "cannot be used"),
+    ],
+)
+def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
+    """A topic of a billion queues would cost whoever asks for it, and all others, minutes and gigabytes."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        tables(tmp_path)
+
+
+def test_the_greatest_numbers_are_served(tmp_path: Path) -> None:
+    (tmp_path / TOPICS).write_text('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":16384}}}')
+    (tmp_path / OFFSETS).write_text('{"offsetTable":{"T@G":{"0":9223372036854775807}}}')
+    files = tables(tmp_path)
+    assert files.offsets.by_pair["T@G"] == {0: 2**63 - 1}
+    assert files.topics.get("T") is not None
+
+
+def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is the only whole one, and is not replaced by the damaged one."""
+    (saved / OFFSETS).write_bytes(b"{")
+    files = tables(saved)
+    write_atomic = files.runtime.files.write_atomic
+
+    def fails_in_the_end(path: str, content: bytes) -> None:
+        if path.endswith(OFFSETS):
+            raise OSError("planted")
+        write_atomic(path, content)
+
+    monkeypatch.setattr(files.runtime.files, "write_atomic", fails_in_the_end)
+    with pytest.raises(OSError, match="planted"):
+        files.save()
+    assert tables(saved).offsets.query("T", "G", 0) == 1
+
+
+def test_nothing_is_begun_without_a_table_that_was_there(saved: Path) -> None:
+    """Neither file can be read: the user is told which, and nothing is written."""
+    for name in (GROUPS, f"{GROUPS}.bak"):
+        (saved / name).write_bytes(b"{")
+    with pytest.raises(ConfigError, match=r"subscriptionGroup\.json\.bak cannot be read"):
+        tables(saved)
+    assert (saved / GROUPS).read_bytes() == b"{"
+
+
+def test_a_directory_without_tables_begins_empty(tmp_path: Path) -> None:
+    """And saves nothing as long as nothing changes; an absent table of a file is an empty one."""
+    tables(tmp_path).save()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / TOPICS).write_bytes(b'{"dataVersion":{"counter":1},"topicConfigTable":null}')
+    assert tables(tmp_path).topics.by_name == {}
+
+
+def nothing(*_arguments: Any) -> None:
+    pass
+
+
+def other(*_arguments: Any) -> None:
+    pass
+
+
+def test_two_services_that_serve_one_code_are_refused() -> None:
+    first: dict[int, Processor] = {RequestCode.PULL_MESSAGE: nothing, RequestCode.HEART_BEAT: nothing}
+    assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
+    with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
+        together([first, {RequestCode.PULL_MESSAGE: other}])
+
+
+class Greeter(Serving):
+    """Serves two codes by one method, and has another that serves none."""
+
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT)
+    def greet(self, *_arguments: Any) -> None:
+        pass
+
+    def helps(self, *_arguments: Any) -> None:
+        pass
+
+
+class Louder(Greeter):
+    """Says it otherwise, and is not marked anew."""
+
+    def greet(self, *_arguments: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [Greeter, Louder])
+def test_a_service_serves_what_its_methods_are_marked_with(kind: type[Greeter]) -> None:
+    greeter = kind()
+    assert greeter.processors == {RequestCode.PULL_MESSAGE: greeter.greet, RequestCode.HEART_BEAT: greeter.greet}
+
+
+def test_a_service_that_serves_one_code_twice_is_refused() -> None:
+    """Where its class is defined, also when one of the two is inherited."""
+    with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
+
+        class Stammerer(Greeter):
+            @serves(RequestCode.HEART_BEAT)
+            def again(self, *_arguments: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("policy", "more"), [("strict", set()), ("rocketmq-5", {361, 905})])
+def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: str, more: set[int]) -> None:
+    """Nothing is left out between a service and the handler: 26 codes, and what a policy adds."""
+    broker = start_broker(policy=preset(policy))
+    pulls, sends = broker.pulling.processors, broker.sending.processors
+    assert set(sends) == {10, 310, 320, 36, 37} | ({370} if policy == "rocketmq-5" else set())
+    assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
+    assert more <= set(pulls)
+    assert len(together([pulls, sends, broker.handler.administering.processors])) >= 26

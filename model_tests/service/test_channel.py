@@ -1,12 +1,15 @@
-"""The outbox and the channel: what is told in one pass leaves together, and a peer that does not read is given up."""
+"""The outbox and the channel: what is told in one pass leaves together; who does not read is given up."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
-from typing import Any, cast
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
 import pytest
+from attrs import define
 
 from longpoll_broker.service.io import channel as subject
 from longpoll_broker.service.io.channel import (
@@ -19,7 +22,11 @@ from longpoll_broker.service.io.channel import (
     Parts,
 )
 from longpoll_broker.service.io.totals import Amount, Reached
+from longpoll_broker.service.io.transport import IoLoop
+from longpoll_broker.testing.raw_client import PATIENCE_S
 from longpoll_protocol.frames.frame import Buffer
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.threads import RealQueue
 
 
 class Sink:
@@ -32,11 +39,9 @@ class Sink:
         self.flushed: list[int] = []
 
     def write(self, _parts: Parts) -> None:
-        """Queue a command."""
         self.waiting += 1
 
     def flush(self) -> None:
-        """Send what waits."""
         self.flushed.append(self.waiting)
         self.order.append(self.name)
         self.waiting = 0
@@ -57,7 +62,6 @@ def _herd(count: int, channel_count: int = 1) -> list[int]:
 def test_a_large_herd_leaves_in_parts_that_grow() -> None:
     """The first answers leave at once; later parts are long, so that system calls do not cost more than answers."""
     parts = _herd(20_000, 64)
-
     assert [64 * part for part in parts[-4:-1]] == [FLUSH_COUNT_MAX] * 3
     assert sum(parts) == -(-20_000 // 64)
     assert _herd(20_000)[:3] == [FLUSH_COUNT, 2 * FLUSH_COUNT, 4 * FLUSH_COUNT]
@@ -89,14 +93,12 @@ def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytes
 
 
 def test_who_is_woken_is_told_before_who_woke_it() -> None:
-    """A send's reply is written first and leaves last."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("sender", "first", "second")]
     outbox = Outbox()
     for sink in sinks:
         outbox.write(sink, (b"",))
     outbox.flush()
-
     assert order == ["second", "first", "sender"]
 
 
@@ -108,15 +110,7 @@ def test_each_pass_begins_with_a_short_part() -> None:
         for _ in range(3 * FLUSH_COUNT):
             outbox.write_in_herd(cast("Channel", sink), (b"",))
         outbox.flush()
-
     assert sink.flushed == [FLUSH_COUNT, 2 * FLUSH_COUNT] * 2
-
-
-def test_parts_that_do_not_grow_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: every part as short as the first."""
-    monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", FLUSH_COUNT)
-
-    assert max(_herd(20_000, 8)) == FLUSH_COUNT // 8
 
 
 class DeafSocket:
@@ -131,7 +125,6 @@ class DeafSocket:
         self.closed = 0
 
     def send(self, content: Buffer, /) -> int:
-        """Take what there is room for."""
         self.calls.append("send 1")
         return self._take(content)
 
@@ -146,12 +139,10 @@ class DeafSocket:
         return len(taken)
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """The same of several buffers."""
         self.calls.append(f"send_parts {len(parts)}")
         return self._take(b"".join(parts))
 
     def close(self) -> None:
-        """Note it."""
         self.closed += 1
 
 
@@ -166,17 +157,14 @@ class Loop:
         self.given_up: list[Channel] = []
 
     def modify(self, _key: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch."""
         assert data is not None
         self.reads.append(read)
         self.watches.append(write)
 
     def unregister(self, _key: object) -> None:
-        """Watch no more."""
         self.unregistered += 1
 
     def close_soon(self, channel: Channel) -> None:
-        """Close it when there is time."""
         self.given_up.append(channel)
 
 
@@ -188,6 +176,11 @@ def deaf_channel(
     limits = Limits(1024, output_bytes_max, 10, 1000)
     made = Channel(loop, cast("Any", sock), ("127.0.0.1", 1), 1, cast("Any", None), limits, threading.Lock(), unsent)
     return made, sock, loop
+
+
+def tell(channel: Channel, parts: Parts) -> None:
+    channel.write(parts)
+    channel.flush()
 
 
 def test_what_has_not_left_is_told_until_it_has() -> None:
@@ -211,17 +204,14 @@ def test_what_has_not_left_is_told_until_it_has() -> None:
 def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> None:
     """Over the limit the channel is broken: nothing is kept for it, nothing is sent on it, nothing is waited for."""
     channel, sock, loop = deaf_channel(room=0, output_bytes_max=10)
-    channel.write((b"0123456789",))
-    channel.flush()
+    tell(channel, (b"0123456789",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])
-    channel.write((b"x",))
-    channel.flush()
+    tell(channel, (b"x",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
 
     # The rest of a frame that was cut would be read as the beginning of another.
     sock.room = 1000
-    channel.write((b"more",))
-    channel.flush()
+    tell(channel, (b"more",))
     assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
     assert loop.given_up == [channel]
 
@@ -233,7 +223,6 @@ def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) 
     channel.write((b"answer",))
     sock.fails = fault
     channel.flush()
-
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
     assert (len(channel._out), len(channel._pending)) == (0, 0)
 
@@ -241,13 +230,10 @@ def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) 
 def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
     """Its commands, half sent or not yet, cost no memory while somebody still knows the channel."""
     broken, sock, _ = deaf_channel(room=2, output_bytes_max=3)
-    broken.write((b"answer",))
-    broken.flush()
+    tell(broken, (b"answer",))
     assert (broken.broken, len(broken._out), len(broken._pending)) == (True, 0, 0)
-
     closed, sock, loop = deaf_channel(room=2, output_bytes_max=100)
-    closed.write((b"answer",))
-    closed.flush()
+    tell(closed, (b"answer",))
     closed.write((b"late",))
     closed.close()
     closed.close()
@@ -255,43 +241,21 @@ def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
     assert (len(closed._out), len(closed._pending), closed.unsent()) == (0, 0, False)
 
 
-def test_a_channel_that_is_both_broken_and_not_yet_closed_waits_for_nothing() -> None:
-    """What is written to it meanwhile is no reason for a stopping broker to wait."""
-    channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
-    channel.write((b"answer",))
-    channel.flush()
-    channel.write((b"late",))
-    assert (channel.broken, channel.closed, channel.unsent()) == (True, False, False)
-
-
 def test_a_loop_that_stops_only_sends() -> None:
-    """It watches for room to send, and reads no more."""
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
-
     assert (loop.reads, loop.watches) == ([False], [True])
 
 
 def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_change() -> None:
     """One buffer is sent as it is; a socket that takes everything is not watched for room."""
     channel, sock, loop = deaf_channel(room=1000, output_bytes_max=100)
-    channel.write((b"one",))
-    channel.flush()
+    tell(channel, (b"one",))
     for answer in (b"two", b"three", b"four"):
         channel.write((answer,))
     channel.flush()
-
     assert (sock.calls, bytes(sock.sent)) == (["send 1", "send_parts 3"], b"onetwothreefour")
     assert loop.watches == []
-
-
-def test_a_new_connection_has_asked_and_received_nothing() -> None:
-    """What is counted of it begins at nothing."""
-    channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
-
-    assert (channel.request_count, channel.received_ns, channel.closed, channel.broken) == (0, 0, False, False)
-    assert (channel.begun_ns, channel.unfinished_size, channel.queued_size) == (0, 0, 0)
-    assert (channel.gives_way, channel.is_heavy, channel.reached) == (False, False, None)
 
 
 def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
@@ -299,15 +263,13 @@ def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
     unsent: Amount[Channel] = Amount(1000, threading.Lock())
     channel, sock, _ = deaf_channel(5, 1000, unsent)
     other, _, _ = deaf_channel(0, 1000, unsent)
-    channel.write((b"head", b"and a body"))
-    channel.flush()
+    tell(channel, (b"head", b"and a body"))
     assert unsent.by_peer == {channel: 9}
     channel.write((b"more", b"!"))
     sock.room = 3
     channel.flush()
     assert unsent.by_peer == {channel: 11}
-    other.write((b"also",))
-    other.flush()
+    tell(other, (b"also",))
     assert (unsent.by_peer, unsent.total) == ({channel: 11, other: 4}, 15)
     sock.room = 100
     channel.flush()
@@ -316,24 +278,13 @@ def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
     assert (unsent.by_peer, unsent.total) == ({}, 0)
 
 
-def test_what_left_at_once_never_counts_as_unsent() -> None:
-    """However often it is, and where nothing may wait."""
-    channel, sock, loop = deaf_channel(100, 0)
-    for _ in range(3):
-        channel.write((b"head", b"and a body"))
-        channel.flush()
-    assert (channel.broken, loop.given_up, len(sock.sent)) == (False, [], 42)
-
-
 def test_what_is_over_a_connection_s_own_limit_is_counted_no_more() -> None:
     """It is let go of with the peer, before the loop has closed the channel, and the reason is the limit."""
     unsent: Amount[Channel] = Amount(1000, threading.Lock())
     channel, _, loop = deaf_channel(0, 10, unsent)
-    channel.write((b"0123456789",))
-    channel.flush()
+    tell(channel, (b"0123456789",))
     assert unsent.total == 10
-    channel.write((b"x",))
-    channel.flush()
+    tell(channel, (b"x",))
     assert (unsent.by_peer, unsent.total, loop.given_up) == ({}, 0, [channel])
     assert channel.reached is Reached.OUTPUT_BYTES
     assert channel.close_reason == "it left over 10 bytes unread"
@@ -344,10 +295,8 @@ def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
     unsent: Amount[Channel] = Amount(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
-    greedy.write((b"12345678",))
-    greedy.flush()
-    modest.write((b"abc",))
-    modest.flush()
+    tell(greedy, (b"12345678",))
+    tell(modest, (b"abc",))
     assert (greedy.broken, loop.given_up, greedy.reached) == (True, [greedy], Reached.UNSENT_BYTES)
     assert greedy.close_reason == "it had most of the bytes over unsentBytesMax"
     assert (modest.broken, quiet.given_up, unsent.by_peer) == (False, [], {modest: 3})
@@ -357,7 +306,6 @@ def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("state", ["broken", "closed"])
 def test_who_is_gone_already_is_not_given_up(state: str) -> None:
-    """It has its reason, and the loop is told of it once."""
     channel, _, loop = deaf_channel(0, 1000)
     if state == "broken":
         channel.give_up(Reached.FRAME_TIME, 1, 2)
@@ -370,7 +318,6 @@ def test_who_is_gone_already_is_not_given_up(state: str) -> None:
 
 
 def test_bodies_are_counted_from_flush_to_flush() -> None:
-    """Heads are small, and an answer without a body is none."""
     channel, _, _ = deaf_channel(100, 1000)
     channel.write((b"head",))
     assert channel.queued_size == 0
@@ -412,31 +359,101 @@ def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
     outbox.after_answer(gone, lambda: order.append("to nobody"))
     outbox.after_answer(channel, lambda: order.append("noted"))
     outbox.flush()
-
     assert order == ["noted"]
     assert "could not be noted" in caplog.text
 
 
 def test_what_left_early_counts_no_more() -> None:
     """A connection that had much to be told was sent to: what waits is what others were told."""
-    busy: Any = Sink()
-    other: Any = Sink()
-    outbox = Outbox()
-    for _ in range(CHANNEL_COUNT):
-        outbox.write(busy, (b"",))
+    busy, other, outbox = cast("Any", Sink()), cast("Any", Sink()), Outbox()
+    outbox.write(busy, (b"",), CHANNEL_COUNT)
     outbox.flush_busy()
     outbox.write_in_herd(other, (b"",))
-
-    assert (busy.flushed, other.flushed) == ([CHANNEL_COUNT], [])
+    assert (busy.flushed, other.flushed) == ([1], [])
 
 
 def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
-    """A history tells no answer before the socket has it."""
     order: list[str] = []
     sink: Any = Sink("sent", order)
     outbox = Outbox()
     outbox.write(sink, (b"",))
     outbox.after_flush(lambda: order.append("noted"))
     outbox.flush()
-
     assert order == ["sent", "noted"]
+
+
+LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)
+ASKED: Final[dict[str, Callable[[IoLoop], None]]] = {
+    "close": lambda loop: loop.close_soon(cast("Any", object())),
+    "adopt": lambda loop: loop.adopt_soon(cast("Any", object())),
+}
+
+
+@define
+class Bell:
+    """A poller that counts how often it was woken."""
+
+    rung: int = 0
+
+    def wake(self) -> None:
+        self.rung += 1
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
+    """Or it would come to it when something else happens, ten seconds later at the latest."""
+    loop = IoLoop(RealRuntime(), "loop", LIMITS, pass_ended=lambda _outbox: None)
+    loop.poller.close()
+    bell = Bell()
+    loop.poller = cast("Any", bell)
+    ASKED[asked](loop)
+    assert bell.rung == 1
+
+
+class Told:
+    """A bell that tells when a thread waits for it."""
+
+    def __init__(self, bell: threading.Lock) -> None:
+        self._bell = bell
+        self.locked, self.release = bell.locked, bell.release
+        self.is_waited_for = threading.Event()
+
+    def acquire(self, *, timeout: float) -> bool:
+        self.is_waited_for.set()
+        return self._bell.acquire(timeout=timeout)
+
+
+def waiting(queue: RealQueue[int], timeout_s: float | None) -> tuple[threading.Thread, list[int | None]]:
+    """A thread that waits for the queue, and what it will have taken."""
+    bell = Told(queue._bell)
+    queue._bell = cast("Any", bell)
+    taken: list[int | None] = []
+    taker = threading.Thread(target=lambda: taken.append(queue.take(timeout_s)), daemon=True)
+    taker.start()
+    assert bell.is_waited_for.wait(PATIENCE_S)
+    return taker, taken
+
+
+def test_who_waits_for_a_queue_without_an_end_is_woken() -> None:
+    queue = RealQueue[int](1)
+    taker, taken = waiting(queue, None)
+    queue.offer(7)
+    taker.join(PATIENCE_S)
+    assert taken == [7]
+
+
+def test_who_finds_its_item_taken_when_its_time_is_over_waits_no_longer() -> None:
+    """`SimpleQueue.get` does, for ever: it takes the time that is left, which is less than none, for no limit."""
+    queue, interval_s = RealQueue[int](1), sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE_S)  # who is woken below runs when this thread waits for it, and not before
+    try:
+        taker, taken = waiting(queue, 0.2)
+        end_s = time.monotonic() + 0.3
+        assert queue.offer(7)
+        assert queue.take_if(bool) == 7
+        while time.monotonic() < end_s:
+            pass
+        taker.join(PATIENCE_S)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert taken == [None]

@@ -18,8 +18,7 @@ from longpoll.cli import main
 from longpoll.commands.client import read_start
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.scripted_server import ScriptedServer
-from longpoll_client import PullConsumer, StartAt
+from longpoll_client import StartAt
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
@@ -28,24 +27,20 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def name_server(tmp_path: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
     with Broker.start(RealRuntime(), str(tmp_path / "store")) as broker:
         yield "{}:{}".format(*broker.name_server_address)
 
 
 def run(name_server: str, *arguments: str, stdin: bytes | None = None) -> Result:
-    """Run one command in this process."""
     return CliRunner().invoke(main, [*arguments, "--name-server", name_server], input=stdin)
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
-    """The JSON lines on stdout."""
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_what_is_sent_is_consumed_with_every_field(name_server: str) -> None:
-    """Body, tag, keys, properties, place and times, one JSON object a line."""
     (sent,) = lines(
         run(name_server, "send", "T", "h\u00e9llo", "--tag", "red", "--key", "k1 k2", "--property", "a=b=c", "--json")
     )
@@ -73,7 +68,6 @@ def test_many_are_sent_from_standard_input_and_a_group_goes_on(name_server: str)
 
 
 def test_tags_choose(name_server: str) -> None:
-    """Only the wanted tags are printed, and --wait ends the command."""
     for tag in ("red", "green", "blue"):
         run(name_server, "send", "T", tag, "--tag", tag, "--queue", "0")
     found = run(name_server, "consume", "T", "--group", "G", "--tag", "red || blue", "--from", "first", "--wait", "0.3")
@@ -82,14 +76,12 @@ def test_tags_choose(name_server: str) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(name_server: str) -> None:
-    """A body from a stranger is shown escaped, on one line."""
     run(name_server, "send", "T", "-", stdin=b"a\x1b[2J\nb")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "1")
     assert found.stdout.rstrip().endswith(r"a\x1b[2J\nb")
 
 
 def test_too_few_messages_are_exit_3(name_server: str) -> None:
-    """What came is printed; the exit code says that more were wanted."""
     run(name_server, "send", "T", "one")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "2", "--wait", "0.3")
     assert found.exit_code == 3
@@ -110,21 +102,11 @@ def test_too_few_messages_are_exit_3(name_server: str) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str, ...], words: str) -> None:
-    """No traceback, and the line says what was wrong."""
     run(name_server, "send", "T", "there")
     result = run(name_server, *arguments)
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_no_name_server_is_one_line() -> None:
-    """It names the address."""
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        address = server.address
-    result = run(address, "send", "T", "x")
-    assert result.exit_code == 2
-    assert f"cannot connect to {address}: Connection refused" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -147,7 +129,6 @@ def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_serv
 
 
 def test_where_to_begin_is_read() -> None:
-    """Words, milliseconds and times of day, UTC unless they say otherwise."""
     assert read_start(None) == (StartAt.STORED, 0)
     assert read_start("first") == (StartAt.FIRST, 0)
     assert read_start("1700000000000") == (StartAt.TIMESTAMP, 1_700_000_000_000)
@@ -155,17 +136,6 @@ def test_where_to_begin_is_read() -> None:
     assert read_start("2023-11-14T23:13:20+01:00") == (StartAt.TIMESTAMP, 1_700_000_000_000)
     with pytest.raises(ConfigError):
         read_start("stored")
-
-
-def test_planted_a_consumer_that_forgets_to_commit_is_noticed(
-    name_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without `commit` the messages that were printed come again to the group."""
-    run(name_server, "send", "T", "x", "--count", "3", "--queue", "0")
-    monkeypatch.setattr(PullConsumer, "commit", lambda _self: None)
-    first = lines(run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "3", "--json"))
-    again = lines(run(name_server, "consume", "T", "--group", "G", "--count", "3", "--json"))
-    assert [line["queueOffset"] for line in again] == [line["queueOffset"] for line in first] == [0, 1, 2]
 
 
 def test_consume_filters_by_sql(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Producer and consumers over real sockets against the embedded broker, and against servers that misbehave."""
+"""Producers and consumers against the embedded broker, and against servers that misbehave."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,20 @@ import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_client import (
-    ConsumerConfig,
-    Producer,
-    PullConsumer,
-    ReceivedMessage,
-    StartAt,
-)
-from longpoll_client.consume.sharing import Sharing
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, StartAt
+from longpoll_client.consume import puller, sharing
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
-from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
+from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from longpoll_protocol.headers import (
+    OffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
@@ -35,7 +37,6 @@ RUNTIME = RealRuntime()
 
 @pytest.fixture
 def name_server(tmp_path: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
     with Broker.start(RUNTIME, str(tmp_path / "store")) as broker:
         yield "{}:{}".format(*broker.name_server_address)
 
@@ -62,12 +63,10 @@ def take(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
 
 
 def bodies(messages: Sequence[ReceivedMessage]) -> list[bytes]:
-    """Their bodies."""
     return [message.body for message in messages]
 
 
 def parity(number: int) -> str:
-    """A tag."""
     return "even" if number % 2 == 0 else "odd"
 
 
@@ -90,11 +89,7 @@ def test_each_message_comes_once_with_everything_in_its_queues_order(name_server
     assert Counter(sent[message.msg_id] for message in found) == Counter(range(300))
     for message in found:
         number = sent[message.msg_id]
-        assert (message.body, message.tags, message.keys) == (
-            b"body-%d" % number,
-            parity(number),
-            f"k{number}",
-        )
+        assert (message.body, message.tags, message.keys) == (b"body-%d" % number, parity(number), f"k{number}")
         assert message.properties["n"] == str(number)
     for queue_id in {message.queue_id for message in found}:
         offsets = [message.queue_offset for message in found if message.queue_id == queue_id]
@@ -128,22 +123,8 @@ def test_the_client_filters_exactly_what_the_broker_filters_by_hash(name_server:
             assert consumer.poll(0.1) == []
 
 
-def test_a_group_goes_on_where_it_stopped(name_server: str) -> None:
-    """Committed messages do not come again, uncommitted ones do."""
-    with Producer(RUNTIME, name_server) as producer:
-        for number in range(10):
-            producer.send("T", b"%d" % number, queue_id=0)
-    with consuming(name_server, "G") as consumer:
-        assert bodies(take(consumer, 4)) == [b"0", b"1", b"2", b"3"]
-        consumer.commit()
-        assert bodies(consumer.poll(PATIENCE_S, 2)) == [b"4", b"5"]
-    with consuming(name_server, "G", start_at=StartAt.STORED) as consumer:
-        assert bodies(take(consumer, 6)) == [b"4", b"5", b"6", b"7", b"8", b"9"]
-
-
 @pytest.mark.parametrize(("start_at", "wanted"), [(StartAt.FIRST, b"old"), (StartAt.LAST, b"new")])
 def test_where_to_begin(name_server: str, start_at: StartAt, wanted: bytes) -> None:
-    """The first message, or only those sent from now on."""
     with Producer(RUNTIME, name_server) as producer:
         producer.send("T", b"old", queue_id=0)
         with consuming(name_server, "G", start_at=start_at) as consumer:
@@ -151,57 +132,7 @@ def test_where_to_begin(name_server: str, start_at: StartAt, wanted: bytes) -> N
             assert bodies(take(consumer, 1)) == [wanted]
 
 
-def test_two_members_share_the_queues_and_one_that_leaves_gives_them_back(name_server: str) -> None:
-    """After the second joins each queue has one owner; after it leaves the first has all of them again."""
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"make the topic")
-        with consuming(name_server, "G") as first:
-            every = set(first.queues)
-            assert len(every) == 4
-            with consuming(name_server, "G") as second:
-                wait_until(lambda: len(first.queues) == 2, "the first gave two queues up")
-                assert set(first.queues) | set(second.queues) == every
-                assert not set(first.queues) & set(second.queues)
-            wait_until(lambda: set(first.queues) == every, "the first took them back")
-
-
-def wait_until(condition: Any, what: str) -> None:
-    """Wait for something that another thread does; the pause only spares the processor."""
-    pause = threading.Event()
-    for _attempt in range(int(PATIENCE_S / 0.01)):
-        if condition():
-            return
-        pause.wait(0.01)
-    pytest.fail(f"not within {PATIENCE_S:g} s: {what}")
-
-
-def test_flow_control_stops_and_resumes_pulling(name_server: str) -> None:
-    """With 10 messages waiting to be consumed a queue is pulled no more, and goes on when they are."""
-    with Producer(RUNTIME, name_server) as producer:
-        for number in range(100):
-            producer.send("T", b"%d" % number, queue_id=0)
-        with consuming(name_server, "G", cached_count_max=10, batch_count_max=5) as consumer:
-            puller = next(iter(consumer._member._queues.pullers().values()))
-            wait_until(lambda: puller.cached_count == 10 and not puller._is_pulling, "pulling stopped")
-            assert puller.stopped_by == "count"
-            assert bodies(take(consumer, 100)) == [b"%d" % number for number in range(100)]
-            assert puller.cached_count <= 10
-            assert puller.stopped_by is None
-            assert consumer.statistics["T"].stopped_by_count > 0
-
-
-def test_nothing_is_left_running(name_server: str) -> None:
-    """Closing a producer and a consumer ends every thread of theirs."""
-    before = threading.active_count()
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"x")
-        with consuming(name_server, "G") as consumer:
-            assert bodies(take(consumer, 1)) == [b"x"]
-    assert threading.active_count() == before
-
-
 def test_one_way_sends_arrive(name_server: str) -> None:
-    """Nothing is waited for, and the message is there all the same."""
     with Producer(RUNTIME, name_server) as producer, consuming_after_first(producer, name_server) as consumer:
         msg_id = producer.send_one_way("T", b"one way", tags="t")
         (message,) = take(consumer, 1)
@@ -216,13 +147,11 @@ def test_an_unknown_topic_has_no_route(name_server: str) -> None:
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", ":9876"])
 def test_a_wrong_address_is_the_users_mistake(address: str) -> None:
-    """Nothing is started."""
     with pytest.raises(ConfigError, match="HOST:PORT"):
         Producer(RUNTIME, address)
 
 
 def test_no_name_server() -> None:
-    """The error says which address was tried."""
     with ScriptedServer(lambda _peer, _command: None) as server:
         address = server.address
     with Producer(RUNTIME, address) as producer, pytest.raises(UnreachableError, match=address):
@@ -244,7 +173,6 @@ def test_no_name_server() -> None:
 def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(
     topic: str, body: bytes, properties: dict[str, str], words: str
 ) -> None:
-    """The user's mistake is told without asking anybody."""
     with ScriptedServer(lambda _peer, _command: None) as server:
         with Producer(RUNTIME, server.address) as producer, pytest.raises(ConfigError, match=words):
             producer.send(topic, body, properties=properties)
@@ -267,6 +195,13 @@ class OneBroker:
         self.address = ""
         self.queue_ids: list[int] = []
 
+    @contextmanager
+    def producing(self) -> Iterator[Producer]:
+        """A producer that has this for its name server."""
+        with ScriptedServer(self) as server, Producer(RUNTIME, server.address) as producer:
+            self.address = server.address
+            yield producer
+
     def __call__(self, peer: Peer, command: Command) -> None:
         """Answer a route or a send; None closes the connection."""
         fields = command.ext_fields or {}
@@ -288,18 +223,15 @@ class OneBroker:
 def test_a_new_topic_borrows_the_default_topics_route() -> None:
     """It has at most four queues then, and each send takes the next."""
     broker = OneBroker(0, 0, 0, 0, 0)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
+    with broker.producing() as producer:
         results = [producer.send("T", b"x") for _number in range(5)]
     assert broker.queue_ids == [0, 1, 2, 3, 0]
     assert {(result.queue_offset, result.broker_msg_id) for result in results} == {(7, "id")}
 
 
 def test_a_lost_connection_is_tried_again_on_another_queue() -> None:
-    """Twice; after that the error is the user's to know."""
     broker = OneBroker(None, None, 0, None, None, None)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
+    with broker.producing() as producer:
         assert producer.send("T", b"x").queue.queue_id == 2
         with pytest.raises(ClientError, match="SEND_MESSAGE_V2"):
             producer.send("T", b"x")
@@ -308,28 +240,21 @@ def test_a_lost_connection_is_tried_again_on_another_queue() -> None:
 
 @pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE])
 def test_stored_but_not_yet_safe_is_told(code: ResponseCode) -> None:
-    """These codes are no errors, and the result has them."""
     broker = OneBroker(code)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
+    with broker.producing() as producer:
         assert producer.send("T", b"x").code == code
 
 
 def test_a_refused_send_names_code_and_topic() -> None:
-    """No retry: the broker has decided."""
     broker = OneBroker(ResponseCode.MESSAGE_ILLEGAL)
-    with ScriptedServer(broker) as server, Producer(RUNTIME, server.address) as producer:
-        broker.address = server.address
-        with pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
-            producer.send("T", b"x")
+    with broker.producing() as producer, pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
+        producer.send("T", b"x")
     assert caught.value.code == 13
     assert len(broker.queue_ids) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b'{"brokerDatas":7,"queueDatas":[]}'])
 def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> None:
-    """Not a crash: one line that says what was asked."""
-
     def answer(peer: Peer, command: Command) -> None:
         peer.answer(command, body=body)
 
@@ -341,33 +266,103 @@ def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> N
         producer.send("T", b"x")
 
 
-class NoLock(nullcontext[None]):
-    """A lock that everybody gets at once."""
-
-    def acquire(self, *, blocking: bool) -> bool:
-        """Whoever asks."""
-        return not blocking
-
-    def release(self) -> None:
-        """Nothing to give back."""
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask again after 20 ms instead of 3 s."""
+    monkeypatch.setattr(puller, "RETRY_S", 0.02)
+    monkeypatch.setattr(sharing, "RETRY_S", 0.02)
 
 
-def test_planted_a_consumer_that_rebalances_twice_at_once_is_noticed(
-    name_server: str, monkeypatch: pytest.MonkeyPatch
+class PullScript:
+    """Name server and broker in one: one queue, whose pulls are answered in turn by the functions given."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self._clients: list[str] = []
+        self.address = ""
+        self.pulled_offsets: list[int] = []
+        self.stored_offsets: list[int] = []
+        self.used_up = threading.Event()
+
+    def __call__(self, peer: Peer, command: Command) -> None:
+        code = command.code
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = TopicRouteData(
+                broker_datas=[BrokerData(broker_name="b", broker_addrs={0: self.address})],
+                queue_datas=[QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1, perm=6)],
+            )
+            peer.answer(command, body=route.encode())
+        elif code == RequestCode.HEART_BEAT:
+            self._clients = [HeartbeatData.decode(command.body).client_id]
+            peer.answer(command)
+        elif code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            peer.answer(command, body=ConsumerList(consumer_id_list=self._clients).encode())
+        elif code == RequestCode.QUERY_CONSUMER_OFFSET:
+            peer.answer(command, fields=OffsetResponseHeader(offset=5).encode())
+        elif code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            self.stored_offsets.append(UpdateConsumerOffsetRequestHeader.decode(command.ext_fields).commit_offset)
+            peer.answer(command)
+        elif code == RequestCode.PULL_MESSAGE:
+            self.pulled_offsets.append(PullMessageRequestHeader.decode(command.ext_fields).queue_offset)
+            if self._answers:
+                self._answers.pop(0)(peer, command)
+            else:
+                self.used_up.set()
+        else:
+            peer.answer(command)
+
+
+def result(code: int, offset_next: int, body: bytes = b"") -> Any:
+    fields = PullMessageResponseHeader(
+        suggest_which_broker_id=0, next_begin_offset=offset_next, min_offset=0, max_offset=100
+    ).encode()
+    return lambda peer, command: peer.answer(command, code, fields, body)
+
+
+def run_script(script: PullScript) -> None:
+    """Consume from the script until its answers are used up."""
+    with ScriptedServer(script) as server:
+        script.address = server.address
+        with PullConsumer(RUNTIME, server.address, ConsumerConfig("G")) as consuming:
+            consuming.subscribe("T")
+            consuming.start()
+            assert script.used_up.wait(PATIENCE_S)
+            assert consuming.poll(0.0) == []
+
+
+def test_a_moved_offset_is_followed_and_stored(caplog: pytest.LogCaptureFixture) -> None:
+    """21 says where the queue goes on; 20 and 19 may move the offset too."""
+    script = PullScript(
+        result(ResponseCode.PULL_OFFSET_MOVED, 40),
+        result(ResponseCode.PULL_RETRY_IMMEDIATELY, 45),
+        result(ResponseCode.PULL_NOT_FOUND, 45),
+    )
+    with caplog.at_level(logging.WARNING):
+        run_script(script)
+    assert script.pulled_offsets == [5, 40, 45, 45]
+    assert script.stored_offsets == [45]
+    assert "the offset is moved to 40" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (result(ResponseCode.SUBSCRIPTION_NOT_EXIST, 9), "the broker says 24"),
+        (result(ResponseCode.FLOW_CONTROL, 9), "the broker says 215"),
+        (result(ResponseCode.SUCCESS, 9, b"\x00" * 100), "is damaged"),
+        (result(ResponseCode.SUCCESS, 9, b"\x01"), "expected a record"),
+        (lambda peer, command: peer.answer(command, 19), "'suggestWhichBrokerId'"),
+        (lambda peer, command: peer.answer(command, 19, {"suggestWhichBrokerId": "x"}), "not a whole number"),
+        (lambda peer, _command: peer.send_bytes(b"\xff" * 8), "does not keep to the protocol"),
+        (lambda peer, _command: peer.close(), "closed the connection"),
+    ],
+)
+def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
+    answer: Any, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without its lock, and with two rebalances made to meet, a queue is pulled twice and messages come twice."""
-    meeting = threading.Barrier(2)
-    original = Sharing._begin
-
-    def begin_together(self: Sharing, queue: Any) -> None:
-        meeting.wait(PATIENCE_S)
-        original(self, queue)
-
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"x", queue_id=0)
-        with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-            consumer.subscribe("T")
-            monkeypatch.setattr(Sharing, "_begin", begin_together)
-            monkeypatch.setattr(consumer._member._sharing, "rebalancing", NoLock())
-            consumer.start()
-            assert bodies(take(consumer, 2)) == [b"x", b"x"]
+    script = PullScript(answer)
+    with caplog.at_level(logging.WARNING):
+        run_script(script)
+    assert script.pulled_offsets == [5, 5]
+    assert script.stored_offsets == []
+    assert words in caplog.text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from longpoll_client import remoting
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
 from longpoll_client.link import exchange
-from longpoll_client.link.calls import Answer, Calls
+from longpoll_client.link.calls import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command, CommandFlag
@@ -25,12 +26,21 @@ PATIENCE_S = 10.0
 
 
 def connect(server: ScriptedServer, **options: Any) -> RemotingClient:
-    """A client of the server."""
     return RemotingClient(RealRuntime(), server.host, server.port, **options)
 
 
+@contextmanager
+def served(script: Callable[[Peer, Command], None], **options: Any) -> Iterator[tuple[ScriptedServer, RemotingClient]]:
+    """A scripted server and a client of it, which is closed at the end."""
+    with ScriptedServer(script) as server:
+        client = connect(server, **options)
+        try:
+            yield server, client
+        finally:
+            client.close()
+
+
 def echo(peer: Peer, command: Command) -> None:
-    """Answer with the body that came."""
     peer.answer(command, body=bytes(command.body))
 
 
@@ -43,13 +53,11 @@ class Answers:
         self._all = threading.Event()
 
     def take(self, answer: Answer) -> None:
-        """Note one answer."""
         self.found.append(answer)
         if len(self.found) == self._count:
             self._all.set()
 
     def wait(self) -> list[Answer]:
-        """All of them."""
         assert self._all.wait(PATIENCE_S), f"{len(self.found)} of {self._count} answers came"
         return self.found
 
@@ -64,8 +72,7 @@ def test_answers_find_their_calls_whatever_their_order() -> None:
             for request in reversed(waiting):
                 peer.answer(request, body=bytes(request.body))
 
-    with ScriptedServer(backwards) as server:
-        client = connect(server)
+    with served(backwards) as (_server, client):
         found: dict[int, Answer] = {}
         answers = Answers(10)
 
@@ -79,7 +86,6 @@ def test_answers_find_their_calls_whatever_their_order() -> None:
         for number in range(10):
             client.call_async(10, body=b"%d" % number, callback=keep(number))
         answers.wait()
-        client.close()
     assert {number: bytes(answer.body) for number, answer in found.items() if isinstance(answer, Command)} == {
         number: b"%d" % number for number in range(10)
     }
@@ -89,7 +95,6 @@ SENT = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffse
 
 
 def sent(peer: Peer, command: Command) -> None:
-    """Answer as to a send."""
     peer.answer(command, fields=SENT)
 
 
@@ -105,21 +110,15 @@ def test_who_asks_by_code_is_told_a_sends_fields() -> None:
         await connection.close()
         return found
 
-    with ScriptedServer(sent) as server:
-        client = connect(server)
+    with served(sent) as (server, client):
         client.call_async(310, callback=answers.take)
         found = [client.call(310), *answers.wait(), *asyncio.run(on_a_loop(server))]
-        client.close()
-
     assert [each.ext_fields for each in found if isinstance(each, Command)] == 4 * [SENT]
 
 
 def test_many_threads_share_a_connection() -> None:
-    """Eight threads of 200 calls each get every answer that is theirs."""
     wrong: list[tuple[bytes, bytes]] = []
-
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (server, client):
 
         def call_all(name: int) -> None:
             for number in range(200):
@@ -150,8 +149,7 @@ def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
             peer.answer(late, body=b"late")
         peer.answer(command, body=b"here")
 
-    with ScriptedServer(answer_even) as server:
-        client = connect(server)
+    with served(answer_even) as (_server, client):
         answers = Answers(1)
         client.call_async(11, body=b"silent", callback=answers.take, timeout_s=PATIENCE_S)
         with pytest.raises(AnswerTimeoutError, match="PULL_MESSAGE to 127"):
@@ -160,7 +158,6 @@ def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
         late = answers.wait()[0]
         assert isinstance(late, Command)
         assert bytes(late.body) == b"late"
-        client.close()
 
 
 @pytest.mark.parametrize("how", ["close", "garbage", "half"])
@@ -178,8 +175,7 @@ def test_a_connection_that_ends_tells_every_call(how: str) -> None:
         else:
             peer.close()
 
-    with ScriptedServer(end) as server:
-        client = connect(server)
+    with served(end) as (server, client):
         answers = Answers(3)
         for _number in range(3):
             client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
@@ -187,25 +183,20 @@ def test_a_connection_that_ends_tells_every_call(how: str) -> None:
         with pytest.raises(ConnectionLostError):
             client.call(10)
         assert not client.is_open
-        client.close()
 
 
 def test_closing_tells_the_waiting_calls_and_ends_the_thread() -> None:
-    """No call is left waiting and no thread is left running."""
     before = threading.active_count()
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        client = connect(server)
+    with served(lambda _peer, _command: None) as (_server, client):
         answers = Answers(5)
         for _number in range(5):
             client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
         client.close()
         assert all(isinstance(answer, ConnectionLostError) for answer in answers.wait())
-        client.close()
     assert threading.active_count() == before
 
 
 def test_nobody_listens() -> None:
-    """The error names the address and the system's reason."""
     with ScriptedServer(echo) as server:
         port = server.port
     with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}: Connection refused"):
@@ -213,9 +204,7 @@ def test_nobody_listens() -> None:
 
 
 def test_one_way_waits_for_nothing() -> None:
-    """A one-way request carries the flag and leaves no call behind."""
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (server, client):
         client.one_way(10, body=b"one way")
         assert bytes(client.call(10, body=b"both", timeout_s=PATIENCE_S).body) == b"both"
         client.close()
@@ -239,8 +228,7 @@ def test_requests_of_the_peer_are_handled_or_refused() -> None:
         handled.append(command.code)
         return command.code == 40
 
-    with ScriptedServer(ask_back) as server:
-        client = connect(server, on_request=known)
+    with served(ask_back, on_request=known) as (server, client):
         client.call(34, timeout_s=PATIENCE_S)
         assert refused.wait(PATIENCE_S)
         client.close()
@@ -249,15 +237,12 @@ def test_requests_of_the_peer_are_handled_or_refused() -> None:
 
 
 def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() -> None:
-    """Eight calls of 4 MiB are queued and come back unchanged."""
     bodies = [bytes([number]) * (4 * 1024 * 1024) for number in range(8)]
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (_server, client):
         answers = Answers(8)
         for body in bodies:
             client.call_async(10, body=body, callback=answers.take, timeout_s=PATIENCE_S)
         found = [bytes(answer.body) for answer in answers.wait() if isinstance(answer, Command)]
-        client.close()
     assert found == bodies
 
 
@@ -268,8 +253,7 @@ def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
         if command.code == 10:
             echo(peer, command)
 
-    with ScriptedServer(some) as server:
-        client = connect(server)
+    with served(some) as (_server, client):
         silent = Answers(2 * ALONE_COUNT_MAX)
         for _number in range(2 * ALONE_COUNT_MAX):
             client.call_async(11, callback=silent.take, timeout_s=2 * PATIENCE_S)
@@ -327,8 +311,7 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
 
 def test_a_callback_that_closes_has_its_last_words_sent() -> None:
     """What it wrote was left to the reader thread, on which it runs, and goes before the connection is closed."""
-    with ScriptedServer(echo) as server:
-        client = connect(server)
+    with served(echo) as (server, client):
         ended = threading.Event()
 
         def close(_answer: Answer) -> None:
@@ -348,21 +331,18 @@ def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
         if command.code == 10:
             echo(peer, command)
 
-    with ScriptedServer(some) as server:
-        client = connect(server)
+    with served(some) as (_server, client):
         for _round in range(3):
             client.call(10, timeout_s=4 * PATIENCE_S)
             late = Answers(1)
             client.call_async(11, callback=late.take, timeout_s=0.01)
             assert isinstance(late.wait()[0], AnswerTimeoutError)
-        client.close()
 
 
 def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many waiting calls, too much unsent output and too long a frame are our own errors; nothing is half sent."""
     monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 2)
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        client = connect(server)
+    with served(lambda _peer, _command: None) as (_server, client):
         answers = Answers(2)
         for _number in range(2):
             client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
@@ -378,33 +358,13 @@ def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(answers.wait()) == 2
 
 
-def test_planted_a_client_that_matches_answers_by_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taking the oldest waiting call for each answer breaks the test of order."""
-
-    class InOrder(dict[int, Any]):
-        """A table whose pop gives the oldest entry, whatever was asked for."""
-
-        def pop(self, key: int, default: Any = None) -> Any:
-            return super().pop(next(iter(self)), default) if self else default
-
-    original = Calls
-
-    def planted() -> Any:
-        return original(pending=InOrder())
-
-    monkeypatch.setattr(exchange, "Calls", planted)
-    with pytest.raises(AssertionError):
-        test_answers_find_their_calls_whatever_their_order()
-
-
 # -- silence ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that wait the first hears of its time-out, the others of a lost connection; nobody can call any more."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        client = connect(server)
+    with served(lambda _peer, _command: None) as (_server, client):
         other, answers = Answers(1), Answers(1)
         was_open: list[bool] = []
 
@@ -414,45 +374,8 @@ def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pyt
 
         client.call_async(11, callback=other.take, timeout_s=PATIENCE_S)
         client.call_async(10, callback=first, timeout_s=0.2)
-
         assert isinstance(answers.wait()[0], AnswerTimeoutError)
         assert was_open == [False]
         assert isinstance(other.wait()[0], ConnectionLostError)
         with pytest.raises(ConnectionLostError, match="is silent, and the connection is given up"):
             client.call(10)
-        client.close()
-
-
-def test_many_short_calls_add_up_to_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for less than a silence; one after the other they have waited for it."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.2)
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        client = connect(server)
-        ended = 0
-        while client.is_open:
-            with pytest.raises(AnswerTimeoutError):
-                client.call(10, timeout_s=0.02)
-            ended += 1
-        assert ended > 1
-        with pytest.raises(ConnectionLostError, match="is silent"):
-            client.call(10)
-        client.close()
-
-
-def test_a_connection_on_which_others_are_answered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single call that is never answered ends alone, however often."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.8)
-
-    def answer_some(peer: Peer, command: Command) -> None:
-        if command.code != 11:
-            echo(peer, command)
-
-    with ScriptedServer(answer_some) as server:
-        client = connect(server)
-        for _number in range(2):
-            ended = Answers(1)
-            client.call_async(11, callback=ended.take, timeout_s=0.9)
-            while not ended.found:
-                assert bytes(client.call(10, body=b"x", timeout_s=PATIENCE_S).body) == b"x"
-        assert client.is_open
-        client.close()

@@ -1,10 +1,11 @@
-"""Code 215 over real sockets: the topic is gone, also for those who wait for it and after a restart."""
+"""Held pulls whose topic is deleted, whose broker changes its role, or stops."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,14 +13,15 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Cause, Pull
 from longpoll_broker.core.pull import Decision
+from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.fast.woken_herd import HerdRunner
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 
 DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
 PULL = RequestCode.PULL_MESSAGE
@@ -27,77 +29,21 @@ LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 
 
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_who_waits_for_a_deleted_topic_is_told_at_once(
-    policy: Policy, start_broker: StartBroker, connect: Connect
+@pytest.mark.parametrize(("method", "count"), [("hold", 1), ("hold_together", 4)])
+def test_pulls_held_behind_the_deletion_are_told_too(
+    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, method: str, count: int
 ) -> None:
-    """17 long before the deadline; pulls of other topics stay held."""
-    broker = start_broker(policy=policy)
-    puller, admin = connect(broker.address), connect(broker.address)
-    for topic in ("T", "other"):
-        send_message(admin, topic)
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    puller.send(PULL, pull_fields("other", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 2)
-    assert admin.call(DELETE, {"topic": "T"}).code == 0
-    reply = puller.reply(opaque)
-
-    assert reply is not None
-    assert reply.code == 17
-    assert len(broker.hold_service) == 1
-
-
-def test_under_4_9_it_is_told_at_the_scan(start_broker: StartBroker, connect: Connect) -> None:
-    """The scan after the deadline runs the pull again, and so it hears of it."""
-    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(scan_period_ms=20))
-    puller, admin = connect(broker.address), connect(broker.address)
-    send_message(admin, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=300))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    assert admin.call(DELETE, {"topic": "T"}).code == 0
-    reply = puller.reply(opaque)
-
-    assert reply is not None
-    assert reply.code == 17
-
-
-def test_a_pull_held_behind_the_deletion_is_told_too(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It passed its checks before, and was inserted after the table had been looked through."""
-    hold = HoldService.hold
-    broker = start_broker()
-    admin = connect(broker.address)
-    send_message(admin, "T")
-
-    def delete_then_hold(self: HoldService, pull: object, outbox: object) -> None:
-        broker.topics.remove("T")
-        hold(self, pull, outbox)  # type: ignore[arg-type] # passed on as they came
-
-    monkeypatch.setattr(HoldService, "hold", delete_then_hold)
-    assert admin.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 17
-    assert len(broker.hold_service) == 0
-
-
-def test_pulls_held_together_behind_the_deletion_are_told_too(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same of some that came side by side."""
-    hold_together = HoldService.hold_together
-    broker = start_broker()
-    client = connect(broker.address)
+    """They passed their checks before, and were inserted after the table had been looked through."""
+    honest = getattr(HoldService, method)
     send_message(client, "T")
 
-    def delete_then_hold(self: HoldService, pulls: Sequence[Pull], outbox: Outbox) -> None:
+    def delete_then_hold(self: HoldService, pulls: object, outbox: Outbox) -> None:
         broker.topics.remove("T")
-        hold_together(self, pulls, outbox)
+        honest(self, pulls, outbox)
 
-    monkeypatch.setattr(HoldService, "hold_together", delete_then_hold)
-    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * 4)
-    replies = [client.reply(opaque) for opaque in asked]
-
-    assert [reply and reply.code for reply in replies] == [17] * 4
+    monkeypatch.setattr(HoldService, method, delete_then_hold)
+    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * count)
+    assert [client.answer(opaque).code for opaque in asked] == [17] * count
     assert len(broker.hold_service) == 0
 
 
@@ -121,10 +67,9 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
 
 
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion is answered with an error; the topic is gone from then on, so nothing would ever come to them."""
-    broker = start_broker()
     puller, admin = connect(broker.address), connect(broker.address)
     send_message(admin, "T")
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -135,10 +80,7 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
 
     monkeypatch.setattr(broker.store, "finish_deletion", fail)
     assert admin.call(DELETE, {"topic": "T"}).code == 1
-    reply = puller.reply(opaque)
-
-    assert reply is not None
-    assert reply.code == 17
+    assert puller.answer(opaque).code == 17
 
 
 def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
@@ -147,8 +89,7 @@ def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
     opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     send_message(sender, "T", body)
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = puller.answer(opaque)
     return [bytes(record.body) for record in records_of(reply)]
 
 
@@ -159,15 +100,13 @@ def make_topic(broker: Broker, connect: Connect) -> None:
 
 
 def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
-    start_broker: StartBroker, connect: Connect
+    broker: Broker, connect: Connect
 ) -> None:
     """Settings and ends of the two are equal; the answer that the first one woke must not be told again."""
-    broker = start_broker()
     make_topic(broker, connect)
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
     make_topic(broker, connect)
-
     assert woken_by(b"new", broker, connect) == [b"new"]
 
 
@@ -193,7 +132,6 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert deletions == ["T"]
     make_topic(broker, connect)
-
     assert woken_by(b"new", broker, connect) == [b"new"]
 
 
@@ -209,7 +147,6 @@ def test_it_stays_gone_after_a_restart(
     broker.stop()
     with caplog.at_level(logging.WARNING):
         broker = start_broker(directory=directory)
-
     assert caplog.messages == []
     assert broker.topics.get("T") is None
     assert send_message(connect(broker.address), "T") == 0
@@ -241,10 +178,9 @@ def test_system_topics_stay_as_they_are(
 
 
 def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are served meanwhile; a send to a topic of that name is refused, and taken once it is answered."""
-    broker = start_broker()
     admin, bystander = connect(broker.address), connect(broker.address)
     send_message(admin, "T", b"old")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
@@ -265,8 +201,98 @@ def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
         assert bystander.call(PULL, pull_fields("T", 0)).code == 19
     finally:
         goes_on.set()
-    answer = admin.reply(deletion)
-    assert answer is not None
+    answer = admin.answer(deletion)
     assert answer.code == 0
     assert send_message(bystander, "T", b"new") == 0
     assert [bytes(record.body) for record in records_of(bystander.call(PULL, pull_fields("T", 0)))] == [b"new"]
+
+
+NEVER_MS: Final = 600_000
+"""The scanner sleeps: one that is at work just then makes 5.x give its round up when the role changes."""
+SLAVE: Final = BrokerConfig(
+    role="SLAVE", broker_id=1, slave_read=True, slave_acting_master=True, scan_period_ms=NEVER_MS
+)
+OURS: Final = {"strict", "strict-clone"}
+WITHOUT_905: Final = {"rocketmq-4.9"}
+QUICK: Final = {"strict", "rocketmq-4.9", "rocketmq-5"}
+"""The others differ from these in no end."""
+POLICIES: Final = pytest.mark.parametrize(
+    "policy",
+    [pytest.param(each, marks=[pytest.mark.long] * (name not in QUICK)) for name, each in PRESETS.items()],
+    ids=PRESETS,
+)
+
+
+def make_topics(broker: Broker) -> None:
+    """Two of one queue each; a slave cannot be asked to."""
+    for topic in "TU":
+        assert broker.topics.put(TopicConfig(topic, 1, 1))
+
+
+def hold(broker: Broker, client: RawClient, topic: str) -> int:
+    """Have one pull at the end of an empty queue held; its opaque."""
+    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    return opaque
+
+
+def scan_late(broker: Broker) -> None:
+    """Bring every held pull's deadline forward to now, and scan."""
+    for shard in broker.hold_service._shards:
+        with shard.lock:
+            buckets = [shard.table.held(key) for key in list(shard.table.keys())]
+            for pull in chain.from_iterable(buckets):
+                pull.deadline_ms = 0
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+
+
+def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
+    """The code of an answer that must come, and where it says to go on."""
+    reply = client.answer(opaque)
+    return reply.code, (reply.ext_fields or {}).get("nextBeginOffset")
+
+
+@POLICIES
+def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Ours tell both at once. RocketMQ tells of a topic at a scan, and of a stop never."""
+    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
+    puller, other = connect(broker.address), connect(broker.address)
+    make_topics(broker)
+    opaque = hold(broker, puller, "T")
+    assert other.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    if policy.name not in OURS:
+        assert len(broker.hold_service) == 1
+        scan_late(broker)
+    assert said(puller, opaque) == (17, None)
+    opaque = hold(broker, puller, "U")
+    broker.stop()
+    if policy.name in OURS:
+        assert said(puller, opaque) == (19, "0")
+    else:
+        assert puller.reply(opaque) is None
+    assert puller.wait_closed()
+
+
+@POLICIES
+def test_a_change_of_role_is_told_as_the_policy_says(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Ours answer with the offset asked for, 5.x runs the pulls again, and 4.9 does not know the request."""
+    broker = start_broker(policy=policy, config=SLAVE)
+    puller, other = connect(broker.address), connect(broker.address)
+    make_topics(broker)
+    opaque = hold(broker, puller, "U")
+    told = other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"})
+    if policy.name in WITHOUT_905:
+        assert told.code == 3
+        assert len(broker.hold_service) == 1
+        scan_late(broker)
+        assert said(puller, opaque) == (19, "0")
+    else:
+        assert told.code == 0
+        assert said(puller, opaque) == (19 if policy.name in OURS else 20, "0")
+    assert len(broker.hold_service) == 0

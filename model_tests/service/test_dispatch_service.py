@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
+from model_tests.support.service import Noting
 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, BATCH, DispatchService
@@ -24,24 +25,21 @@ class Events(PullEvents):
         self._world = world
 
     def now_ns(self) -> int:
-        """A moment."""
         self._world.notes.append("now")
         return 7
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """Note it."""
         self._world.notes.append(("visible", [each.physical_offset for each in arrivals], after_ns))
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """Note it."""
         self._world.notes.append(("from start", list(ends)))
 
 
-class World:
+class World(Noting):
     """Runtime, store and holders at once; each message is ten bytes of the log, and notes are in their order."""
 
     def __init__(self, count: int = 0, **changes: Any) -> None:
-        self.notes: list[Any] = []
+        super().__init__()
         self.appended: list[Arrival] = []
         self.shown = 0
         """Messages that are visible."""
@@ -55,6 +53,7 @@ class World:
         self.throwing = 0
         """How many walks throw."""
         self.on_sleep: Callable[[], None] = lambda: None
+        self.on_dispatch: Callable[[], None] = lambda: None
         self.append(*["T"] * count)
         world: Any = self
         given: dict[str, Any] = {"notifies": True, **changes}
@@ -71,43 +70,36 @@ class World:
 
     @property
     def log_end(self) -> int:
-        """Of what was appended."""
         return 10 * len(self.appended)
 
     @property
     def dispatchable_end(self) -> int:
-        """Of what may be shown."""
         return 10 * (len(self.appended) if self.durable is None else self.durable)
 
     @property
     def dispatched_end(self) -> int:
-        """Of what is visible."""
         return 10 * self.shown
 
     def waiting(self) -> list[Arrival]:
-        """What is not visible yet."""
         return self.appended[self.shown :]
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """As a reader sees it."""
         assert queue_id == 3
         return sum(each.topic == topic for each in self.appended[: self.shown])
 
     def queues(self) -> list[tuple[str, int]]:
-        """Those that have something visible."""
         return sorted({(each.topic, 3) for each in self.appended[: self.shown]})
 
     def dispatch(self, limit: int) -> list[Arrival]:
-        """Show some."""
         if self.failing:
             raise self.failing.pop(0)
         stop = min(self.shown + limit, self.dispatchable_end // 10)
         arrivals, self.shown = self.appended[self.shown : stop], stop
         self.notes.append(("dispatch", limit))
+        self.on_dispatch()
         return arrivals
 
     def flush(self) -> None:
-        """Make everything durable."""
         self.notes.append("flush")
         if self.failing:
             raise self.failing.pop(0)
@@ -116,7 +108,6 @@ class World:
     # -- runtime and holders -----------------------------------------------------------------------------------------
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def spawn(self, name: str, target: Callable[[], None]) -> World:
@@ -125,12 +116,7 @@ class World:
         self.target = target
         return self
 
-    def join(self) -> None:
-        """Of that thread."""
-        self.notes.append("join")
-
     def sleep(self, seconds: float) -> None:
-        """Note it, and let something come to pass."""
         self.notes.append(("sleep", seconds))
         self.on_sleep()
 
@@ -138,7 +124,6 @@ class World:
         return self.held
 
     def notify(self, key: tuple[str, int], end: int, tags_code: int, outbox: Outbox) -> None:
-        """Note it; the answers go into the box."""
         self.notes.append(("notify", *key, end, tags_code))
         if self.throwing:
             self.throwing -= 1
@@ -147,27 +132,17 @@ class World:
 
     # -- the test ----------------------------------------------------------------------------------------------------
 
-    def told(self) -> list[Any]:
-        """What was done since this was asked."""
-        notes, self.notes = self.notes, []
-        return notes
-
     def run(self) -> list[Any]:
-        """One run, whose answers are sent; what was done."""
         outbox = Outbox()
         self.service.run(outbox)
         outbox.flush()
         return self.told()
 
     def notified(self) -> list[Any]:
-        """Who was told in one run."""
         return [note[1:] for note in self.run() if note[0] == "notify"]
 
 
 SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
-
-
-# -- one run ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_appended_is_shown_and_then_told() -> None:
@@ -186,10 +161,10 @@ def test_what_was_appended_is_shown_and_then_told() -> None:
 
 
 def test_much_is_shown_and_told_in_parts() -> None:
-    """What comes while that goes on is left to who appended it."""
     world = World(2 * BATCH + 1)
-    sizes = [len(note[1]) for note in world.run() if note[0] == "visible"]
-    assert sizes == [BATCH, BATCH, 1]
+    notes = world.run()
+    assert [len(note[1]) for note in notes if note[0] == "visible"] == [BATCH, BATCH, 1]
+    assert [note[3] for note in notes if note[0] == "notify"] == list(range(1, 2 * BATCH + 2))
     world.append("T")
     world.durable = len(world.appended) - 1
     assert world.run() == []
@@ -207,8 +182,15 @@ def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
     assert world.shown == 2
 
 
+def test_who_comes_while_messages_are_made_visible_is_told() -> None:
+    """The dispatcher looks for waiting pulls after it has shown messages: an earlier pull has looked in vain."""
+    world = World(1, passes_idle=True)
+    world.held = 0
+    world.on_dispatch = lambda: setattr(world, "held", 1)
+    assert world.notified() == [("T", 3, 1, 100)]
+
+
 def test_in_batches_only_the_last_of_each_queue_is_told() -> None:
-    """Of those that were shown together."""
     world = World(in_batches=True)
     world.append("T", "U", "T", "T")
     assert world.notified() == [("T", 3, 3, 130), ("U", 3, 1, 110)]
@@ -224,7 +206,6 @@ def test_before_visible_is_told_with_the_end_that_is_seen(notifies: bool) -> Non
 
 
 def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """For each reason; and again after it had gone well."""
     world = World(1)
     world.failing = [FULL, FULL, OSError(errno.EIO, "Input/output error")]
     for count in (1, 1, 2):
@@ -237,7 +218,7 @@ def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCap
     assert caplog.text.count("messages could not be made visible; trying again") == 3
 
 
-@pytest.mark.parametrize("throwing", [1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
+@pytest.mark.parametrize("throwing", [0, 1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
 def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptureFixture, throwing: int) -> None:
     """Until one goes well, or so often; the others are told all the same."""
     world = World()
@@ -248,11 +229,7 @@ def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptu
     assert caplog.text.count("notifying of T@3 failed") == throwing
 
 
-# -- who calls it ----------------------------------------------------------------------------------------------------
-
-
 def test_from_the_start_each_queue_is_told_with_its_end() -> None:
-    """Before anything is served."""
     world = World(3)
     world.append("U", "V")
     world.shown = 4
@@ -271,9 +248,10 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
     assert world.told() == [("answered", "T", 3, 1)]
     world.service.pass_ended(outbox)
     assert world.told() == []
-    world = World(2, polls=True)
-    world.service.pass_ended(outbox)
-    assert (world.shown, world.told()) == (0, [])
+    for world in (World(2, polls=True), World(2, before_visible=True)):
+        world.durable = 0
+        world.service.pass_ended(outbox)
+        assert (world.shown, world.told()) == (0, [])
 
 
 @pytest.mark.parametrize("makes_durable", [False, True])
@@ -307,7 +285,6 @@ def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it meets; answers leave before it sleeps."""
     world = World(1, polls=True)
     service = world.service
     service.stop()

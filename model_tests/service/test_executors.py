@@ -1,30 +1,36 @@
-"""The pull pool: a full queue rejects, and what waited too long is told so instead of being run."""
+"""The pull pool, herds, and what one message lets go: run in several passes where it is much."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
+from typing import cast
 
 import attrs
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
-from longpoll_broker.fast.woken_herd import HerdExecutor
+from longpoll_broker.core.hold import ANSWERED, QUEUED, Cause, Pull
+from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
+from longpoll_broker.service.io import later_runs
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.io.later_runs import RUN_COST, LaterRuns, Leaving
+from longpoll_broker.service.pull.hold_service import HERD_PART
 from longpoll_broker.service.pull.pull_processor import PullProcessor
+from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
+from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 
-def pull() -> Pull:
-    """Any pull."""
+def any_pull() -> Pull:
     return Pull("c", 1, "G", "T", 0, 0, 32, 2)
 
 
@@ -45,7 +51,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
                 raise ValueError("these cannot be run together")
             each.phase = ANSWERED
 
-    pulls = [pull() for _ in range(count)]
+    pulls = [any_pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
     return pulls, singly, HerdExecutor(run, run_alike=run_alike)
@@ -63,176 +69,135 @@ def test_each_of_a_herd_is_run_once_whether_together_or_not() -> None:
 def test_the_plain_executor_takes_each_of_a_herd_once() -> None:
     """None is given back, for what is given back is answered once more."""
     ran: list[Pull] = []
-    pulls = [pull() for _ in range(3)]
+    pulls = [any_pull() for _ in range(3)]
     assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_herd(pulls, Outbox())
     assert ran == pulls
 
 
 def test_a_pool_without_room_gives_back_the_rest_of_a_herd() -> None:
-    """As one by one."""
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
-    pulls = [pull() for _ in range(5)]
+    pulls = [any_pull() for _ in range(5)]
     assert pool.submit_herd(pulls, Outbox()) == pulls[2:]
 
 
 def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:
     """One worker is busy: the second waits, the third finds no room; then time passes, and the second is too late."""
-    runtime = RealRuntime()
-    now_ns = [0]
+    runtime, stuck, now_ns = RealRuntime(), Stuck(), [0]
     runtime.monotonic_ns = lambda: now_ns[0]
-    begun, may_end = threading.Event(), threading.Event()
     ran: list[Pull] = []
     refused: list[tuple[Pull, str]] = []
 
     def run(each: Pull, _cause: str, _outbox: Outbox) -> None:
         ran.append(each)
-        begun.set()
-        assert may_end.wait(10)
+        stuck.stand()
 
     pool = PoolExecutor(runtime, run, lambda each, cause, _outbox: refused.append((each, cause)), 1, 1, 5000)
     pool.start()
-    first, second, third = pull(), pull(), pull()
+    first, second, third = any_pull(), any_pull(), any_pull()
     assert pool.submit(first, "woken", Outbox())
-    assert begun.wait(10)
+    assert stuck.begun.wait(PATIENCE_S)
     assert pool.submit(second, "woken", Outbox())
     assert not pool.submit(third, "woken", Outbox())
     now_ns[0] = 5_000_000_000
-    may_end.set()
+    stuck.may_end.set()
     pool.stop()
     assert (ran, refused) == ([first], [(second, "busy")])
 
 
-@pytest.mark.parametrize(("wait_ms_max", "code"), [(5000, 0), (0, 2)])
-def test_a_pull_that_waits_too_long_is_told_that_the_system_is_busy(
-    wait_ms_max: int, code: int, start_broker: StartBroker, connect: Connect
-) -> None:
-    """With no patience at all every pull is."""
-    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(pull_wait_ms_max=wait_ms_max))
-    client = connect(broker.address)
-    send_message(client, "T")
-    reply = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=5000))
-    assert reply.code == code
+class Stuck:
+    """A worker that stands still in its first task, from `begun` until `may_end`."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def stand(self) -> None:
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE_S)
 
 
-def codes_behind_a_pull_that_stands_still(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, *, fast_failure: bool, early_s: float
-) -> tuple[int | None, int]:
-    """The only worker stands still for as long as a pull may wait: what the next pull is told meanwhile, and at all."""
-    runtime = RealRuntime()
-    passed_ns = [0]
-    runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
-    begun, may_end = threading.Event(), threading.Event()
-    receive = PullProcessor.receive
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
+    """Where every pull of a broker stands still."""
+    stuck, receive = Stuck(), PullProcessor.receive
 
     def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        begun.set()
-        assert may_end.wait(PATIENCE_S)
+        stuck.stand()
         return receive(service, channel, command, outbox)
 
     monkeypatch.setattr(PullProcessor, "receive", slowly)
+    return stuck
+
+
+@pytest.mark.parametrize(("fast_failure", "early_s", "codes"), [(True, PATIENCE_S, (2, 2)), (False, 0.2, (None, 0))])
+def test_a_late_pull_is_refused_while_every_worker_stands_still(
+    start_broker: StartBroker,
+    connect: Connect,
+    stuck: Stuck,
+    *,
+    fast_failure: bool,
+    early_s: float,
+    codes: tuple[int | None, int],
+) -> None:
+    """Without `brokerFastFailureEnable` it waits, and is served."""
+    runtime = RealRuntime()
+    passed_ns = [0]
+    runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
     config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
     broker = start_broker(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
     client = connect(broker.address)
     send_message(client, "T")
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    assert begun.wait(PATIENCE_S)
+    assert stuck.begun.wait(PATIENCE_S)
     behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     pool = broker.pulling.pool
     assert pool is not None
     wait_until(lambda: len(pool._tasks) == 1)
     passed_ns[0] = config.pull_wait_ms_max * 1_000_000
     early = client.reply(behind, early_s)
-    may_end.set()
-    late = early or client.reply(behind)
-    assert late is not None
-    return early.code if early is not None else None, late.code
-
-
-def test_a_late_pull_is_refused_while_every_worker_stands_still(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """2, as from `BrokerFastFailure`."""
-    assert codes_behind_a_pull_that_stands_still(
-        start_broker, connect, monkeypatch, fast_failure=True, early_s=PATIENCE_S
-    ) == (2, 2)
-
-
-def test_without_fast_failure_a_late_pull_waits_and_is_served(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`brokerFastFailureEnable=false`."""
-    assert codes_behind_a_pull_that_stands_still(
-        start_broker, connect, monkeypatch, fast_failure=False, early_s=0.2
-    ) == (None, 0)
-
-
-def test_planted_only_workers_look_for_late_pulls(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then the pull behind hears nothing as long as the worker stands still."""
-    monkeypatch.setattr(PoolExecutor, "_watch", lambda _pool: None)
-
-    assert codes_behind_a_pull_that_stands_still(
-        start_broker, connect, monkeypatch, fast_failure=True, early_s=0.2
-    ) == (None, 2)
+    stuck.may_end.set()
+    late = early or client.answer(behind)
+    assert (early and early.code, late.code) == codes
 
 
 def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The worker goes on; after the stop nothing is taken any more."""
-    begun, may_end = threading.Event(), threading.Event()
-    ran: list[str] = []
+    stuck, ran = Stuck(), list[str]()
 
-    def run(each: Pull, cause: str, _outbox: Outbox) -> None:
-        begun.set()
-        assert may_end.wait(10)
+    def run(_each: Pull, cause: str, _outbox: Outbox) -> None:
+        stuck.stand()
         ran.append(cause)
         if cause == "thrown":
             raise LookupError("planted")
-        assert each is not None
 
     pool = PoolExecutor(RealRuntime(), run, lambda *_refused: None, 1, 10, 60_000)
     pool.start()
-    assert pool.submit(pull(), "thrown", Outbox())
-    assert begun.wait(10)
-    assert pool.submit(pull(), "woken", Outbox())
-    may_end.set()
+    assert pool.submit(any_pull(), "thrown", Outbox())
+    assert stuck.begun.wait(PATIENCE_S)
+    assert pool.submit(any_pull(), "woken", Outbox())
+    stuck.may_end.set()
     pool.stop()
     assert ran == ["thrown", "woken"]
     assert "planted" in caplog.text
-    assert not pool.submit(pull(), "expired", Outbox())
+    assert not pool.submit(any_pull(), "expired", Outbox())
 
 
 def test_a_pull_that_finds_the_pool_full_is_told_at_once(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    start_broker: StartBroker, connect: Connect, stuck: Stuck
 ) -> None:
     """2 [OVERLOAD], without waiting for the two before it, which are served; a one-way pull is told nothing."""
-    begun, may_end = threading.Event(), threading.Event()
-    receive = PullProcessor.receive
-
-    def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        begun.set()
-        assert may_end.wait(10)
-        return receive(service, channel, command, outbox)
-
-    monkeypatch.setattr(PullProcessor, "receive", slowly)
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
-    broker = start_broker(policy=ROCKETMQ_4_9, config=config)
-    client = connect(broker.address)
+    client = connect(start_broker(policy=ROCKETMQ_4_9, config=config).address)
     send_message(client, "T")
     fields = pull_fields("T", 0)
     first = client.send(RequestCode.PULL_MESSAGE, fields)
-    assert begun.wait(10)
+    assert stuck.begun.wait(PATIENCE_S)
     second = client.send(RequestCode.PULL_MESSAGE, fields)
     silent = client.send(RequestCode.PULL_MESSAGE, fields, flag=CommandFlag.ONE_WAY.value)
     refused = client.call(RequestCode.PULL_MESSAGE, fields)
     assert (refused.code, (refused.remark or "")[:10]) == (2, "[OVERLOAD]")
-    may_end.set()
-    for opaque in (first, second):
-        reply = client.reply(opaque)
-        assert reply is not None
-        assert reply.code in {0, 19}
+    stuck.may_end.set()
+    assert {client.answer(opaque).code for opaque in (first, second)} <= {0, 19}
     assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert client.reply(silent, 0) is None
 
@@ -255,3 +220,267 @@ def test_a_woken_pull_that_finds_the_pool_full(
     wait_until(lambda: len(broker.hold_service) == 0)
     reply = puller.reply(opaque, 0.1 if code is None else PATIENCE_S)
     assert (None if reply is None else reply.code) == code
+
+
+AT_ONCE = 5
+"""Pulls by themselves that a pass may run, here."""
+CLIENTS, EACH = 4, 10
+MOST = 2 * AT_ONCE + HERD_PART
+"""At once, the last of them as a part of a herd, and in turns."""
+
+
+@pytest.fixture(autouse=True)
+def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later_runs, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+
+
+# -- who has its turn --------------------------------------------------------------------------------------------------
+
+
+def later_of() -> LaterRuns:
+    return LaterRuns(RealRuntime().lock())
+
+
+def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving]:
+    return [(Pull(channel, opaque, "G", "T", 0, 0, 32, 2, phase=QUEUED), cause) for opaque in opaques]
+
+
+def turned(later: LaterRuns) -> list[tuple[object, int]]:
+    """What one turn runs, each pull by itself."""
+    ran: list[tuple[object, int]] = []
+
+    def run(part: Sequence[Leaving]) -> int:
+        ran.extend((pull.channel, pull.opaque) for pull, _cause in part)
+        return RUN_COST * len(part)
+
+    later.turn(run)
+    return ran
+
+
+def test_one_connection_waits_for_none_of_anothers_herd() -> None:
+    """Each has its part, in its turn and in its order; a pass has its end."""
+    later = later_of()
+    later.add(leaving("herd", *range(20)))
+    later.add(leaving("one", 100))
+    assert turned(later) == [("herd", 0), ("herd", 1), ("one", 100), *(("herd", number) for number in range(2, 7))]
+    assert turned(later) == [("herd", number) for number in range(7, 12)]
+    assert [len(turned(later)) for _ in range(3)] == [5, 3, 0]
+    assert not later.has_more
+
+
+def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None:
+    later = later_of()
+    for number in range(12):
+        later.add(leaving(f"c{number}", 1, 2))
+    ran = [each for _ in range(3) for each in turned(later)]
+    assert ran[:12] == [(f"c{number}", 1) for number in range(12)]
+
+
+def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
+    """What is over it is not done at once; after the end of all, everything is."""
+    later = later_of()
+    assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
+    assert turned(later) == []
+    assert later.spend(1)
+    later.add(leaving("c", 1, 2, 3, 4, 5, 6, 7))
+    ran: list[int] = []
+
+    def run(part: Sequence[Leaving]) -> int:
+        ran.extend(pull.opaque for pull, _cause in part)
+        return 0
+
+    later.finish(run)
+    assert ran == [1, 2, 3, 4, 5, 6, 7]
+    assert all(later.spend(RUN_COST) for _ in range(3 * AT_ONCE))
+
+
+def test_the_last_of_a_budget_is_spent() -> None:
+    """At once and in turns: as long as anything of it is left, one more may be run, whatever that costs."""
+    later = later_of()
+    assert later.spend(AT_ONCE * RUN_COST - 1)
+    assert [later.spend(RUN_COST), later.spend(RUN_COST)] == [True, False]
+    later.add([*leaving("a", 1), *leaving("b", 1), *leaving("c", 1)])
+    ran: list[int] = []
+
+    def run(part: Sequence[Leaving]) -> int:
+        ran.append(len(part))
+        return AT_ONCE * RUN_COST - 1 if len(ran) == 1 else RUN_COST
+
+    later.turn(run)
+    assert ran == [1, 1]
+
+
+class Noted:
+    """A lock that says whether it is held."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+
+    def __enter__(self) -> None:
+        self.is_held = True
+
+    def __exit__(self, *_raised: object) -> None:
+        self.is_held = False
+
+
+class Channels:
+    """A connection that nobody may look up without the lock."""
+
+    def __init__(self, lock: Noted) -> None:
+        self.lock = lock
+
+    def __hash__(self) -> int:
+        assert self.lock.is_held, "the table is used without its lock"
+        return 1
+
+
+def test_several_threads_share_the_table_by_its_lock() -> None:
+    lock = Noted()
+    later = LaterRuns(cast("Lock", lock))
+    channel = Channels(lock)
+    later.add((Pull(channel, number, "G", "T", 0, 0, 32, 2), "woken") for number in range(AT_ONCE + 2))
+    assert [len(turned(later)) for _ in range(2)] == [AT_ONCE, 2]
+
+
+def test_a_loop_that_may_sleep_is_woken_once() -> None:
+    woken: list[bool] = []
+    later = LaterRuns(RealRuntime().lock(), lambda: woken.append(later.has_more))
+    later.add(leaving("c", 1))
+    later.add(leaving("c", 2))
+    assert woken == [True]
+
+
+def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
+    ran: list[tuple[int, Cause]] = []
+
+    def run(pull: Pull, cause: Cause, _outbox: Outbox) -> None:
+        ran.append((pull.opaque, cause))
+        if pull.opaque == 6:
+            raise ValueError("planted")
+
+    executor = InlineExecutor(run, later_of())
+    for (pull, _cause), number in zip(leaving("c", *range(9)), range(9), strict=True):
+        executor.submit(pull, "expired" if number % 2 else "error", Outbox())
+    assert len(ran) == AT_ONCE
+    assert executor.has_more
+    executor.turn(Outbox())
+    assert not executor.has_more
+    assert ran == [(number, "expired" if number % 2 else "error") for number in range(9)]
+
+
+def test_a_herd_is_one_also_where_it_waited() -> None:
+    """Its first is run by itself and costs so much, the others are answered as that one was."""
+    singly: list[Pull] = []
+
+    def run(pull: Pull, _cause: Cause, _outbox: Outbox) -> None:
+        singly.append(pull)
+        pull.phase = ANSWERED
+
+    def run_alike(pulls: Sequence[Pull], _outbox: Outbox) -> None:
+        for pull in pulls if singly else ():
+            pull.phase = ANSWERED
+
+    later = later_of()
+    executor = HerdExecutor(run, later, run_alike=run_alike)
+    first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
+    executor.submit_herd(first, Outbox())
+    # 40, less 10 and 7 more for the first.
+    assert [later.spend(RUN_COST) for _ in range(4)] == [True, True, True, False]
+    executor.submit_herd(second, Outbox())
+    assert {pull.phase for pull in second} == {QUEUED}
+    executor.turn(Outbox())
+    assert {pull.phase for pull in (*first, *second)} == {ANSWERED}
+    assert singly == first[:1]
+
+
+# -- a broker ----------------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Counted:
+    """How many pulls each pass of a broker's loop has run."""
+
+    passes: list[int] = attrs.field(factory=lambda: [0])
+
+    def of(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop, runner = broker.loops[0], broker.pulling.runner
+        ended, kind = loop._pass_ended, type(runner)
+        run = kind.run
+
+        def count_run(self: PullRunner, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+            counted.passes[-1] += 1
+            run(self, pull, cause, outbox)
+
+        def end_pass(outbox: Outbox) -> None:
+            ended(outbox)
+            counted.passes.append(0)
+
+        counted = self
+        monkeypatch.setattr(loop, "_pass_ended", end_pass)
+        inline = broker.pulling.inline
+        assert inline is not None
+        monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))
+
+
+def held(broker: Broker, connect: Connect) -> list[tuple[RawClient, list[int]]]:
+    """Have pulls held that differ, so that none can be answered as another one was; who asked, and their opaques."""
+    clients = [connect(broker.address) for _ in range(CLIENTS)]
+    send_message(clients[0], "T")
+    asked = [
+        (client, [client.send(RequestCode.PULL_MESSAGE, fields_of(number, each)) for each in range(EACH)])
+        for number, client in enumerate(clients)
+    ]
+    wait_until(lambda: len(broker.hold_service) == CLIENTS * EACH)
+    return asked
+
+
+def fields_of(client: int, number: int) -> dict[str, str]:
+    return pull_fields("T", 1, timeout_ms=60_000) | {"maxMsgNums": str(1 + client * EACH + number)}
+
+
+def most_in_a_pass(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, is_fast: bool
+) -> int:
+    """Wake a herd and check that each has its answer; how many one pass ran at most."""
+    broker = start_broker(policy=policy, is_fast=is_fast)
+    assert isinstance(broker.pulling.runner, HerdRunner) == is_fast
+    asked, counted = held(broker, connect), Counted()
+    counted.of(broker, monkeypatch)
+    assert send_message(connect(broker.address), "T") == 1
+    for client, opaques in asked:
+        for opaque in opaques:
+            reply = client.answer(opaque)
+            assert [record.queue_offset for record in records_of(reply)] == [1]
+    assert sum(counted.passes) == CLIENTS * EACH
+    return max(counted.passes)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE])
+def test_a_herd_is_run_in_several_passes(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, is_fast: bool
+) -> None:
+    assert most_in_a_pass(start_broker, connect, monkeypatch, policy, is_fast=is_fast) <= MOST
+
+
+def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, counted = held(broker, connect), Counted()
+    counted.of(broker, monkeypatch)
+    assert connect(broker.address).call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    replies = [client.reply(opaque) for client, opaques in asked for opaque in opaques]
+    assert {reply.code for reply in replies if reply is not None} == {ResponseCode.TOPIC_NOT_EXIST}
+    assert None not in replies
+    assert max(counted.passes) <= MOST
+
+
+def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = held(broker, connect)
+    monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)
+    send_message(connect(broker.address), "T")
+    wait_until(lambda: broker.pulling.has_more)
+    broker.stop()
+    assert all(client.reply(opaque) is not None for client, opaques in asked for opaque in opaques)

@@ -68,7 +68,6 @@ class Twin:
         return heard, self.counts() - before, len(self.broker.hold_service)
 
     def counts(self) -> Counter[object]:
-        """What the statistics have counted, but for times."""
         items = self.broker.shared.statistics._items
         return Counter({key: item.value for key, item in items.items() if "LATENCY" not in key[0]})
 
@@ -131,6 +130,12 @@ def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told
     assert quick.told(told) == plain.told(told)
 
 
+def pair(start_broker: StartBroker, directory: Any, config: BrokerConfig = CONFIG) -> list[Twin]:
+    """A quick broker and a plain one."""
+    options: dict[str, Any] = {"config": config, "runtime": StillRuntime()}
+    return [Twin(start_broker(directory=f"{directory}/{fast}", is_fast=fast, **options)) for fast in (True, False)]
+
+
 def alike(count: int, topic: str = "R") -> list[Told]:
     """Pulls that wait for the next message of a queue that has one, and the message."""
     send = Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields(topic, 0), body=b"body")
@@ -167,13 +172,9 @@ def test_what_was_checked_before_is_checked_again(
     start_broker: StartBroker, tmp_path: Any, change: Callable[[Broker], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic or group that is replaced counts for the next pull; seen where the last check is believed for ever."""
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
+    quick, plain = pair(start_broker, tmp_path)
     expected = after(plain, change)
     assert after(quick, change) == expected
-
     check = QuickPullProcessor.check
     monkeypatch.setattr(
         QuickPullProcessor,
@@ -190,7 +191,6 @@ def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, mon
     broker.topics.put(TopicConfig("T", 4, 4))
     twin = Twin(broker)
     monkeypatch.setattr(PullRunner, "look", lambda *_: 1 / 0)
-
     assert twin.told([(0, pulls({}, {}, {}))])[2] == 3
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"queueOffset": "1"}))
     assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"sysFlag": "4"}))
@@ -202,10 +202,7 @@ def test_pulls_side_by_side_are_held_together(
 ) -> None:
     """All behind the first, but for those that are something else; within the limits of the whole and of a queue."""
     config = evolve(CONFIG, held_count_max=9, queue_held_count_max=3)
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=config, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
+    quick, plain = pair(start_broker, tmp_path, config)
     together: list[int] = []
     hold_together = HoldService.hold_together
 
@@ -218,7 +215,6 @@ def test_pulls_side_by_side_are_held_together(
         twin.broker.topics.put(TopicConfig("T", 4, 4))
     queues = [{"queueId": str(number % 4)} for number in range(8)]
     told = [(0, pulls(*queues, {"queueOffset": "7"}, *queues)), (1, pulls({}, {"sysFlag": "4"}, {"subscription": "a"}))]
-
     assert quick.told(told) == plain.told(told)
     assert together == [7, 8]
 
@@ -251,7 +247,6 @@ def test_a_pull_among_others_is_what_it_is_alone(
         nobodys = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 4, int(CommandFlag.RESPONSE), fields)))
         twin = Twin(broker)
         told.append((twin.told([(0, pulls({}, {}, other) + nobodys + pulls({}))]), broker.offsets.query("T", "G", 0)))
-
     assert told[0] == told[1]
 
 
@@ -285,7 +280,6 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
         twin = Twin(start_broker(directory=directory, config=CONFIG, runtime=StillRuntime(), is_fast=is_fast))
         pieces = [(0, b"".join(b"".join(encode(command)) for command in commands)) for commands in (sends, asked)]
         told.append(twin.told(pieces))
-
     assert told[0] == told[1]
     assert len(str(told[0])) > 40 * 4 * 3_000
     # Five of these answers are what is queued at most.
@@ -299,33 +293,13 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    """A template whose last number is one too high."""
     encode_head = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *values: encode_head(*values[:-1], values[-1] + 1))
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
-
+    quick, plain = pair(start_broker, tmp_path)
     assert quick.told(alike(4)) != plain.told(alike(4))
 
 
-def test_planted_a_herd_with_another_body_is_seen(
-    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All but the first of those that are woken together get nothing; as it is they get what the first got."""
-    quick, plain = (
-        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
-        for fast in (True, False)
-    )
-    assert quick.told(alike(6)) == plain.told(alike(6))
-
-    monkeypatch.setattr(HerdRunner, "_answer_herd", lambda *_arguments: None)
-    assert quick.told(alike(6, "S")) != plain.told(alike(6, "S"))
-
-
 def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> None:
-    """What serves is of the one kind or of the other."""
     quick = start_broker(directory=str(tmp_path / "quick"))
     plain = start_broker(directory=str(tmp_path / "plain"), is_fast=False)
     kinds = [
@@ -340,7 +314,6 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
         ]
         for broker in (quick, plain)
     ]
-
     assert kinds == [
         [QuickPullProcessor, HerdRunner, HerdExecutor, PatchedSendProcessor],
         [PullProcessor, PullRunner, InlineExecutor, SendProcessor],
@@ -348,9 +321,8 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
     assert [broker.handler.reads_fields for broker in (quick, plain)] == [True, False]
 
 
-def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(start_broker: StartBroker) -> None:
+def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
     """Its filter, its topic and its group, whether it commits, and whether there is anything from its offset on."""
-    broker = start_broker()
     with RawClient(broker.address) as client:
         for tag in ("a", "b", "a"):
             send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")

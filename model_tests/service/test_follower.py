@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import define, field
+from model_tests.support.service import Noting
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.following import follower
@@ -29,7 +30,6 @@ class _OverError(BaseException):
 
 
 def transfer(offset: int, content: bytes) -> bytes:
-    """What a master sends."""
     return encode_head(offset, len(content)) + content
 
 
@@ -48,11 +48,9 @@ class Sender:
     is_closed: bool = False
 
     def say(self, *content: bytes) -> Callable[[], None]:
-        """A round in which this comes."""
         return lambda: self.said.extend(content)
 
     def recv_into(self, buffer: bytearray) -> int:
-        """The next bytes, as much as the buffer takes."""
         if not self.said:
             raise BlockingIOError
         content = self.said.pop(0)
@@ -63,7 +61,6 @@ class Sender:
         return size
 
     def send(self, content: bytes) -> int:
-        """Take some."""
         content = content[: self.room]
         if not content:
             raise BlockingIOError
@@ -72,23 +69,20 @@ class Sender:
         return len(content)
 
     def reports(self) -> list[int]:
-        """What it was told since this was asked."""
         content, self.taken = bytes(self.taken), bytearray()
         assert len(content) % 8 == 0
         return [int.from_bytes(content[at : at + 8]) for at in range(0, len(content), 8)]
 
     def close(self) -> None:
-        """Note it."""
         self.is_closed = True
 
 
-class Bench:
+class Bench(Noting):
     """Runtime, store and poller of one follower, whose rounds a test gives it."""
 
     def __init__(self, *, flushes: bool = False, log: bytes = b"", ha_address: Any = AT) -> None:
+        super().__init__()
         self.log = bytearray(log)
-        self.notes: list[Any] = []
-        """What was done, in its order."""
         self.looked_at: list[int] = []
         """How many bytes the store was given each time."""
         self.now_ns = BEGUN_NS
@@ -104,37 +98,28 @@ class Bench:
     # -- the runtime and its event -----------------------------------------------------------------------------------
 
     def monotonic_ns(self) -> int:
-        """The bench's time."""
         return self.now_ns
 
     def unix_ms(self) -> int:
-        """The same, by the wall's clock."""
         return self.now_ns // MS + 1_000_000
 
     def event(self) -> Any:
-        """The one that says when to stop."""
         return self
 
-    def poller(self) -> Any:
-        """The only one."""
-        return self
+    poller = event
 
     def set(self) -> None:
-        """Have it stop."""
         self.is_stopping = True
         self.notes.append("stop")
 
     def is_set(self) -> bool:
-        """Whether it is to stop."""
         return self.is_stopping
 
     def wait(self, timeout: float) -> bool:
-        """Until the next try; whether it is to stop."""
         self.notes.append(("wait", timeout))
         return self.is_stopping
 
     def connect(self, host: str, port: int, timeout_s: float) -> Sender:
-        """To who is there."""
         if not self.masters:
             raise _OverError
         self.notes.append(("connect", (host, port), timeout_s))
@@ -144,54 +129,35 @@ class Bench:
         return master
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """No thread is started; a test runs its rounds."""
         assert target == self.follower._run
         self.notes.append(("spawn", name))
         return self
 
-    def join(self) -> None:
-        """Of the thread."""
-        self.notes.append("join")
-
     # -- the poller --------------------------------------------------------------------------------------------------
 
     def register(self, key: Any, *, read: bool, write: bool, data: object) -> None:
-        """Watch it."""
         assert not self.watched, "there is one connection at a time"
         assert (read, write, data) == (True, False, None)
         self.watched[key] = (read, write)
 
     def modify(self, key: Any, *, read: bool, write: bool, data: object) -> None:
-        """Watch it otherwise."""
-        assert key in self.watched
-        assert data is None
+        assert (key in self.watched, data) == (True, None)
         self.watched[key] = (read, write)
 
     def unregister(self, key: Any) -> None:
-        """Watch it no more; it is closed later."""
         assert not key.is_closed
         del self.watched[key]
 
-    def wake(self) -> None:
-        """Note it."""
-        self.notes.append("wake")
-
     def poll(self, timeout: float) -> None:
-        """Let what the test says come to pass."""
         assert timeout == LOOK_S
         if not self._rounds:
             raise _OverError
         self._rounds.pop(0)()
 
-    def close(self) -> None:
-        """Of the poller."""
-        self.notes.append("close")
-
     # -- the store ---------------------------------------------------------------------------------------------------
 
     @property
     def log_end(self) -> int:
-        """What was appended."""
         return len(self.log)
 
     def put_copied(self, start: int, content: memoryview) -> int:
@@ -212,16 +178,10 @@ class Bench:
         return taken
 
     def flush(self) -> None:
-        """Note it."""
         self.notes.append(("flush", len(self.log)))
 
     def show(self) -> None:
-        """Note it."""
         self.notes.append(("show", len(self.log)))
-
-    def forget_beginning(self) -> None:
-        """Note it."""
-        self.notes.append("forget")
 
     # -- the test ----------------------------------------------------------------------------------------------------
 
@@ -233,32 +193,18 @@ class Bench:
             self.follower._run()
 
     def left(self) -> int:
-        """Rounds that it did not come to."""
         return len(self._rounds)
 
     def pass_ms(self, ms: int, ns: int = 0) -> Callable[[], None]:
-        """A round in which nothing comes for so long."""
-        return lambda: self._pass(ms * MS + ns)
-
-    def _pass(self, ns: int) -> None:
-        self.now_ns += ns
-
-    def later_notes(self) -> list[Any]:
-        """What was done since this was asked."""
-        notes, self.notes = self.notes, []
-        return notes
+        return lambda: setattr(self, "now_ns", self.now_ns + ms * MS + ns)
 
 
 TRIED: Final = [("wait", 0.0), ("connect", AT, CONNECT_S)]
 
 
 def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Why the master was lost."""
     told = [getattr(each, "longpoll_fields", {}) for each in caplog.records]
     return [each["reason"] for each in told if each.get("event") == "master_lost"]
-
-
-# -- what it takes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flushes", [False, True])
@@ -267,11 +213,10 @@ def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
     bench, master = Bench(flushes=flushes, log=record(20)), Sender()
     first, second = record(30, b"a"), record(40, b"b")
     bench.follow(master, master.say(transfer(20, first), transfer(50, second)), master.say(transfer(90, record(20))))
-
     assert bench.log == record(20) + first + second + record(20)
     assert master.reports() == [20, 90, 110]
     shown = [[("flush", end), ("show", end)] if flushes else [("show", end)] for end in (90, 110)]
-    assert bench.later_notes() == [*TRIED, *shown[0], *shown[1], "forget"]
+    assert bench.told() == [*TRIED, *shown[0], *shown[1], "forget_beginning"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 19, 20, 21, 39, 60, 61])
@@ -281,9 +226,8 @@ def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
     content = record(20, b"a") + record(40, b"b") + record(20, b"c")
     pieces = [content[at : at + size] for at in range(0, len(content), size)]
     bench.follow(master, *(master.say(transfer(n * size, piece)) for n, piece in enumerate(pieces)))
-
     assert bench.log == content
-    ends = [note[1] for note in bench.later_notes() if note[0] == "show"]
+    ends = [note[1] for note in bench.told() if note[0] == "show"]
     assert [0, *ends] == master.reports()
     assert ends == sorted(set(ends)) == ends
     assert set(ends) <= {20, 60, 80}
@@ -296,7 +240,6 @@ def test_an_empty_log_begins_where_the_master_says() -> None:
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(transfer(500, b"")), master.say(transfer(1_000, record(20))))
     assert (len(bench.log), master.reports()) == (1_020, [0, 1_020])
-
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(transfer(0, record(20)[:3])), master.say(transfer(4, record(20)[4:])))
     assert (len(bench.log), master.is_closed) == (0, True)
@@ -311,12 +254,11 @@ def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, 
     bench.follow(other, master.say(transfer(20, b"")), master.say(transfer(offset, content)), bench.pass_ms(0))
     assert reasons(caplog) == [f"it sends its log from {offset}, and 20 is what comes next here"]
     assert (master.is_closed, len(bench.log)) == (True, 20)
-    again = [*TRIED, "forget", ("wait", RETRY_MS / 1_000), TRIED[1], "forget"]
-    assert bench.later_notes() == again
+    again = [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
+    assert bench.told() == again
 
 
 def test_half_a_record_is_forgotten_with_its_connection() -> None:
-    """The next master is asked for it from its beginning on."""
     bench, master, other = Bench(), Sender(), Sender()
     bench.masters += [master]
     bench.follow(
@@ -329,20 +271,14 @@ def test_half_a_record_is_forgotten_with_its_connection() -> None:
     assert (master.is_closed, bench.watched) == (True, {})
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
-
-
 def test_it_says_now_and_then_where_it_is() -> None:
     """After as long as it may say nothing, also when something comes that is no log; not sooner."""
-    bench, master = Bench(), Sender()
-    heard = transfer(0, b"")
-    pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
-    bench.follow(master, pass_99)
-    assert master.reports() == [0]
-    bench, master = Bench(), Sender()
-    pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
-    bench.follow(master, pass_99, pass_1, master.say(heard), pass_99, pass_1)
-    assert master.reports() == [0, 0, 0]
+    for count, told in ((1, [0]), (5, [0, 0, 0])):
+        bench, master = Bench(), Sender()
+        pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
+        rounds = [pass_99, pass_1, master.say(transfer(0, b"")), pass_99, pass_1]
+        bench.follow(master, *rounds[:count])
+        assert master.reports() == told
 
 
 def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
@@ -364,11 +300,7 @@ def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
     assert master.reports() == [20, 80, 100, 120]
 
 
-# -- who is gone -----------------------------------------------------------------------------------------------------
-
-
 def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    """What it says begins the time anew."""
     bench, master = Bench(), Sender()
     bench.follow(
         master, bench.pass_ms(IDLE_MS - 1), master.say(transfer(0, b"")), bench.pass_ms(IDLE_MS), bench.pass_ms(0, 1)
@@ -378,7 +310,6 @@ def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCap
 
 
 def test_what_comes_late_is_heard_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    """The machine may have stood still, and not the master."""
     bench, master = Bench(), Sender()
     master.said.append(transfer(0, b""))
     bench.follow(master, bench.pass_ms(IDLE_MS + 1))
@@ -386,8 +317,7 @@ def test_what_comes_late_is_heard_all_the_same(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(ConnectionRefusedError("refused"), "refused"), (None, "it has closed the connection")],
+    ("error", "reason"), [(ConnectionRefusedError("refused"), "refused"), (None, "it has closed the connection")]
 )
 def test_a_master_that_is_not_there_is_tried_again(
     caplog: pytest.LogCaptureFixture, error: OSError | None, reason: str
@@ -403,13 +333,12 @@ def test_a_master_that_is_not_there_is_tried_again(
     assert seen == [True]
     assert not bench.follower.is_connected
     assert gone.is_closed == (error is None)
-    assert bench.later_notes() == [*TRIED, "forget", ("wait", RETRY_MS / 1_000), TRIED[1], "forget"]
+    assert bench.told() == [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
 
 
 def test_a_fault_of_ours_is_told_and_it_is_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not end the thread."""
     bench, master, other = Bench(), Sender(), Sender()
     monkeypatch.setattr(bench, "put_copied", lambda *_: 1 // 0)
     bench.masters += [master]
@@ -419,7 +348,6 @@ def test_a_fault_of_ours_is_told_and_it_is_tried_again(
 
 
 def test_a_master_that_nobody_knows_is_waited_for() -> None:
-    """It is looked again and again where it is."""
     bench = Bench(ha_address=None)
     waits: list[float] = []
 
@@ -432,31 +360,25 @@ def test_a_master_that_nobody_knows_is_waited_for() -> None:
     bench.wait = wait  # type: ignore[method-assign] # of this bench
     bench.follow(Sender(), lambda: None)
     assert waits == [0.0, RETRY_MS / 1_000, RETRY_MS / 1_000]
-    assert bench.later_notes() == [TRIED[1], "forget"], "nothing was tried before"
+    assert bench.told() == [TRIED[1], "forget_beginning"], "nothing was tried before"
     assert bench.follower.status.master_addr == "10.0.0.9:10912"
 
 
 def test_a_master_that_is_elsewhere_now_is_followed_there() -> None:
-    """Soon, without a line of what went wrong."""
     bench, master, other = Bench(ha_address=None), Sender(), Sender()
     bench.master.heard(None, AT)
     bench.masters += [master]
     bench.follow(other, lambda: bench.master.heard(None, ("10.0.0.8", 1)), lambda: None)
     assert master.is_closed
-    connected = [note for note in bench.later_notes() if note[0] == "connect"]
+    connected = [note for note in bench.told() if note[0] == "connect"]
     assert connected == [TRIED[1], ("connect", ("10.0.0.8", 1), CONNECT_S)]
 
 
-# -- how much at once ------------------------------------------------------------------------------------------------
-
-
 def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some reads, or when more came than a transfer may have."""
     monkeypatch.setattr(follower, "READS_MAX", 3)
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(*(transfer(20 * n, record(20)) for n in range(5))), lambda: None)
     assert master.reports() == [0, 60, 100]
-
     monkeypatch.setattr(follower, "READS_MAX", 1_000)
     bench, master = Bench(), Sender()
     chunks = [RECEIVE_SIZE] * (TRANSFER_SIZE_MAX // RECEIVE_SIZE)
@@ -465,9 +387,6 @@ def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPa
     starts = [sum(map(len, records[:number])) for number in range(len(records) + 1)]
     bench.follow(master, master.say(*map(transfer, starts, records)), lambda: None)
     assert master.reports() == [0, starts[-2], starts[-1]]
-
-
-# -- what is told, and the end ---------------------------------------------------------------------------------------
 
 
 def test_what_is_told_of_it() -> None:
@@ -491,15 +410,14 @@ def test_what_is_told_of_it() -> None:
 
 
 def test_it_ends_when_it_is_told_to() -> None:
-    """Also while a master sends: it is woken, and everything is closed."""
     bench, master = Bench(), Sender()
     bench.follower.start()
     bench.follow(master, bench.follower.stop)
     assert master.is_closed
-    assert bench.later_notes() == [
+    assert bench.told() == [
         ("spawn", "follower"),
         *TRIED,
         *("stop", "wake", "stop", "join", "close"),
-        "forget",
+        "forget_beginning",
         ("wait", RETRY_MS / 1_000),
     ]

@@ -1,22 +1,25 @@
-"""Sends under SYNC_FLUSH: answered when durable, many by one sync, with code 10 when the disk fails or stalls."""
+"""When the disk is synced: for sends under SYNC_FLUSH, and by the flush thread."""
 
 from __future__ import annotations
 
 import errno
 import pathlib
+import shutil
 import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.send.group_commit import GroupCommit
-from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.service.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)
@@ -91,19 +94,7 @@ def test_a_failing_disk_is_told(start_broker: StartBroker, connect: Connect, dis
     assert send_message(client, "T") == 1
 
 
-def test_a_stalled_disk_is_told_in_time(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    """A sync that takes longer than `syncFlushTimeout` costs 10, not a silent producer; no answer comes twice."""
-    client = connect(start_broker(store_config=attrs.evolve(SYNC, sync_flush_timeout_ms=50)).address)
-    disk.works.clear()
-    stalled = send(client)
-    assert code_of(client, stalled) == ResponseCode.FLUSH_DISK_TIMEOUT
-    disk.works.set()
-    assert client.reply(send(client)) is not None
-    assert client.reply(stalled, 0.0) is None
-
-
 def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    """A message with `WAIT` false is answered while the disk stands still."""
     client = connect(start_broker(store_config=SYNC).address)
     disk.works.clear()
     try:
@@ -113,33 +104,104 @@ def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connec
         disk.works.set()
 
 
-def test_stopping_answers_what_waits(tmp_path: pathlib.Path, disk: Disk) -> None:
-    """A stop answers every request once, and who comes later syncs itself."""
-    runtime = RealRuntime()
-    store = MessageStore.open(runtime, f"{tmp_path}/store", SYNC)
-    commits = GroupCommit(runtime, store, 10_000, lambda _outbox: None)
-    told: list[bool] = []
-
-    def done(is_durable: bool, _outbox: Outbox) -> None:
-        told.append(is_durable)
-
-    commits.start()
-    for _ in range(50):
-        commits.submit(0, done, Outbox())
-    commits.stop()
-    assert told == [True] * 50
-    commits.submit(1, done, Outbox())
-    assert told[50:] == [False]
-    store.close()
-    assert disk.syncs == 0
+def send_first(client: RawClient) -> int | None:
+    """The code of a send that makes a topic of 8 queues."""
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1) | {"d": "8"}, b"x")
+    return reply.code
 
 
-def test_an_answer_before_the_sync_is_seen(
-    start_broker: StartBroker, connect: Connect, disk: Disk, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_that_a_send_made_outlives_a_kill(
+    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
 ) -> None:
-    """A committer that answers without syncing leaves bytes that are not durable behind the answer."""
-    monkeypatch.setattr(MessageStore, "flush", lambda store: store.log_end)
+    """When the send is answered, the saved table has the topic with all its queues."""
     broker = start_broker(store_config=SYNC)
-    send_message(connect(broker.address), "T")
-    assert broker.store.flushed_end < broker.store.log_end
-    assert disk.syncs == 0
+    assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    restarted = start_broker(store_config=SYNC, directory=str(tmp_path / "killed"))
+    topic = restarted.topics.get("New")
+    assert topic is not None
+    assert topic.write_queue_nums == 8
+
+
+def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends to the new topic get 10 until it is saved; sends to a saved topic succeed."""
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "write_atomic", fail)
+        assert [send_first(client), send_first(client)] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+        assert send_message(client, "T") == 1
+    assert send_first(client) == ResponseCode.SUCCESS
+
+
+class Rounds:
+    """A store that grows by so much before each round, and says in which rounds its queues were flushed."""
+
+    def __init__(self, growths: list[int]) -> None:
+        self.growths = growths
+        self.log_end = self.flushed_end = 0
+        self.round = 0
+        self.flushed_in: list[int] = []
+        self.fails: set[int] = set()
+        """The rounds in which queues cannot be flushed."""
+
+    def wait(self, _timeout_s: float) -> bool:
+        """Begin the next round; true when there are no more."""
+        if self.round == len(self.growths):
+            return True
+        self.log_end += self.growths[self.round]
+        self.round += 1
+        return False
+
+    def flush(self) -> None:
+        self.flushed_end = self.log_end
+
+    def is_set(self) -> bool:
+        return False
+
+    def flush_queues_in_turns(self) -> Iterator[None]:
+        self.flushed_in.append(self.round)
+        if self.round in self.fails:
+            raise OSError(errno.EIO, "the disk failed")
+        yield
+
+    def index(self, _count: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("growths", "flushed_in"),
+    [
+        ([1] * 2 * QUEUES_EVERY, [QUEUES_EVERY, 2 * QUEUES_EVERY]),
+        ([0] * 2 * QUEUES_EVERY, []),
+        ([QUEUES_SIZE, QUEUES_SIZE - 1, 1, 0, QUEUES_SIZE], [1, 3, 5]),
+    ],
+)
+def test_queues_are_flushed_now_and_then_and_when_much_has_come(growths: list[int], flushed_in: list[int]) -> None:
+    """So little has to be read again after a crash, however fast messages come."""
+    rounds = Rounds(growths)
+    run(rounds)
+    assert rounds.flushed_in == flushed_in
+
+
+def test_queues_that_could_not_be_flushed_are_tried_again_though_nothing_comes() -> None:
+    """With the next turn of all queues, and not twice a second though there is much to do."""
+    rounds = Rounds([QUEUES_SIZE, QUEUES_SIZE] + [0] * 3 * QUEUES_EVERY)
+    rounds.fails = {1, QUEUES_EVERY}
+    run(rounds)
+    assert rounds.flushed_in == [1, QUEUES_EVERY, 2 * QUEUES_EVERY]
+
+
+def run(rounds: Rounds) -> None:
+    """All the rounds of a flush service with this store."""
+    store: Any = rounds
+    tables: Any = SimpleNamespace(save=lambda: None)
+    service = FlushService(RealRuntime(), store, tables, 500, {})
+    service._stop = store
+    service._run()

@@ -1,132 +1,53 @@
-"""The load harness: it cuts what it receives rightly, counts what the broker has, and sees a broker that is slow."""
+"""The load harness and the broker comparison: they count what the broker has, and see a broker that is slow."""
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from model_tests.bench import broker_bench, leaving
+from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
+from model_tests.bench.broker_measures import Scale, measure
+from model_tests.bench.broker_shown import missed
+from model_tests.bench.broker_sides import Side, ours
+from model_tests.support.service import Clock
+from rich.progress import Progress
 
 from longpoll.racing.plan import Delivery, RaceReport
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import StartBroker, wait_until
-from longpoll_broker.testing.harness import topics
-from longpoll_broker.testing.harness.frames import (
-    OPAQUE_BASE,
-    Answer,
-    AnswerStream,
-    Line,
-    PullTemplate,
-    expect_success,
-    framed,
-    send_frame,
-)
-from longpoll_broker.testing.harness.held import HeldPlan, hold
-from longpoll_broker.testing.harness.latency import fan_outs, overshoots, round_trips, wakes
-from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill, pulls, send_rate, sends
-from longpoll_broker.testing.harness.topics import check_stored, make_topic
-from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
-from longpoll_broker.testing.harness.workers import busy_share, private_bytes, processor_seconds, together
-from longpoll_client.errors import ClientError
-from longpoll_protocol.codes import CommandFlag
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_broker.testing.harness import held
+from longpoll_broker.testing.harness.held import HeldPlan, _Holding, hold
+from longpoll_broker.testing.harness.latency import wakes
+from longpoll_broker.testing.harness.throughput import fill, pulls, sends
+from longpoll_broker.testing.harness.topics import make_topic
+from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
-from longpoll_spec.policy import STRICT, with_knob
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2**31 - 1), st.integers(0, 300)), max_size=8), st.data())
-def test_answers_are_cut_the_same_however_they_arrive(values: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """Code, opaque and body size of each, whatever the chunks; counting gives their number and sum."""
-    commands = [Command(code, opaque, CommandFlag.RESPONSE, body=bytes(size)) for code, opaque, size in values]
-    stream = b"".join(b"".join(encode(command)) for command in commands)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    chunks = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    reading, counting = AnswerStream(), AnswerStream()
-    counts = [counting.count(chunk) for chunk in chunks]
-
-    assert [Answer(*each) for each in values] == [answer for chunk in chunks for answer in reading.answers(chunk)]
-    assert (len(values), sum(size for *_, size in values)) == tuple(map(sum, zip(*counts, strict=True)))
-
-
-@given(st.integers(0, 2**62), st.integers(0, 2**31 - 1))
-def test_a_patched_pull_is_the_pull(offset: int, opaque: int) -> None:
-    """The template with numbers put in is, byte for byte, the frame that the encoder makes."""
-    template = PullTemplate("T")
-    before, between, after = template.patched()
-    texts = [b"%d" % offset, b"%d" % opaque]
-    if b"queueOffset" not in before:
-        texts.reverse()
-
-    assert template.frame(0, offset, opaque) == framed(before + texts[0] + between + texts[1] + after)
-
-
-def test_sends_have_one_size_and_distinct_numbers() -> None:
-    """So that a burst of them is a slice of one buffer."""
-    frames = [send_frame("T", number % 8, bytes(128), number) for number in range(SEND_DEPTH)]
-
-    assert len({len(frame) for frame in frames}) == 1
-    assert len(set(frames)) == SEND_DEPTH
-    assert str(OPAQUE_BASE).encode() in frames[0]
 
 
 @pytest.mark.long
-def test_rates_are_of_what_the_broker_has(start_broker: StartBroker) -> None:
+def test_rates_are_of_what_the_broker_has(broker: Broker) -> None:
     """Every send that is counted is in a queue, and every pull brings what is stored."""
-    broker = start_broker()
     rate = sends(broker.address, "S", 2, seconds=0.3, warm_s=0.1)
     stored = fill(broker.address, "P", 500)
     pulled = pulls(broker.address, "P", stored, 2, seconds=0.3, warm_s=0.1)
-
     assert rate.count == sum(broker.store.visible_end("S", queue) for queue in range(8))
     assert 0 < rate.per_second <= rate.count / 0.3 * 1.5
     assert broker.store.visible_end("P", 0) == stored.count == 500
     assert pulled.count > 500
     assert pulled.per_second > 0
-
-
-def test_a_refused_send_is_not_counted_as_one(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: a topic with four queues for a load of eight."""
-    monkeypatch.setattr(topics, "VISIBLE_S", 0.1)
-    broker = start_broker()
-    make_topic(broker.address, "S", 4)
-    rate = send_rate(broker.address, "S", 1, seconds=0.1, warm_s=0.0)
-
-    with pytest.raises(ClientError, match="but it holds"):
-        check_stored(broker.address, "S", 4, rate.count)
-
-
-@pytest.mark.long
-def test_the_ceiling_is_of_whole_answers() -> None:
-    """A server that looks at nothing answers every frame, so that what is counted is the harness's own work."""
-    with trivial_server(SENT, 2) as address:
-        rate = send_rate(address, "T", 1, seconds=0.3, warm_s=0.1)
-        assert len(round_trips(address, "T", 50)) == 50
-    with trivial_server(PULLED, 1) as address:
-        pulled = pulls(address, "T", Stored(10_000, BODY_SIZE // 32), 8, seconds=0.3, warm_s=0.1)
-
-    assert rate.count > SEND_DEPTH
-    assert rate.per_second > 0
-    assert pulled.count >= 32
-    assert pulled.count % 32 == 0
-
-
-def test_a_load_that_is_late_counts_what_comes_next() -> None:
-    """Where the time is over with the first answers, as on a busy machine, there is a rate all the same."""
-    with trivial_server(SENT, 1) as address:
-        assert send_rate(address, "T", 1, seconds=1e-9, warm_s=0.0).per_second > 0
-    with trivial_server(PULLED, 1) as address:
-        stored = Stored(10_000, BODY_SIZE // 32)
-        assert pulls(address, "T", stored, 8, seconds=1e-9, warm_s=0.0).per_second > 0
 
 
 class Slow(RealRuntime):
@@ -138,118 +59,50 @@ class Slow(RealRuntime):
         self._seconds = seconds
 
     def step(self, action: str) -> None:
-        """Be slow there."""
         if action == self._action:
             self.sleep(self._seconds)
 
 
 def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
-    """The planted fault: 30 ms before a woken pull is run again."""
     broker = start_broker(runtime=Slow("run", 0.03))
     taken = wakes(broker.address, "W", 5)
-
     assert len(taken) == 5
     assert min(taken) >= 30
 
 
-def test_a_late_answer_is_seen_and_none_is_early(start_broker: StartBroker) -> None:
-    """A broker that scans every 300 ms is late by up to that; ours is never early."""
-    scanning = with_knob(STRICT, "expiry=scan")
-    slow = start_broker(policy=scanning, config=BrokerConfig(scan_period_ms=300))
-    late = overshoots(slow.address, "O", 20, (20, 400))
-
-    assert len(late) == 20
-    assert late[0] >= 0
-    assert late[-1] > 50
-
-
-def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
-    """In each round all of them, the first before the last."""
-    found = fan_outs(start_broker().address, "F", 40, 4, 3)
-
-    assert len(found) == 3
-    assert all(0 < one.first_ms <= one.last_ms for one in found)
+HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("same_moment", [False, True])
-def test_held_pulls_are_counted_to_the_last(start_broker: StartBroker, same_moment: bool) -> None:
-    """All are accepted, held, and answered not before they are due; the table is empty at the end."""
-    broker = start_broker()
-    plan = HeldPlan("H", 1_000, pull_count=2_000, line_count=4, queue_count=10, same_moment=same_moment, idle_s=0.0)
+def test_held_pulls_are_counted_to_the_last(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, same_moment: bool
+) -> None:
+    """The broker holds every pull, then answers each one, none before it is due."""
+    clock = Clock()
+    monkeypatch.setattr(held, "monotonic_ns", clock.monotonic_ns)
+    broker = start_broker(
+        runtime=clock, config=BrokerConfig(hold_timeout_ms_max=HOUR_MS, channel_idle_ms_max=2 * HOUR_MS)
+    )
+    plan = HeldPlan("H", HOUR_MS, pull_count=500, line_count=4, queue_count=10, same_moment=same_moment, idle_s=0.0)
     make_topic(broker.address, "H", 10)
-    held: list[int] = []
+    counts: list[int] = []
+    read = _Holding.read
 
     def memory_bytes() -> int:
-        held.append(len(broker.hold_service))
+        counts.append(len(broker.hold_service))
         return private_bytes(os.getpid())
 
-    report = hold(broker.address, os.getpid(), memory_bytes, plan)
+    def read_after_an_hour(holding: _Holding, *, until_accepted: bool) -> None:
+        if not until_accepted:
+            clock.ahead_ns = HOUR_MS * 1_000_000
+            broker.loops[0].wake()
+        read(holding, until_accepted=until_accepted)
 
-    assert held == [0, 2_000]
+    monkeypatch.setattr(_Holding, "read", read_after_an_hour)
+    report = hold(broker.address, os.getpid(), memory_bytes, plan)
+    assert counts == [0, 500]
     assert 0 <= report.late_p50_ms <= report.late_p99_ms <= report.late_max_ms
     assert len(broker.hold_service) == 0
-
-
-def test_a_timeout_too_short_to_hold_all_is_an_error(start_broker: StartBroker) -> None:
-    """Rather than a wrong figure."""
-    broker = start_broker()
-    make_topic(broker.address, "H", 10)
-    plan = HeldPlan("H", 1, pull_count=2_000, line_count=1, queue_count=10, idle_s=0.0)
-
-    with pytest.raises(ClientError, match="longer timeout"):
-        hold(broker.address, os.getpid(), lambda: 0, plan)
-
-
-def test_an_error_is_not_a_success(start_broker: StartBroker) -> None:
-    """A send to a topic with a bad name fails the load."""
-    line = Line(start_broker().address)
-
-    with pytest.raises(ClientError, match="code 1"):
-        expect_success(line.call(send_frame("a@b", 0, b"x")), "a send")
-    line.close()
-
-
-def _work(begin: Callable[[], None], what: str) -> str:
-    begin()
-    if what == "fails":
-        raise ClientError("planted")
-    if what == "ends":
-        os._exit(3)
-    return what
-
-
-@pytest.mark.long
-def test_a_load_process_that_fails_or_ends_is_an_error() -> None:
-    """Results come in order; a failure is passed on, an end is noticed."""
-    assert together([partial(_work, what="a"), partial(_work, what="b")]) == ["a", "b"]
-    with pytest.raises(ClientError, match="planted"):
-        together([partial(_work, what="fails")])
-    with pytest.raises(ClientError, match="ended early"):
-        together([partial(_work, what="ends")])
-
-
-def test_a_process_is_measured() -> None:
-    """This one has used processor time and memory; while it sleeps it uses little."""
-    assert processor_seconds(os.getpid()) > 0
-    assert private_bytes(os.getpid()) > 2**20
-    assert busy_share(os.getpid(), 0.2) < 1
-
-
-def test_a_mapped_file_is_not_a_process_s_own_memory(tmp_path: Path) -> None:
-    """Pages of a shared mapping do not count, those of an array do."""
-    size = 64 * 2**20
-    with (tmp_path / "file").open("w+b") as file:
-        file.truncate(size)
-        before = private_bytes(os.getpid())
-        with mmap.mmap(file.fileno(), size) as mapped:
-            mapped[:] = b"x" * size
-            with_file = private_bytes(os.getpid())
-        array = bytearray(b"x") * size
-        with_array = private_bytes(os.getpid())
-
-    assert with_file - before < size / 4
-    assert with_array - before > size * 3 / 4
-    assert len(array) == size
 
 
 def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
@@ -261,7 +114,6 @@ def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
     watch.note_wait(second_ns // 10, int(1.9 * second_ns))
     watch.note_wait(second_ns // 10, 4 * second_ns)
     watch.note_wait(10, 6 * second_ns)
-
     assert watch.stalled_ms(0, 10 * second_ns) == 1_100
     assert watch.stalled_ms(int(1.5 * second_ns), 3 * second_ns) == 500
     assert watch.stalled_ms(int(3.95 * second_ns), 10 * second_ns) == 50
@@ -286,18 +138,67 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
         with StallWatch(turning.pid) as watch:
             wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) > 0)
         os.killpg(turning.pid, signal.SIGKILL)
-
     assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= WAIT_MS
 
 
-def test_a_machine_that_stands_still_is_seen() -> None:
-    """The watch's own thread is kept from running, as a stall would."""
-    with StallWatch() as watch:
-        begin_ns = time.monotonic_ns()
-        deadline_ns = begin_ns + 10**10
-        while not watch.stalled_ms(begin_ns, time.monotonic_ns()):
-            assert time.monotonic_ns() < deadline_ns
-            # One long call into C that never lets another thread run.
-            sum(range(20_000_000))
+ROOT = Path(__file__).parents[2]
 
-    assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= STALL_MS
+
+@pytest.mark.long
+def test_the_whole_comparison_runs(tmp_path: Path) -> None:
+    """Every figure of ours comes out, on a short scale; a broker that scans for deadlines misses the bar on them."""
+    options = ("--knob", "expiry=scan")
+    with ours(OURS, tmp_path / "a") as side, ours("other", tmp_path / "b", options) as other:
+        values = measure([side], [other], Scale(0.4, 1), Progress(disable=True))
+        faulty: Side = attrs.evolve(other, name=OURS)
+        planted = measure([faulty], [], Scale(1, 1), Progress(disable=True), only={"overshoot"})
+    assert len(values) == len(FIGURES)
+    assert missed(planted) == [FIGURES["overshoot_p99"].name]
+
+
+def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object with the machine, the figures and what was missed; exit code 1 when something was."""
+    value = value_of(FIGURES["overshoot_p99"], {OURS: [48.4]})
+    asked: list[list[str] | None] = []
+
+    def measured(*_told: Any, only: list[str] | None) -> list[Value]:
+        asked.append(only)
+        return [value]
+
+    monkeypatch.setattr(broker_bench, "measure", measured)
+    monkeypatch.setattr(broker_bench, "ours", lambda *_side: nullcontext())
+    monkeypatch.setattr(sys, "argv", ["broker_bench", "--json", "--without-java", "--only", "overshoot"])
+    code = broker_bench.main()
+    assert asked == [["overshoot"]]
+    told = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert told["missed"] == ["answer after the deadline, p99"]
+    assert told["figures"][0]["sides"] == {OURS: 48.4}
+    assert told["machine"]["cores"]
+
+
+def test_every_bench_can_be_stopped() -> None:
+    scripts = [*(ROOT / "model_tests/bench").glob("*_bench.py"), ROOT / "model_tests/bench/__main__.py"]
+    assert len(scripts) > 10
+    assert [path.name for path in scripts if "\n    leaving.run(" not in path.read_text()] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [["attacks"], ["broker"], ["opening"], ["polling"]], ids=str)
+def test_a_part_of_the_benches_that_is_stopped_leaves_nothing(tmp_path: Path, words: list[str]) -> None:
+    """`make bench` passes SIGTERM on: the script's stores are removed, and its brokers end."""
+    command = [sys.executable, "-m", "model_tests.bench", *words]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as bench:
+        wait_until(lambda: bench.poll() is not None or bool(list(tmp_path.glob("**/commitlog"))), 60.0)
+        assert bench.poll() is None
+        bench.terminate()
+        code = bench.wait()
+    assert (code, list(tmp_path.iterdir())) == (leaving.STOPPED, [])
+    assert [words for words in _command_lines() if str(tmp_path) in words] == []
+
+
+def _command_lines() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_text(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partialmethod
 from typing import Any, Final
 
 import attrs
@@ -57,29 +58,9 @@ class NotedEvents(PullEvents):
         count = 1 if isinstance(pulls, Pull) else len(list(pulls))
         self.notes.append(f"told {name} {count}" + ("" if visible_end is None else f" to {visible_end}"))
 
-    def held(self, pull: Pull, after_ns: int) -> None:
-        """Note it."""
-        self._note("held", pull, after_ns)
 
-    def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """Note it."""
-        self._note("rechecked", pull, after_ns, visible_end)
-
-    def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Note it."""
-        self._note("taken", pulls, after_ns, visible_end)
-
-    def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Note it."""
-        self._note("kept", pulls, after_ns, visible_end)
-
-    def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Note it."""
-        self._note("expired", pulls, after_ns)
-
-    def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Note it."""
-        self._note("stopped", pulls, after_ns)
+for _name in ("held", "rechecked", "taken", "kept", "expired", "stopped"):
+    setattr(NotedEvents, _name, partialmethod(NotedEvents._note, _name))
 
 
 class NotedBench(Bench):
@@ -197,7 +178,6 @@ def test_a_scan() -> None:
 
 
 def test_a_bucket_that_holds_somebody_is_not_removed() -> None:
-    """The sweep has looked at it under the lock."""
     bench = NotedBench(ROCKETMQ_LMQ)
     bench.hold()
     noted = bench.since(lambda: bench.service.scan(bench.outbox))
@@ -215,7 +195,6 @@ def test_deadlines() -> None:
 
 
 def test_a_scanning_policy_has_no_clock() -> None:
-    """A deadline that has come is left to the scan."""
     bench = NotedBench(ROCKETMQ_5)
     bench.hold(deadline_ms=5)
     bench.now_ns = 5_000_000
@@ -247,7 +226,6 @@ def test_a_master_that_returns() -> None:
 
 
 def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
-    """Only one that was emptied after the look ends the round."""
     bench = NotedBench(ROCKETMQ_5)
     bench.hold()
     bench.arrive()
@@ -265,11 +243,3 @@ def test_the_stop() -> None:
     pull = bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
     assert (pull.phase, bench.refused) == (HELD, [])
-
-
-def test_planted_a_section_without_its_lock_is_seen() -> None:
-    """The notes tell it from one under the lock."""
-    bench = NotedBench(STRICT)
-    (shard,) = bench.service._shards
-    bench.service._shards = (Shard(bench.service._runtime.lock(), shard.table),)
-    assert "hold" in bench.since(bench.hold)[1:]

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from model_tests.service.observed import events_of, observing
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
@@ -43,8 +43,7 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: Start
     opaque = puller.send(RequestCode.PULL_MESSAGE, fields)
     wait_until(lambda: len(broker.hold_service) == 1)
     send_message(sender, "T", b"m", properties=NAMES)
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = puller.answer(opaque)
     assert reply.code == 0
     (record,) = records_of(reply)
     assert (record.topic, bytes(record.body)) == ("T", b"m")
@@ -109,24 +108,19 @@ def test_light_queues_are_there_again(
     ids=["path", "twice", "its own", "many", "more than the broker takes", "good"],
 )
 def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker, connect: Connect) -> None:
-    """A refused message is not stored at all."""
     broker = start_broker(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))
     fields = send_fields("T", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")
     assert connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == code
     assert broker.store.visible_end("T", 0) == (code == 0)
 
 
-def test_without_the_settings_nothing_of_it_is_there(start_broker: StartBroker, connect: Connect) -> None:
-    """The property is one like any other, and the topic is unknown."""
-    broker = start_broker()
-    client = connect(broker.address)
+def test_without_the_settings_nothing_of_it_is_there(broker: Broker, client: RawClient) -> None:
     send_message(client, "T", properties=NAMES)
     assert broker.store.visible_end("%LMQ%a", 0) == 0
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0)).code == 17
 
 
 def test_a_delayed_message_names_no_further_queue(start_broker: StartBroker, connect: Connect) -> None:
-    """It would be listed there before it is due."""
     broker = start_broker(store_config=LIGHT)
     send_message(connect(broker.address), "T", properties=f"{NAMES}DELAY\x0118\x02")
     assert broker.store.visible_end("%LMQ%a", 0) == 0
@@ -149,8 +143,7 @@ def test_what_became_visible_before_a_failure_is_announced(
 
     monkeypatch.setattr(ConsumeQueue, "put", fails_for_b)
     sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=NAMES), b"m")
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = puller.answer(opaque)
     assert [bytes(record.body) for record in records_of(reply)] == [b"m"]
     monkeypatch.undo()
     wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 1)
@@ -165,7 +158,6 @@ def committed(client: RawClient, group: str, queue_id: int) -> int | None:
 
 
 def commit(client: RawClient, group: str, queue_id: int, offset: int) -> None:
-    """Store an offset of T."""
     fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "commitOffset": str(offset)}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
@@ -190,11 +182,9 @@ def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect
 
 
 def test_without_light_queues_the_name_means_nothing(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
+    broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect, tmp_path: Path
 ) -> None:
     """Each queue has its offset, in the one file; a broker that comes to have light queues takes them over."""
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     commit(client, "%LMQ%g", 0, 8)
     commit(client, "%LMQ%g", 3, 5)
@@ -267,13 +257,3 @@ def test_names_stored_by_a_broker_without_light_queues_become_no_paths(
         "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",
     }  # fmt: skip
     assert not (tmp_path / "1" / "x").exists()
-
-
-def test_planted_made_up_offsets_that_are_stored_are_seen(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A queue that nobody sent to appears after the crash, and another one is longer than it was."""
-    monkeypatch.setattr(MessageMaker, "without_offsets", lambda _service, text: read_properties(text))
-    places = places_after_a_crash(LIGHT, start_broker, connect, tmp_path)
-    assert ("%LMQ%a", 0, 4) in places
-    assert ("T", 0, 5) not in places

@@ -1,4 +1,4 @@
-"""Long batches are stored in turns, one at a time, and others are served between them."""
+"""Batches: their limits, and long ones that are stored in turns while others are served."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from attrs import evolve
 from model_tests.service.observed import events_of
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.config import BrokerConfig
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5
 from longpoll_broker.service.io.channel import Outbox, Parts
 from longpoll_broker.service.send import long_batches, send_processor
 from longpoll_broker.service.send.batches import BatchLimits
 from longpoll_broker.service.send.long_batches import LongBatches, Turns
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Buffer, Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import preset
@@ -62,19 +64,17 @@ def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None) -> list[bool]:
 
 
 def asked(client: RawClient, times: int = 1) -> int:
-    """Send a batch; the request's opaque."""
     return client.send(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, BODY * times)
 
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_others_are_served_during_long_batches(
-    count: int, unending: list[bool], start_broker: StartBroker, connect: Connect
+    count: int, unending: list[bool], broker: Broker, connect: Connect
 ) -> None:
     """A bystander's sends and pulls, and its short batch, which waits for no long one's end.
 
     What the same connections asked after their batches is answered after those.
     """
-    broker = start_broker()
     bystander = connect(broker.address)
     sending = [connect(broker.address) for _ in range(count)]
     batches = [
@@ -99,11 +99,8 @@ def test_others_are_served_during_long_batches(
 
 
 def test_what_a_batch_that_waits_still_needs_is_counted(
-    unending: list[bool], start_broker: StartBroker, connect: Connect
+    unending: list[bool], broker: Broker, client: RawClient
 ) -> None:
-    """With what came and was not served, until it is over."""
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     batch = asked(client)
     wait_until(lambda: broker.totals.unfinished.total == len(BODY))
@@ -115,7 +112,6 @@ def test_what_a_batch_that_waits_still_needs_is_counted(
 
 @pytest.fixture
 def nothing_collected() -> Iterator[None]:
-    """What refers to itself stays, however long."""
     gc.disable()
     yield
     gc.enable()
@@ -133,15 +129,13 @@ def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
     batch = asked(stays, 2)
     assert gone.wait_closed()
     unending.append(True)
-    stored = stays.reply(batch)
-    assert stored is not None
+    stored = stays.answer(batch)
     count = len((stored.ext_fields or {})["msgId"].split(","))
     assert broker.store.visible_end("T", 0) == 1 + count
 
 
-def test_a_batch_whose_peer_closes_is_stored(short_turns: None, start_broker: StartBroker, connect: Connect) -> None:
+def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, connect: Connect) -> None:
     """It came whole, and is as good as one that takes one turn."""
-    broker = start_broker()
     gone = connect(broker.address)
     asked(gone, 20)
     gone.close()
@@ -171,7 +165,6 @@ def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
 def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
     policy: str, tmp_path: Any, start_broker: StartBroker, connect: Connect, request: pytest.FixtureRequest
 ) -> None:
-    """And its history tells the same."""
     told = []
     for way in ("once", "turns"):
         if way == "turns":
@@ -222,17 +215,14 @@ class Box(Outbox):
         self.written: list[str] = []
 
     def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
-        """One more."""
         self.written.append(channel.name)
 
 
 def channel_of(name: str) -> Any:
-    """A connection."""
     return SimpleNamespace(name=name, peer=name, rest=None, rest_size=0, gives_way=False)
 
 
 def turn(outbox: Outbox, channel: Any) -> None:
-    """Have a connection's rest done."""
     rest, channel.rest = channel.rest, None
     rest(outbox)
 
@@ -276,7 +266,6 @@ def test_the_batch_that_came_first_is_worked_at_whoever_has_the_turn() -> None:
 
 
 def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
-    """And the one behind it is the next."""
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     bad, good = channel_of("bad"), channel_of("good")
@@ -289,9 +278,76 @@ def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
 
 
 def test_a_batch_that_takes_one_turn_waits_for_nobody() -> None:
-    """Its answer is given at once, though another one is under way."""
     batches, notes = LongBatches(RealRuntime().lock()), list[str]()
     start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
     assert start(noted("long", 3, notes), Box()) is None
     assert start(noted("short", 1, notes), Box()) == (b"done",)
     assert long_batches.TURN_COUNT * len(encode_batch([BatchMessage(b"", "")])) == long_batches.LONG_SIZE
+
+
+SIZE_MAX: Final = SMALL_STORE.message_size_max
+ONE_SIZE: Final = 22
+COUNT_MAX: Final = 31_650
+"""For an IPv4 broker, as docs/safety.md has it."""
+
+
+def one(body_size: int = 0) -> bytes:
+    return struct.pack(">iiiii", ONE_SIZE + body_size, 0, 0, 0, body_size) + bytes(body_size) + struct.pack(">h", 0)
+
+
+def sent(client: RawClient, body: bytes, serialisation: Serialisation = Serialisation.JSON) -> Command:
+    return client.call(
+        RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, body, serialisation=serialisation
+    )
+
+
+def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) -> int:
+    """As many messages are there as there are ids in the answer; how many."""
+    ids = (reply.ext_fields or {}).get("msgId", "")
+    count = len(ids.split(",")) if reply.code == ResponseCode.SUCCESS else 0
+    assert broker.store.visible_end("T", 0) - before == count
+    return count
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "count"),
+    [
+        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE), 1, id="all of the room"),
+        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE + 1), 0, id="a byte over it"),
+        pytest.param(SMALL_STORE, one(1_500_000) * 3, 0, id="three that would fit alone"),
+        pytest.param(SYNC, one() * COUNT_MAX, COUNT_MAX, id="as many as an answer names"),
+        pytest.param(SYNC, one() * (COUNT_MAX + 1), 0, id="one more"),
+        pytest.param(SMALL_STORE, one() * (COUNT_MAX + 1), 0, id="one more, async"),
+    ],
+)
+def test_a_batch_is_stored_and_acknowledged_or_neither(
+    start_broker: StartBroker, connect: Connect, config: StoreConfig, body: bytes, count: int
+) -> None:
+    """On both sides of each limit, whether the answer waits for the disk or not."""
+    broker = start_broker(store_config=config)
+    client = connect(broker.address)
+    reply = sent(client, body)
+    assert assert_stored_iff_acknowledged(broker, reply, 0) == count
+    assert reply.code == (ResponseCode.SUCCESS if count else ResponseCode.MESSAGE_ILLEGAL), reply.remark
+    assert assert_stored_iff_acknowledged(broker, sent(client, one() * 3), count) == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
+def test_the_longest_answer_fits_in_both_serialisations(
+    start_broker: StartBroker, connect: Connect, policy: str
+) -> None:
+    broker = start_broker(store_config=SYNC, policy=preset(policy))
+    for kind in Serialisation:
+        assert sent(connect(broker.address), one(1) * COUNT_MAX, kind).code == 0
+
+
+def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:
+    """Its encoder throws; how many ids fit depends on how long a broker's address is."""
+    limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
+    for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):
+        assert len(list(limit.read(one(100 - ONE_SIZE)))) == 1
+        with pytest.raises(error, match="at most 100"):
+            limit.read(one(101 - ONE_SIZE))
+    assert [limit.count_max for limit in limits] == [COUNT_MAX, COUNT_MAX, 18_324, 18_324]
+    assert COUNT_MAX * 33 < HEADER_SIZE_MAX

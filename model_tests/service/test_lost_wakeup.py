@@ -7,28 +7,21 @@ recheck taken out of `strict` (the planted fault) nothing answers it before its 
 
 from __future__ import annotations
 
-import struct
-import threading
-from collections.abc import Callable
-
-import attrs
 import pytest
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
+from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_broker.testing.schedules.gates import GatedRuntime
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Notify, NotifyGrain, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 LONG_MS = 30_000
 SHORT_S = 0.3
 """How long an answer that must not come is waited for."""
-
-LoseTheWakeup = Callable[[Policy, StartBroker, Connect], tuple[Broker, RawClient, int]]
 
 
 def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
@@ -48,15 +41,12 @@ def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect)
     marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
     send_message(sender, "T")
     send_message(sender, "MARK")
-    marked = sender.reply(marker)
-    assert marked is not None
-    assert marked.code == 0
+    assert sender.answer(marker).code == 0
     gate.open()
     return broker, puller, opaque
 
 
 def is_found(reply: Command | None) -> bool:
-    """Whether the reply brings a message."""
     return reply is not None and reply.code == 0
 
 
@@ -70,15 +60,6 @@ def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, con
     broker.hold_service.scan(outbox)
     outbox.flush()
     assert is_found(puller.reply(opaque))
-
-
-def test_without_the_recheck_strict_would_lose_it(start_broker: StartBroker, connect: Connect) -> None:
-    """The planted fault: the check of the test below can fail."""
-    policy = attrs.evolve(STRICT, recheck_after_hold="none")
-    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 1
-    assert broker.store.visible_end("T", 0) == 1
 
 
 def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartBroker, connect: Connect) -> None:
@@ -100,101 +81,19 @@ def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartB
     assert len(broker.hold_service) == 0
 
 
-def lose_by_keep(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
-    """Stop a walk between its take and its put-back, let a message be stored and notified, let the walk go on."""
-    runtime = GatedRuntime()
-    broker = start_broker(runtime=runtime, policy=policy, config=BrokerConfig(scan_period_ms=1_000_000))
-    puller, sender = connect(broker.address), connect(broker.address)
-    for topic in ("T", "MARK"):
-        puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    gate = runtime.gate("scan_end")
-    scanner = threading.Thread(target=scan, args=(broker,))
-    scanner.start()
-    gate.wait_reached()
-    marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
-    send_message(sender, "T")
-    send_message(sender, "MARK")
-    assert is_found(sender.reply(marker))
-    gate.open()
-    scanner.join()
-    return broker, puller, opaque
-
-
 def scan(broker: Broker) -> None:
-    """One round of a scanner."""
     outbox = Outbox()
     broker.hold_service.scan(outbox)
     outbox.flush()
 
 
-def test_rocketmq_loses_what_comes_while_a_scan_has_the_list(start_broker: StartBroker, connect: Connect) -> None:
-    """Hazard (b): the put-back is after the notification, and nobody looks again until the next scan."""
-    broker, puller, opaque = lose_by_keep(ROCKETMQ_4_9, start_broker, connect)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 1
-    scan(broker)
-    assert is_found(puller.reply(opaque))
-
-
-@pytest.mark.parametrize(
-    ("lose", "policy"),
-    [(lose_the_wakeup, STRICT), (lose_the_wakeup, STRICT_CLONE), (lose_by_keep, STRICT_CLONE)],
-    ids=["hold-strict", "hold-strict-clone", "keep-strict-clone"],
-)
-def test_a_recheck_answers_at_once(
-    lose: LoseTheWakeup, policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    """After the insert, and after the put-back of a clone; no scan exists, and the deadline is far."""
-    broker, puller, opaque = lose(policy, start_broker, connect)
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
+def test_a_recheck_answers_at_once(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    """After the insert; no scan exists, and the deadline is far."""
+    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
     assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
     assert len(broker.hold_service) == 0
 
 
-def test_without_that_recheck_strict_clone_would_lose_it(start_broker: StartBroker, connect: Connect) -> None:
-    """The planted fault: the check above can fail."""
-    policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
-    broker, puller, opaque = lose_by_keep(policy, start_broker, connect)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 1
-
-
-@pytest.mark.parametrize(("notify", "lost"), [("at_append", False), ("before_visible", True)])
-def test_announcing_before_it_is_visible_loses_the_wakeup(
-    notify: Notify, lost: bool, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Whoever is told looks at once, and finds nothing; when the message can be seen nobody is told."""
-    broker = start_broker(policy=attrs.evolve(STRICT, notify=notify))
-    puller, sender = connect(broker.address), connect(broker.address)
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    send_message(sender, "T")
-    assert is_found(puller.reply(opaque, SHORT_S)) != lost
-    assert broker.store.visible_end("T", 0) == 1
-
-
-@pytest.mark.parametrize(("grain", "lost"), [("message", False), ("batch", True)])
-def test_announcing_a_batch_by_its_last_message_loses_the_wakeup(
-    grain: NotifyGrain, lost: bool, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Two messages of one pass: the first is wanted, and only the second's tag is told."""
-    broker = start_broker(policy=attrs.evolve(STRICT, notify_grain=grain))
-    puller, sender = connect(broker.address), connect(broker.address)
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS, subscription="mine"))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    body = b"".join(batched(properties) for properties in (b"TAGS\x01mine", b"TAGS\x01other"))
-    assert sender.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, body).code == 0
-    assert is_found(puller.reply(opaque, SHORT_S)) != lost
-
-
-def batched(properties: bytes) -> bytes:
-    """One message of a batch, without a body."""
-    return struct.pack(">iiiiih", 22 + len(properties), 0, 0, 0, 0, len(properties)) + properties
-
-
 def topic_fields(topic: str) -> dict[str, str]:
-    """The fields of a 17 request."""
     return {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

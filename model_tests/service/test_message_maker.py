@@ -1,7 +1,8 @@
-"""What is stored of a send: the properties, whose tag, and which topic a message of its kind goes to."""
+"""Messages on their way into the store: how a request becomes one, and how one changes its topic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,17 +12,20 @@ from msgspec.structs import replace
 
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
-from longpoll_broker.service.send.append import HALF_TOPIC, Appender
+from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
 from longpoll_broker.service.send.inner_queues import SendRefusedError
 from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
-from longpoll_broker.service.send.send_events import SendEvents
+from longpoll_broker.service.send.send_events import SendEvents, Stored
 from longpoll_broker.service.send.send_processor import SendProcessor
+from longpoll_broker.store.bursts import PreparedBatch
+from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_broker.testing.stores import message
 from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.message import read_handle
 from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX, TIMER_TOPIC
-from longpoll_protocol.properties import read_properties, write_properties
+from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, read_properties, write_properties
 from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
@@ -41,7 +45,6 @@ def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> Messag
 def header_of(
     topic: str = "T", text: str | None = None, *, max_reconsume: int | None = None, tried: int | None = 3
 ) -> Any:
-    """A request to send."""
     return SendMessageRequestHeader(
         topic=topic, queue_id=2, sys_flag=13, born_timestamp=9, flag=6, properties=text, reconsume_times=tried,
         max_reconsume_times=max_reconsume,
@@ -49,12 +52,10 @@ def header_of(
 
 
 def made(maker: MessageMaker, header: Any, body: Any = b"body") -> Any:
-    """The message of a request."""
     return maker.of_request(CHANNEL, header, 2, body, maker.properties(header))
 
 
 def pairs(**properties: str) -> str:
-    """Properties as a request has them."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
@@ -69,7 +70,6 @@ def test_a_message_is_as_it_was_asked_for() -> None:
 
 
 def test_a_body_is_bytes_or_a_view_of_them() -> None:
-    """What may change under the store is copied."""
     changing = bytearray(b"body")
     view = memoryview(b"body")
     assert made(maker_of(), header_of(), view).body is view
@@ -78,7 +78,6 @@ def test_a_body_is_bytes_or_a_view_of_them() -> None:
 
 
 def test_a_message_without_properties_has_the_brokers() -> None:
-    """Written once."""
     maker = maker_of()
     assert made(maker, header_of()).properties is maker.added_properties
     assert maker.added_properties == write_properties({"CLUSTER": "cluster"}, STRICT_TRAITS.properties_form)
@@ -105,7 +104,6 @@ def test_a_key_has_thirty_two_digits_also_behind_a_long_address() -> None:
 
 
 def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
-    """Where there are such queues; the maker of those gets the message."""
     asked: list[dict[str, str]] = []
 
     class Inner:
@@ -165,14 +163,12 @@ def test_a_message_tried_too_often_whose_group_or_dead_letters_cannot_be() -> No
     ],
 )
 def test_where_a_message_of_its_kind_goes(properties: dict[str, str], topic: str, queue_id: int) -> None:
-    """A prepared one loses the bits of its transaction there."""
     message = made(maker_of(), header_of(text=pairs(**properties)))
     assert (message.topic, message.queue_id) == (topic, queue_id)
     assert message.sys_flag == (13 & ~0xC if topic == HALF_TOPIC else 13)
 
 
 def test_whether_a_transaction_bears_its_messages_key() -> None:
-    """5.x notes it, if there is one."""
     text = pairs(TRAN_MSG="true", UNIQ_KEY="mine")
     for traits, name in ((STRICT_TRAITS, None), (TRAITS_5, "mine")):
         stored = read_properties(made(maker_of(traits), header_of(text=text)).properties.decode())
@@ -183,7 +179,6 @@ def test_whether_a_transaction_bears_its_messages_key() -> None:
 
 
 def test_a_level_that_is_no_number_is_refused() -> None:
-    """With 1; none is 0."""
     assert [MessageMaker.level(each) for each in ({}, {"DELAY": "+4"})] == [0, 4]
     with pytest.raises(SendRefusedError) as error:
         MessageMaker.level({"DELAY": "x"})
@@ -226,10 +221,154 @@ def test_a_message_waits_for_its_time_under_5_alone(properties: dict[str, str], 
 
 
 def test_a_message_that_is_tried_again_at_a_time_is_not_recalled() -> None:
-    """Its producer is the consumer that failed."""
     maker = maker_of(TRAITS_5)
     message = replace(made(maker, header_of()), topic=TIMER_TOPIC)
     told = {"REAL_TOPIC": f"{RETRY_PREFIX}G", "TIMER_OUT_MS": "59999", "UNIQ_KEY": "mine"}
     assert maker.recall_handle(message, told) is None
     assert maker.recall_handle(message, told | {"REAL_TOPIC": "T"}) is not None
     assert maker.recall_handle(replace(message, topic="T"), told | {"REAL_TOPIC": "T"}) is None
+
+
+LEVEL_COUNT = len(DELAY_LEVELS_MS)
+MESSAGE = replace(message(), topic="T", queue_id=5)
+
+
+class Appended(RealRuntime):
+    """A runtime, and a store that numbers what it is given; both note what they do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[Any] = []
+
+    def step(self, action: str) -> None:
+        self.notes.append(action)
+
+    def put(self, stored: MessageToStore) -> Any:
+        self.notes.append("put")
+        return f"{stored.topic} stored"
+
+    def put_batch(self, messages: Sequence[MessageToStore]) -> list[Any]:
+        self.notes.append("put_batch")
+        return [f"{each.topic} stored" for each in messages]
+
+    def put_prepared(self, batch: PreparedBatch) -> PutResult:
+        """All of them, from 30 of their queue and 4000 of the log on."""
+        self.notes.append(("put_prepared", batch))
+        return PutResult(30, 4_000, batch.sizes[0], 9, batch.first.store_host)
+
+    def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Any]:
+        self.notes.append("put_burst")
+        return messages[:1]
+
+
+class Events(SendEvents):
+    """Notes what is told."""
+
+    def __init__(self, notes: list[Any]) -> None:
+        self.notes = notes
+
+    def now_ns(self) -> int:
+        self.notes.append("now")
+        return 7
+
+    def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
+        self.notes.append(([(each.topic, tag, result) for each, tag, result in stored], after_ns))
+
+
+def appender_of(appended: Appended) -> Appender:
+    store: Any = appended
+    return Appender(appended, store, Events(appended.notes))
+
+
+def test_what_is_appended_is_told_with_its_tag_since_before_it_was() -> None:
+    """One, or the messages of a batch, each with its own; the step point comes first."""
+    appended = Appended()
+    result: Any = appender_of(appended).append(MESSAGE, "a")
+    assert result == "T stored"
+    assert appended.notes == ["append", "now", "put", ([("T", "a", "T stored")], 7)]
+    appended = Appended()
+    results: Any = appender_of(appended).append_batch([(MESSAGE, "a"), (replace(MESSAGE, topic="U"), "b")])
+    assert results == ["T stored", "U stored"]
+    told = [("T", "a", "T stored"), ("U", "b", "U stored")]
+    assert appended.notes == ["append", "now", "put_batch", (told, 7)]
+
+
+def test_of_a_long_batch_each_message_is_told_with_its_own_tag() -> None:
+    appended = Appended()
+    batch = PreparedBatch("T", 5, 1_000)
+    batch.add([replace(MESSAGE, body=b"one"), replace(MESSAGE, body=b"two and more")])
+    first = appender_of(appended).append_prepared(batch, ["a", "b"])
+    small, large = batch.sizes
+    assert first == PutResult(30, 4_000, small, 9, MESSAGE.store_host)
+    second = PutResult(31, 4_000 + small, large, 9, MESSAGE.store_host)
+    told = [("T", "a", first), ("T", "b", second)]
+    assert appended.notes == ["append", "now", ("put_prepared", batch), (told, 7)]
+
+
+def test_a_burst_is_told_of_by_its_sender() -> None:
+    appended = Appended()
+    arrivals: Any = appender_of(appended).append_burst([MESSAGE, MESSAGE])
+    assert arrivals == [MESSAGE]
+    assert appended.notes == ["append", "put_burst"]
+
+
+@pytest.mark.parametrize(
+    ("level", "queue_id", "text"),
+    [(1, 0, "1"), (LEVEL_COUNT, LEVEL_COUNT - 1, "7"), (LEVEL_COUNT + 1, LEVEL_COUNT - 1, str(LEVEL_COUNT))],
+)
+def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id: int, text: str) -> None:
+    """One beyond the last level is of the last, and says so; its own place is kept in its properties."""
+    properties = {"DELAY": "1" if level == 1 else "7"}
+    waits = delayed(MESSAGE, properties, level, FORM_4_9, level_count=LEVEL_COUNT)
+    assert (waits.topic, waits.queue_id) == (SCHEDULE_TOPIC, queue_id)
+    kept = {"DELAY": text, "REAL_TOPIC": "T", "REAL_QID": "5"}
+    assert read_properties(waits.properties.decode()) == properties == kept
+
+
+def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
+    """A record of the schedule with these properties."""
+    stored = moved(MESSAGE, {}, "S", 0, FORM_4_9)
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+    parts = {name: getattr(stored, name) for name in ("flag", "born_ms", "born_host", "store_host", "reconsume_times")}
+    return SimpleNamespace(properties=text, body=memoryview(b"body"), sys_flag=sys_flag, **parts)
+
+
+def test_a_message_comes_back_to_its_own_topic() -> None:
+    """With its tag's hash, and without the bits of a transaction; the properties that brought it here stay."""
+    properties = {"REAL_TOPIC": "T", "REAL_QID": "5", "TAGS": "a"}
+    for forgets, left in ((False, properties), (True, {"TAGS": "a"})):
+        back = brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets)
+        assert back is not None
+        found, tag = back
+        assert (found.topic, found.queue_id, found.body, tag) == ("T", 5, b"body", "a")
+        assert (found.tags_code, found.sys_flag) == (java_hash("a"), 0x3)
+        assert read_properties(found.properties.decode()) == left
+    back = brought_back(record_of({"REAL_TOPIC": "T", "REAL_QID": "5"}), FORM_4_9)
+    assert back is not None
+    assert (back[0].tags_code, back[1]) == (0, "")
+    assert "REAL_TOPIC" in read_properties(back[0].properties.decode())
+
+
+def test_a_message_that_comes_back_may_be_given_further_properties() -> None:
+    record = record_of({"REAL_TOPIC": "T", "REAL_QID": "5", "A": "1"})
+    back = brought_back(record, FORM_4_9, forgets_place=True, more={"A": "2", "B": "3"})
+    assert back is not None
+    assert read_properties(back[0].properties.decode()) == {"A": "2", "B": "3"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue", "comes"),
+    [
+        ("T", "0", True),
+        ("T", "9" * 10, True),
+        ("T", "9" * 11, False),
+        ("T", "-1", False),
+        ("T", "x", False),
+        ("T", "٣", False),
+        ("T", "", False),
+        ("", "0", False),
+    ],
+)
+def test_a_message_that_does_not_say_where_it_belongs_does_not_come_back(topic: str, queue: str, comes: bool) -> None:
+    properties = {"REAL_TOPIC": topic, "REAL_QID": queue}
+    assert (brought_back(record_of(properties), FORM_4_9) is not None) is comes

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 
 import pytest
-from model_tests.service.commands import serving
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,7 +32,6 @@ def told(text: str) -> Values:
 
 
 def values(broker: Broker) -> Values:
-    """What the broker tells now."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
     return told(generate_latest(registry).decode())
@@ -78,12 +75,3 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["longpoll_requests_total", "unknown"] == 10
     assert sum(name == "longpoll_requests_total" for name, *_labels in found) == 1
     assert sum(name == "longpoll_group_lag_messages" for name, *_labels in found) == 3
-
-
-def test_the_command_tells_them_over_http(tmp_path: Path) -> None:
-    """At the address that its ready line names, until it ends."""
-    with (
-        serving("--store", str(tmp_path / "store"), "--metrics", "127.0.0.1:0") as ready,
-        urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer,
-    ):
-        assert told(answer.read().decode())["longpoll_held_pulls",] == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from model_tests.support.service_b import served
 
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
@@ -19,7 +20,6 @@ LONG = {STRICT: 256, OLD: 1_025, NEW: 256}
 
 @pytest.fixture(params=LONG)
 def version(request: pytest.FixtureRequest) -> str:
-    """The policy's name."""
     return str(request.param)
 
 
@@ -31,13 +31,11 @@ def client_of(version: str, start_broker: StartBroker, connect: Connect) -> RawC
 
 
 def make_group(client: RawClient, name: str) -> Any:
-    """The answer to 200."""
     body = msgspec.json.encode({"groupName": name})
     return client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
 
 def commit(client: RawClient, group: str, topic: str = "T") -> int:
-    """The code that answers 15."""
     fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "7"}
     return client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
 
@@ -54,7 +52,6 @@ def commit(client: RawClient, group: str, topic: str = "T") -> int:
 def test_what_is_no_group_changes_nothing(
     version: str, start_broker: StartBroker, connect: Connect, body: bytes, codes: dict[str, int]
 ) -> None:
-    """As 4.9.7 and 5.5.0 were seen to answer; strict refuses it."""
     broker = start_broker(policy=preset(version))
     before = dict(broker.groups.by_name)
     client = connect(broker.address)
@@ -62,12 +59,8 @@ def test_what_is_no_group_changes_nothing(
     assert broker.groups.by_name == before
 
 
-def test_a_name_that_is_too_long_is_refused_wherever_it_would_be_kept(
-    version: str, start_broker: StartBroker, connect: Connect
-) -> None:
-    """In 200, 15, 11 and 36, also one of a megabyte; nothing of it is kept."""
-    broker = start_broker(policy=preset(version))
-    client = connect(broker.address)
+def test_a_group_name_that_is_too_long_is_refused(version: str, start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect, policy=preset(version))
     send_message(client, "T")
     for size in (LONG[version], 900_000):
         name = "g" * size
@@ -85,11 +78,9 @@ def test_a_name_that_is_too_long_is_refused_wherever_it_would_be_kept(
     assert all(len(pair) < 512 for pair in broker.offsets.by_pair)
 
 
-def test_a_group_of_300_characters_is_taken_by_4_9_alone(
-    version: str, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Whose broker checks no length: in 200 and in a pull; 5.x takes 120 of the characters that topics have."""
-    client = client_of(version, start_broker, connect)
+def test_only_4_9_takes_a_group_of_300_characters(version: str, start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker(policy=preset(version)).address)
+    send_message(client, "T")
     assert (make_group(client, "g" * 300).code == 0) == (version == OLD)
     pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="h" * 300)).code
     assert pulled in ({0, 19} if version == OLD else {26})  # what was sent may not be visible yet
@@ -100,12 +91,8 @@ def test_a_group_of_300_characters_is_taken_by_4_9_alone(
 
 
 @pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
-def test_a_group_is_deleted_with_its_offsets_when_asked(
-    field: str, version: str, start_broker: StartBroker, connect: Connect
-) -> None:
-    """By the field of its version, and strict by either; other groups keep theirs."""
-    broker = start_broker(policy=preset(version))
-    client = connect(broker.address)
+def test_a_group_goes_with_its_offsets(field: str, version: str, start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect, policy=preset(version))
     send_message(client, "T")
     for name in ("G", "GG"):
         assert make_group(client, name).code == 0
@@ -119,10 +106,7 @@ def test_a_group_is_deleted_with_its_offsets_when_asked(
     assert broker.offsets.query("T", "GG", 0) == 7
 
 
-def test_a_client_on_two_connections_is_listed_as_its_version_lists_it(
-    version: str, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Twice as in Java, and once under strict, where it would get a part of the queues that nobody reads."""
+def test_a_client_on_two_connections_is_listed(version: str, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=preset(version))
     body = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
     for client in (connect(broker.address), connect(broker.address)):
@@ -132,12 +116,8 @@ def test_a_client_on_two_connections_is_listed_as_its_version_lists_it(
 
 
 @pytest.mark.parametrize(("unit", "flags"), [("true", (1, 2)), ("false", (0, 0))])
-def test_a_topic_that_a_unit_makes_says_so(
-    unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect
-) -> None:
-    """By its flag, which is another one for a retry topic."""
-    broker = start_broker()
-    client = connect(broker.address)
+def test_the_flag_of_a_unit(unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect)
     for topic, flag in zip(("New", "%RETRY%G"), flags, strict=True):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic) | {"k": unit}, b"x").code == 0
         assert broker.topics.by_name[topic].topic_sys_flag == flag

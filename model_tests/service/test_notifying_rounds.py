@@ -18,6 +18,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_runtime.real import RealRuntime
 
+FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit"), RuntimeError("a bug"))
 ROUNDS_MAX = 5
 """A loop that is not ended ends the test here."""
 
@@ -32,20 +33,16 @@ class Played(RealRuntime):
         self.stops: Callable[[], None] = lambda: None
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """Keep the body."""
         self.bodies[name] = target
         return self
 
     def join(self) -> None:
-        """The thread's end is waited for."""
         self.notes.append("join")
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def sleep(self, seconds: float) -> None:
-        """Note it."""
         self.notes.append(f"sleep {seconds}")
         slept = sum(note.startswith("sleep") for note in self.notes)
         assert slept < ROUNDS_MAX, "nobody ends it"
@@ -60,7 +57,8 @@ class Waiting:
     notes: list[str]
     arrivals: list[Arrival] = field(factory=list)
     fails: set[str] = field(factory=set)
-    """What raises OSError."""
+    """What raises `error`."""
+    error: Exception = FAULTS[0]
     troubles: Mapping[str, str] = field(factory=dict)
     dispatched_end: int = 0
     dispatchable_end: int = 10
@@ -69,32 +67,26 @@ class Waiting:
     def _do(self, name: str) -> None:
         self.notes.append(name)
         if name in self.fails:
-            raise OSError("no room")
+            raise self.error
 
     def flush(self) -> None:
-        """Make what there is durable."""
         self._do("flush store")
 
     def dispatch(self, _count_max: int) -> Sequence[Arrival]:
-        """All of it."""
         self._do("dispatch")
         self.dispatched_end = self.dispatchable_end
         return self.arrivals
 
     def queues(self) -> list[tuple[str, int]]:
-        """Two."""
         return [("T", 0), ("T", 1)]
 
     def visible_end(self, _topic: str, queue_id: int) -> int:
-        """As many as its number, and five."""
         return 5 + queue_id
 
     def notify(self, key: tuple[str, int], visible_end: int, _tags_code: int | None, _outbox: Outbox) -> None:
-        """An announcement."""
         self._do(f"notify {key[1]} to {visible_end}")
 
     def scan(self, _outbox: Outbox) -> None:
-        """A round through the table."""
         self._do("scan")
 
 
@@ -105,15 +97,12 @@ class Events(PullEvents):
         self.notes = notes
 
     def now_ns(self) -> int:
-        """A moment."""
         return 7
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """Note it."""
         self.notes.append(f"told {len(list(arrivals))} since {after_ns}")
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """Note it."""
         self.notes.append(f"told {list(ends)}")
 
 
@@ -132,7 +121,6 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def dispatcher_of(store: Waiting, **settings: bool) -> tuple[DispatchService, Played]:
-    """A dispatcher over it."""
     runtime = Played(store.notes)
     held = cast("HoldService", store)
     events = Events(store.notes)
@@ -152,7 +140,6 @@ def test_a_run_is_a_step_and_what_it_shows_is_told_before_it_is_announced(notes:
 
 
 def test_in_batches_the_last_message_of_each_queue_is_announced(notes: list[str]) -> None:
-    """Without them each message is."""
     for in_batches, announced in ((True, ["0 to 2", "1 to 1"]), (False, ["0 to 1", "1 to 1", "0 to 2"])):
         notes.clear()
         dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0, 1, 0)), in_batches=in_batches)
@@ -160,17 +147,14 @@ def test_in_batches_the_last_message_of_each_queue_is_announced(notes: list[str]
         assert notes[3:] == [f"notify {each}" for each in announced]
 
 
-def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str]) -> None:
-    """Nobody is told of it."""
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_what_cannot_be_made_visible_is_left_for_the_next_run(notes: list[str], error: Exception) -> None:
     dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0), fails={"dispatch"}))
     dispatcher.run(Outbox())
     assert notes == ["make_visible", "dispatch"]
 
 
-def test_what_cannot_be_made_visible_is_told_once_and_again_after_it_could(
-    notes: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Not with every send, which would fill the log, or the pipe that it is written to."""
+def test_a_failed_dispatch_is_logged_once(notes: list[str], caplog: pytest.LogCaptureFixture) -> None:
     store = Waiting(notes, arrivals_of(0), fails={"dispatch"})
     dispatcher, _ = dispatcher_of(store)
     for _ in range(3):
@@ -185,7 +169,6 @@ def test_what_cannot_be_made_visible_is_told_once_and_again_after_it_could(
 
 
 def test_where_queues_begin_is_told_before_anything_is_served(notes: list[str]) -> None:
-    """Every queue with its visible end."""
     dispatcher, _ = dispatcher_of(Waiting(notes))
     dispatcher.record_visible()
     assert notes == ["told [('T', 0, 5), ('T', 1, 6)]"]
@@ -212,10 +195,6 @@ FAILS = {"flush store"}
 def test_what_waits_is_shown(
     notes: list[str], settings: dict[str, bool], store: dict[str, Any], expected: list[str]
 ) -> None:
-    """Made durable first if need be; what cannot be made durable keeps nothing else from being shown.
-
-    A log whose sync has failed is the flush thread's to try.
-    """
     dispatcher, _ = dispatcher_of(Waiting(notes, arrivals_of(0), **store), **settings)
     dispatcher.show_waiting()
     assert notes == expected
@@ -232,7 +211,6 @@ def test_the_poll_runs_tells_and_sleeps_until_it_is_stopped(notes: list[str]) ->
 
 
 def test_a_poll_that_fails_goes_on(notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a run raises costs one round."""
     dispatcher, runtime = dispatcher_of(Waiting(notes), polls=True)
     runtime.stops = dispatcher.stop
 
@@ -246,15 +224,13 @@ def test_a_poll_that_fails_goes_on(notes: list[str], monkeypatch: pytest.MonkeyP
 
 
 def test_a_dispatcher_without_a_thread_is_stopped_too(notes: list[str]) -> None:
-    """There is nobody to wait for."""
     dispatcher, _ = dispatcher_of(Waiting(notes))
     dispatcher.stop()
     assert notes == []
 
 
-@pytest.mark.parametrize("fails", [set[str](), {"scan"}])
-def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(notes: list[str], fails: set[str]) -> None:
-    """It waits first, and tells at the end of each round; the stop ends the wait."""
+@pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
+def test_the_scanner_scans_once_a_period(notes: list[str], error: Exception | None) -> None:
     waits: list[float] = []
 
     class Stop:
@@ -264,7 +240,11 @@ def test_the_scanner_goes_round_once_a_period_whatever_a_round_raises(notes: lis
 
     runtime = Played(notes)
     runtime.event = Stop  # type: ignore[method-assign,assignment]
-    scanner = ScanService(runtime, cast("HoldService", Waiting(notes, fails=fails)), 5_000)
+    scanner = ScanService(
+        runtime,
+        cast("HoldService", Waiting(notes, fails={"scan"} if error else set(), error=error or OSError())),
+        5_000,
+    )
     scanner.start()
     runtime.bodies["scanner"]()
     assert notes == ["scan", "flush"] * 2

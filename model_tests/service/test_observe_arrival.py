@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,11 @@ from hypothesis import strategies as st
 
 from longpoll_observe import arrival
 from longpoll_observe.arrival import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
+from longpoll_observe.loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_runtime.real import RealRuntime
 
 SETTLE = 10
+
 HELD_MAX = 4 * STEP
 
 
@@ -20,86 +24,87 @@ def arrivals() -> Arrivals:
     return Arrivals(100, SETTLE, HELD_MAX)
 
 
-def test_a_connection_that_stays_empty_is_bound_by_each_look() -> None:
-    """From the settling of its opening on."""
-    one = arrivals()
-    one.looked(109, 0)
-    assert one.since_ns == 100
-    one.looked(110, 0)
-    assert one.since_ns == 110
+LATER_NS = 200 + 3 * RECOVER_NS
+FAR_NS = 3 * RECOVER_NS
+WHOLE = LARGE_FLIGHT
+Step = tuple[str, int] | tuple[str, int, int]
+CASES: dict[str, list[Step]] = {
+    "a connection that stays empty is bound by each look": [
+        ("look", 109, 0), ("since", 100), ("look", 110, 0), ("since", 110),
+    ],
+    "empty after a read counts once the acknowledgement has settled": [
+        ("read", 50), ("look", 120, 50), ("since", 100), ("permit", 121, 50), ("look", 130, 50), ("since", 100),
+        ("look", 131, 50), ("since", 131),
+    ],
+    "an acknowledgement that was not used up binds": [
+        ("read", 10), ("permit", 120, 1_000), ("read", 1_000), ("look", 130, 1_000), ("since", 120),
+    ],
+    "one that was used up does not": [
+        ("read", 10), ("permit", 120, 1_000), ("read", 1_001), ("look", 130, 1_001), ("since", 100),
+    ],
+    "a sender that used up what it was permitted may take long to go on": [
+        ("read", 1_000), ("permit", 120, 2_000), ("read", 3_000), ("look", 130, 3_000), ("permit", 131, 9_000),
+        ("look", 131 + RECOVER_NS - 1, 3_000), ("since", 100),
+        ("look", 131 + RECOVER_NS, 3_000), ("since", 131 + RECOVER_NS),
+        ("permit", LATER_NS, 9_000), ("look", LATER_NS + SETTLE, 4_000), ("read", 4_000), ("since", LATER_NS),
+    ],
+    "a large flight settles quickly up to its limit": [
+        ("permit", 120, 10 * WHOLE), ("read", WHOLE), ("look", 121, WHOLE), ("permit", 121, 10 * WHOLE),
+        ("look", 120 + SETTLE, WHOLE), ("since", 100), ("look", 121 + SETTLE, WHOLE), ("since", 121 + SETTLE),
+    ],
+    "a larger one needs as long as a sender that recovers": [
+        ("permit", 120, 10 * WHOLE), ("read", WHOLE + 1), ("look", 121, WHOLE + 1), ("permit", 121, 10 * WHOLE),
+        ("look", 120 + RECOVER_NS, WHOLE + 1), ("since", 100),
+        ("look", 121 + RECOVER_NS, WHOLE + 1), ("since", 121 + RECOVER_NS),
+    ],
+    "acknowledgements of a sender that recovers are kept until it has": [
+        ("read", 3_000), ("permit", 120, 2_000), ("look", 130, 3_000),
+        *(("permit", 131 + number * THIN_NS, 9_000) for number in range(RECOVER_NS // THIN_NS + 2)),
+        ("look", 131 + RECOVER_NS + THIN_NS, 3_000), ("since", 131 + RECOVER_NS + THIN_NS),
+    ],
+    "a bound is never taken back": [
+        ("permit", 120, 1_000), ("look", 200, 0), ("since", 200), ("look", 210, 60), ("read", 60), ("since", 200),
+    ],
+    "a look ahead binds what comes later and not what lies there": [
+        ("permit", 120, 1_000), ("look", 130, 600), ("since", 100), ("read", 599), ("since", 100),
+        ("read", 600), ("since", 120),
+    ],
+    "a sender that is always ahead is bound by what its kernel can hold": [
+        *(step for at in range(10) for step in (("read", at * STEP), ("look", 1_000 + at, at * STEP))),
+        ("since", 1_000 + 9 - HELD_MAX // STEP),
+    ],
+    "the end of the stream binds": [("read", 5), ("end", 200), ("since", 200)],
+}  # fmt: skip
+"""What the relay notes of a connection, and since when the next byte can have been sent."""
 
 
-def test_empty_after_a_read_says_nothing_until_the_acknowledgement_has_settled() -> None:
-    """What the kernel held back may still be under way."""
-    one = arrivals()
-    one.read = 50
-    one.looked(120, 50)
-    assert one.since_ns == 100
-    one.acknowledged(121, 50)
-    one.looked(130, 50)
-    assert one.since_ns == 100
-    one.looked(131, 50)
-    assert one.since_ns == 131
+@pytest.mark.parametrize("name", CASES)
+def test_since_when_bytes_can_have_been_sent(name: str) -> None:
+    play(arrivals(), CASES[name])
 
 
-@pytest.mark.parametrize(("come", "since_ns"), [(999, 120), (1000, 120), (1001, 100)])
-def test_a_busy_connection_is_bound_by_an_acknowledgement_that_was_not_used_up(come: int, since_ns: int) -> None:
-    """One byte more than it permitted, and the sender may have waited for the next, and for the processor."""
-    one = arrivals()
-    one.read = 10
-    one.acknowledged(120, 1000)
-    one.read = come
-    one.looked(130, come)
-    assert one.since_ns == since_ns
-
-
-def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() -> None:
-    """What is seen of it counts only then; and after that as before."""
-    one = arrivals()
-    one.read = 1_000
-    one.acknowledged(120, 2_000)
-    one.read = 3_000
-    one.looked(130, 3_000)
-    one.acknowledged(131, 9_000)
-    one.looked(131 + RECOVER_NS - 1, 3_000)
-    assert one.since_ns == 100
-    one.looked(131 + RECOVER_NS, 3_000)
-    assert one.since_ns == 131 + RECOVER_NS
-    later_ns = 200 + 3 * RECOVER_NS
-    one.acknowledged(later_ns, 9_000)
-    one.looked(later_ns + SETTLE, 4_000)
-    one.read = 4_000
-    assert one.since_ns == later_ns
-
-
-@pytest.mark.parametrize(("size", "settled_ns"), [(LARGE_FLIGHT, SETTLE), (LARGE_FLIGHT + 1, RECOVER_NS)])
-def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
-    """Though it was permitted more: its kernel keeps some of a large flight back for reasons of its own."""
-    one = arrivals()
-    one.acknowledged(120, 10 * LARGE_FLIGHT)
-    one.read = size
-    one.looked(121, size)
-    one.acknowledged(121, 10 * LARGE_FLIGHT)
-    one.looked(121 + settled_ns - 1, size)
-    assert one.since_ns < 121
-    one.looked(121 + settled_ns, size)
-    assert one.since_ns == 121 + settled_ns
+def play(one: Arrivals, steps: list[Step]) -> None:
+    """Note what a case says, and check each bound."""
+    for step in steps:
+        match step:
+            case ("read", size):
+                one.read = size
+            case ("look", now_ns, come):
+                one.looked(now_ns, come)
+            case ("permit", now_ns, permitted):
+                one.acknowledged(now_ns, permitted)
+            case ("end", now_ns):
+                one.ended(now_ns)
+            case ("since", since_ns):
+                assert one.since_ns == since_ns, step
 
 
 def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
-    """Where that is longer than a sender needs to recover, it is what counts after it used up what was permitted."""
-    far_ns = 3 * RECOVER_NS
-    one = Arrivals(100, far_ns, HELD_MAX)
-    one.read = 3_000
-    one.acknowledged(1_000, 2_000)
-    one.looked(1_000, 3_000)
-    one.acknowledged(1_001, 9_000)
-    one.looked(1_001 + RECOVER_NS, 3_000)
-    assert one.since_ns == 100
+    steps: list[Step] = [("read", 3_000), ("permit", 1_000, 2_000), ("look", 1_000, 3_000), ("permit", 1_001, 9_000)]
+    play(Arrivals(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
 
 
 def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None:
-    """Of those that come all the time some are kept until they have settled."""
     one = Arrivals(100)
     step_ns = THIN_NS // 2
     for number in range(100):
@@ -110,32 +115,7 @@ def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None
     assert now_ns - SETTLE_NS - 2 * THIN_NS <= one.since_ns <= now_ns - SETTLE_NS
 
 
-def test_acknowledgements_that_may_have_to_recover_are_kept_until_they_have() -> None:
-    """Where one follows the other while the sender recovers, one of them is old enough in the end."""
-    one = arrivals()
-    one.read = 3_000
-    one.acknowledged(120, 2_000)
-    one.looked(130, 3_000)
-    for number in range(RECOVER_NS // THIN_NS + 2):
-        one.acknowledged(131 + number * THIN_NS, 9_000)
-    now_ns = 131 + RECOVER_NS + THIN_NS
-    one.looked(now_ns, 3_000)
-    assert one.since_ns == now_ns
-
-
-def test_a_bound_is_never_taken_back() -> None:
-    """A look that tells less than the one before changes nothing."""
-    one = arrivals()
-    one.acknowledged(120, 1_000)
-    one.looked(200, 0)
-    assert one.since_ns == 200
-    one.looked(210, 60)
-    one.read = 60
-    assert one.since_ns == 200
-
-
 def test_looks_at_the_same_place_are_not_kept() -> None:
-    """A connection on which nothing comes is looked at for days."""
     one = arrivals()
     for number in range(10_000):
         one.looked(1_000 * number, 5)
@@ -150,36 +130,8 @@ def test_what_nobody_looks_at_is_not_kept_for_ever() -> None:
     assert len(one._permits) < 100
 
 
-def test_a_look_ahead_binds_what_comes_later_and_not_what_lies_there() -> None:
-    """Of 600 bytes that had come only what follows them was sent later."""
-    one = arrivals()
-    one.acknowledged(120, 1000)
-    one.looked(130, 600)
-    assert one.since_ns == 100
-    one.read = 599
-    assert one.since_ns == 100
-    one.read = 600
-    assert one.since_ns == 120
-
-
-def test_a_sender_that_is_always_ahead_is_bound_by_what_its_kernel_can_hold() -> None:
-    """No acknowledgement is ever enough; yet what is far behind a look was sent after it."""
-    one = arrivals()
-    for step in range(10):
-        one.read = step * STEP
-        one.looked(1_000 + step, one.read)
-    assert one.since_ns == 1_000 + 9 - HELD_MAX // STEP
-
-
-def test_the_end_of_the_stream_is_all_that_there_is() -> None:
-    """Nothing is held back behind it."""
-    one = arrivals()
-    one.read = 5
-    one.ended(200)
-    assert one.since_ns == 200
-
-
 Change = tuple[int, bool, int, int]
+
 changes = st.lists(
     st.tuples(st.integers(1, 30), st.booleans(), st.integers(0, 80), st.integers(0, 60)), min_size=1, max_size=40
 )
@@ -213,10 +165,9 @@ def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[t
     return broken
 
 
-@settings(max_examples=500)
+@settings(max_examples=120)
 @given(changes)
 def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
-    """However a sender, its window and a reader meet, and without the grace for a sender that waits."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrival, "RECOVER_NS", SETTLE)
         assert sent_too_early(script, arrivals) == []
@@ -228,30 +179,140 @@ class Trusting(Arrivals):
     __slots__ = ()
 
     def looked(self, looked_ns: int, come: int) -> None:
-        """Planted: the kernel holds nothing."""
         self._mark(come, looked_ns)
 
 
 def test_planted_what_had_come_is_not_what_had_been_sent() -> None:
-    """Forty bytes were sent, thirty had come."""
     script = [(1, True, 40, 30), (1, False, 0, 0), (20, False, 0, 60)]
     assert sent_too_early(script, lambda: Trusting(100, SETTLE, HELD_MAX))
     assert not sent_too_early(script, arrivals)
 
 
-class Generous(Arrivals):
-    """Takes an acknowledgement that was used up to its last byte for one that was not."""
+CALL_NS = 10
+"""What every call to the kernel takes here."""
 
-    __slots__ = ()
+
+class Part:
+    """What stands in for a side or a link, as far as a test needs it; each is one of its own."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+class Kernel:
+    """A clock, and a broker's socket whose calls take time; `come` bytes have come and room is for `room` more."""
+
+    def __init__(self, come: int, room: int) -> None:
+        self.now_ns = 100
+        self.come, self.room = come, room
+
+    def acknowledge(self) -> None:
+        self.now_ns += CALL_NS
+
+    def arrived(self) -> tuple[int, int]:
+        """How much has come, and for how much more there is room."""
+        self.now_ns += CALL_NS
+        return self.come, self.room
+
+
+class Noted:
+    """What is noted of a connection of which `read` bytes were read."""
+
+    def __init__(self, read: int, since_ns: int = 0) -> None:
+        self.read, self.since_ns = read, since_ns
+        self.looks: list[tuple[int, int]] = []
+        self.acknowledgements: list[tuple[int, int]] = []
+
+    def looked(self, looked_ns: int, come: int) -> None:
+        self.looks.append((looked_ns, come))
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Planted: one byte more."""
-        super().acknowledged(now_ns, permitted + 1)
+        self.acknowledgements.append((now_ns, permitted))
 
 
-def test_planted_a_window_that_is_full_may_keep_more_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred bytes are sent and come thirty at a time, each time as many as was permitted."""
-    monkeypatch.setattr(arrival, "RECOVER_NS", SETTLE)
-    script = [(1, True, 100, 30), (SETTLE, False, 0, 30), (SETTLE, False, 0, 30), (SETTLE, False, 0, 30)]
-    assert sent_too_early(script, lambda: Generous(100, SETTLE, HELD_MAX))
-    assert not sent_too_early(script, arrivals)
+@pytest.fixture
+def loop() -> Iterator[RelayLoop]:
+    """A loop that does not run."""
+    made = RelayLoop(RealRuntime())
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize(
+    ("come", "looks", "acknowledgements"),
+    [(50, [(100, 50)], [(100 + 2 * CALL_NS, 57)]), (60, [(100, 60)], []), (49, [], [])],
+    ids=["all is read", "more has come", "the socket says less than was read"],
+)
+def test_looks_and_acknowledgements(loop: RelayLoop, come: int, looks: object, acknowledgements: object) -> None:
+    kernel, noted = Kernel(come, 7), Noted(50)
+    loop._now_ns = lambda: kernel.now_ns
+    link: Any = Part(onward=kernel)
+    arrivals: Any = noted
+    loop._acknowledge(link, arrivals)
+    assert (noted.looks, noted.acknowledgements) == (looks, acknowledgements)
+
+
+@pytest.mark.parametrize(("passes_ago", "looks"), [(0, []), (1, []), (2, [(1_000, 50)])])
+def test_only_a_poll_that_watched_a_side_and_did_not_report_it_has_seen_it_empty(
+    loop: RelayLoop, passes_ago: int, looks: list[tuple[int, int]]
+) -> None:
+    """The last whole pass did neither report it nor read it."""
+    loop._pass, loop._quiet_ns = 10, 1_000
+    side: Any = Part(busy_pass=10 - passes_ago, look_ns=0, arrivals=Noted(50))
+    loop._note_quiet(side)
+    assert side.arrivals.looks == looks
+    assert side.look_ns == (1_000 + LOOK_NS if looks else 0)
+
+
+@pytest.mark.parametrize(("since_ns", "is_over"), [(0, False), (19, False), (20, True)])
+def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(loop: RelayLoop, since_ns: int, is_over: bool) -> None:
+    told: list[tuple[object, ...]] = []
+    tap = Part(unblocked=lambda *what: told.append(what), blocked=lambda *what: told.append(what))
+    side: Any = Part(stuck=(10, 20), stuck_told=True, out=b"")
+    broker = Part(busy_pass=loop._pass, look_ns=0, arrivals=Noted(50, since_ns))
+    side.link = Part(client=side, broker=broker, tap=tap)
+    loop._stuck[side] = None
+    loop._now_ns = lambda: 900
+    loop._look_at_stuck()
+    loop.untold.tell_all()
+    assert told == ([("answers", 20, 900)] if is_over else [])
+    assert (side in loop._stuck) == (not is_over)
+
+
+@pytest.mark.parametrize(("for_ns", "is_told"), [(BLOCKED_NS, False), (BLOCKED_NS + 1, True)])
+def test_a_side_that_has_not_caught_up_for_long_is_told_of_once(loop: RelayLoop, for_ns: int, is_told: bool) -> None:
+    told: list[tuple[object, ...]] = []
+    side: Any = Part(stuck=(10, 20), stuck_told=False, out=b"waits")
+    tap = Part(blocked=lambda *what: told.append(what))
+    side.link = Part(client=None, broker=side, tap=tap)
+    loop._stuck[side] = None
+    loop._now_ns = lambda: 20 + for_ns
+    for _look in range(2):
+        loop._look_at_stuck()
+    loop.untold.tell_all()
+    assert told == ([("requests", 10, 20)] if is_told else [])
+
+
+def test_since_when_a_side_does_not_read_is_told_by_the_first_send(loop: RelayLoop) -> None:
+    clock = Kernel(0, 0)
+    loop._now_ns = lambda: clock.now_ns
+    socket = Part(send=lambda _content: 1)
+    side: Any = Part(socket=socket, out=b"waits", stuck=None)
+    side.link = Part(client=side, broker=None)
+    for now_ns in (100, 200):
+        clock.now_ns = now_ns
+        assert loop._send(side)
+    assert (side.stuck, bytes(side.out), list(loop._stuck)) == ((100, 100), b"its", [side])
+
+
+@pytest.mark.parametrize(("is_told", "for_ns", "said"), [(False, 1, 1), (False, 0, 0), (True, 1, 0)])
+def test_a_connection_that_ends_unseen(loop: RelayLoop, is_told: bool, for_ns: int, said: int) -> None:
+    told: list[tuple[object, ...]] = []
+    broker = Part(busy_pass=loop._pass, look_ns=0, arrivals=Noted(50, 70))
+    tap = Part(blocked=lambda *what: told.append(what))
+    link: Any = Part(client=Part(stuck_told=is_told), broker=broker, tap=tap)
+    now_ns = 70 + BLOCKED_NS + for_ns
+    loop._now_ns = lambda: now_ns
+    loop._tell_unseen(link)
+    loop.untold.tell_all()
+    assert told == [("answers", 70, now_ns)] * said

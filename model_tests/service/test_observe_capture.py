@@ -48,12 +48,10 @@ MOMENTS: Final = ("after_ns", "before_ns", "source", "sequence", "broker")
 
 
 def request(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") -> bytes:
-    """What a client sends."""
     return b"".join(encode(Command(code, opaque, ext_fields=fields, body=body)))
 
 
 def answer(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") -> bytes:
-    """What a broker sends."""
     return b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, body=body)))
 
 
@@ -105,7 +103,6 @@ def judged(directory: Path) -> Result:
 
 
 def bare(event: Event) -> dict[str, Any]:
-    """An event without its moments."""
     return {name: getattr(event, name) for name in event.__struct_fields__ if name not in MOMENTS}
 
 
@@ -129,7 +126,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """Event by event, and what is judged of it."""
     broker = ("::ffff:127.0.0.1", 10_911) if "IPv6" in link else BROKER
     report = read(tmp_path, pcap(captured(spoken()), link), broker)
     assert [bare(event) for event in events_of(tmp_path / "history")] == expected
@@ -149,7 +145,6 @@ def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, 
     ids=["big endian", "microseconds", "pcapng", "pcapng, big endian"],
 )
 def test_every_kind_of_file_gives_the_same(content: bytes, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """Moments too, to a microsecond."""
     read(tmp_path, content)
     events = events_of(tmp_path / "history")
     assert [bare(event) for event in events] == expected
@@ -174,9 +169,8 @@ def test_moments_hold_what_happened(tmp_path: Path) -> None:
     assert (events[0].before_ns, events[-1].after_ns) == (sent[0].time_ns, sent[-1].time_ns)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_order_copies_and_overlaps_change_nothing(seed: int, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """Segments that come late by up to 20 ms, twice, and joined with what was sent before them."""
     rng = random.Random(seed)
     sent = captured(spoken())
     more: list[Sent] = []
@@ -204,7 +198,6 @@ CONTENTS: Final = [number for number, each in enumerate(captured(spoken())) if e
 
 @pytest.mark.parametrize("number", CONTENTS)
 def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path: Path) -> None:
-    """Each packet with bytes in turn."""
     sent = captured(spoken())
     del sent[number]
     report = read(tmp_path, pcap(sent))
@@ -213,33 +206,8 @@ def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path:
     assert judged(tmp_path).verdict == "unknown"
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_many_lost_packets_convict_nobody(seed: int, tmp_path: Path) -> None:
-    """Any of them, acknowledgements and ends too."""
-    rng = random.Random(seed)
-    sent = [each for each in captured(spoken()) if rng.random() < 0.7]
-    read(tmp_path, pcap(sent))
-    assert judged(tmp_path).verdict != "invalid"
-    assert any(each.content for each in captured(spoken()) if each not in sent)
-    assert judged(tmp_path).verdict == "unknown"
-
-
-def test_packets_that_the_file_says_were_dropped_are_lost(tmp_path: Path) -> None:
-    """Although no byte is missing of the connections that are seen."""
-    assert read(tmp_path, pcapng(captured(spoken()), dropped=3)).dropped == 3
-    assert [event.lost_count for event in events_of(tmp_path / "history") if event.event == "lost"] == [3]
-    assert judged(tmp_path).verdict == "unknown"
-
-
-def test_a_snap_length_that_cuts_packets_is_a_gap(tmp_path: Path) -> None:
-    """What a short snap length left out is missing."""
-    assert read(tmp_path, pcap(captured(spoken()), snap=200)).gaps > 0
-    assert judged(tmp_path).verdict == "unknown"
-
-
 @pytest.mark.parametrize("first", range(1, 9))
 def test_a_connection_that_was_there_is_followed_from_its_next_frame(first: int, tmp_path: Path) -> None:
-    """The later pulls are judged; an answer to what was asked before is lost."""
     sent = captured(spoken())[3:]
     report = read(tmp_path, pcap(sent[first:]))
     assert report.partly_seen == 1
@@ -252,39 +220,36 @@ def test_a_connection_that_was_there_is_followed_from_its_next_frame(first: int,
     assert result.verdict == ("valid" if begins_between else "unknown")
 
 
-def test_a_late_answer_is_found(tmp_path: Path) -> None:
-    """A planted fault: the hold ends 400 ms late."""
-    read(tmp_path, pcap(captured(spoken(late_ms=400))))
-    result = judged(tmp_path)
-    assert (result.verdict, [finding.property for finding in result.findings]) == ("invalid", ["answered_by_deadline"])
-
-
-def test_a_wrong_answer_is_found(tmp_path: Path) -> None:
-    """A planted fault: an answer without a message that it passes over."""
-    read(tmp_path, pcap(captured(spoken(body_end=0))))
-    assert judged(tmp_path).verdict == "invalid"
-
-
-def test_a_clock_that_was_set_accuses_nobody(tmp_path: Path) -> None:
-    """The capture's clock leaps 400 ms while a pull is held, and the senders' counters do not: nothing is certain."""
+def leapt() -> list[Sent]:
+    """The capture's clock leaps 400 ms while a pull is held, and the senders' counters do not."""
     sent = captured(spoken())
     at = max(number for number, each in enumerate(sent) if each.content)
-    leapt = [*sent[:at], *(later(each, 400 * MS) for each in sent[at:])]
-    assert read(tmp_path, pcap(leapt)).clock == "unix"
-    assert judged(tmp_path).verdict == "unknown"
+    return [*sent[:at], *(later(each, 400 * MS) for each in sent[at:])]
 
 
-def test_without_the_senders_counters_the_clock_is_one_that_may_be_set(tmp_path: Path) -> None:
-    """What was measured is unknown then, and what was not is judged."""
-    assert read(tmp_path, pcap(captured(spoken(late_ms=400), stamped=False))).clock == "unix"
-    assert judged(tmp_path).verdict == "unknown"
-    (tmp_path / "wrong").mkdir()
-    read(tmp_path / "wrong", pcap(captured(spoken(body_end=0), stamped=False)))
-    assert judged(tmp_path / "wrong").verdict == "invalid"
+@pytest.mark.parametrize(
+    ("content", "clock", "verdict"),
+    [
+        (pcap(captured(spoken(late_ms=400))), "monotonic", "invalid"),
+        (pcap(captured(spoken(body_end=0))), "monotonic", "invalid"),
+        (pcap(captured(spoken(late_ms=400), stamped=False)), "unix", "unknown"),
+        (pcap(captured(spoken(body_end=0), stamped=False)), "unix", "invalid"),
+        (pcap(leapt()), "unix", "unknown"),
+        (pcap(captured(spoken()), snap=200), None, "unknown"),
+        (pcapng(captured(spoken()), dropped=3), None, "unknown"),
+    ],
+    ids=["late", "wrong", "late by an unsure clock", "wrong by it", "a clock that was set", "a short snap", "dropped"],
+)
+def test_what_is_judged_of_a_capture(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
+    """An answer 400 ms late, one without a message that it passes over, and captures that lack something."""
+    report = read(tmp_path, content)
+    result = judged(tmp_path)
+    assert (clock or report.clock, result.verdict) == (report.clock, verdict)
+    lost = sum(event.lost_count for event in events_of(tmp_path / "history") if event.event == "lost")
+    assert (lost > 0) == (clock is None) == bool(report.gaps or report.dropped)
 
 
 def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
-    """Its window closes, and opens again."""
     wire = Wire()
     wire.opens()
     wire.says(request(PULL, 1, pull_fields("T", 0, timeout_ms=HELD_MS)), is_of_client=True)
@@ -303,7 +268,6 @@ def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
 
 
 def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> None:
-    """A reset closes it; at the end of the capture it is only not seen any more."""
     sent = captured(spoken())[:-3]
     read(tmp_path, pcap(sent))
     assert "connection_closed" not in [event.event for event in events_of(tmp_path / "history")]
@@ -315,7 +279,6 @@ def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> Non
 
 
 def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
-    """After an end, and after one that was not seen."""
     sent = captured(spoken())
     again = captured(spoken(), now_ns=sent[-1].time_ns, positions={True: 9, False: 8})
     assert read(tmp_path, pcap([*sent, *again])).connections == 2
@@ -341,7 +304,6 @@ def command(*words: str | Path) -> tuple[int, str, str]:
 
 
 def test_the_command_says_what_it_read(tmp_path: Path) -> None:
-    """In a line, and as JSON."""
     file = written(tmp_path, pcap(captured(spoken())))
     asked = ("--capture", file, "--broker", BROKER_NAME)
     code, out, _err = command(*asked, "--record", tmp_path / "one")
@@ -353,7 +315,6 @@ def test_the_command_says_what_it_read(tmp_path: Path) -> None:
 
 
 def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
-    """With exit code 3, and a verdict that is not `valid`."""
     content = pcap(captured(spoken()))
     file = written(tmp_path, content[:-30])
     code, _out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
@@ -363,7 +324,6 @@ def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xd4", b"garbage " * 100, b"{}", pcap([])[:20], pcap([]), pcapng([])])
 def test_what_is_no_capture_is_one_sentence(content: bytes, tmp_path: Path) -> None:
-    """And nothing is written."""
     file = written(tmp_path, content)
     code, out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -371,7 +331,6 @@ def test_what_is_no_capture_is_one_sentence(content: bytes, tmp_path: Path) -> N
 
 
 def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
-    """So that the address can be mended."""
     file = written(tmp_path, pcap(captured(spoken())))
     code, _out, err = command("--capture", file, "--broker", "10.0.0.1:10911", "--record", tmp_path / "history")
     assert (code, BROKER_NAME in err) == (2, True)
@@ -381,7 +340,7 @@ def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
 def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
     """Bytes changed, cut out and put in at random: a history that is not `invalid`, or a sentence."""
     content = make(captured(spoken()), "Ethernet")
-    for seed in range(40):
+    for seed in range(15):
         rng = random.Random(seed)
         damaged = bytearray(content)
         for _ in range(rng.randrange(1, 6)):
@@ -398,7 +357,6 @@ def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
 
 
 def test_what_waits_is_bounded() -> None:
-    """A direction keeps 4 MiB that wait for what is before them, and says when that is passed."""
     half = Half()
     half.begin(0)
     half.put(10, 1, b"x" * PENDING_MAX, PENDING_MAX)
@@ -410,7 +368,6 @@ def test_what_waits_is_bounded() -> None:
 
 
 def test_a_syn_alone_is_a_connection_that_was_never_made(tmp_path: Path) -> None:
-    """Nobody answered."""
     sent = [each for each in captured(spoken()) if each.flags & SYN][:1]
     report = read(tmp_path, pcap(sent))
     assert (report.connections, report.requests) == (1, 0)

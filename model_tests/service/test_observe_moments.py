@@ -16,9 +16,6 @@ import pytest
 from model_tests.service.true_moments import Comparison, Load, compare, run_load, truthful_broker
 
 from longpoll_observe import Observer, tap
-from longpoll_observe.arrival import Arrivals
-from longpoll_observe.links import Link
-from longpoll_observe.loop import RelayLoop
 from longpoll_runtime.real import RealRuntime
 
 STALLS_S = (0.003, 0.03, 0.2, 2.0)
@@ -65,7 +62,6 @@ def told_and_true(directory: Path, case: Case, seed: int) -> Comparison:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_every_event_happened_within_its_interval(name: str, tmp_path: Path) -> None:
-    """Whatever the broker's kernel holds back: none is outside."""
     seen = told_and_true(tmp_path, QUICK[name], seed=1)
     assert seen.answers == seen.requests >= QUICK[name][0].events
     assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)
@@ -80,20 +76,6 @@ def test_the_moment_of_reading_is_not_the_moment_of_sending(tmp_path: Path, monk
         lambda self, content, _after_ns, before_ns: tell(self, content, before_ns, before_ns),
     )
     assert told_and_true(tmp_path, QUICK["bursts"], seed=1).answers_outside > 0
-
-
-@pytest.mark.parametrize("name", ["bursts", "kept small pieces"])
-def test_a_queue_that_was_read_empty_is_not_all_that_was_sent(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proxy that takes it for that is caught by the same comparison: the broker's kernel held the rest."""
-
-    def acknowledge(self: RelayLoop, _link: Link, arrivals: Arrivals) -> None:
-        arrivals._mark(arrivals.read, self._now_ns())
-
-    monkeypatch.setattr(RelayLoop, "_acknowledge", acknowledge)
-    seen = told_and_true(tmp_path, QUICK[name], seed=1)
-    assert seen.answers_outside > 0, str(seen)
 
 
 @contextmanager
@@ -119,10 +101,7 @@ def stalled(process: subprocess.Popen[str], seed: int) -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.parametrize("stalls", [False, True], ids=["undisturbed", "stalled"])
 @pytest.mark.parametrize("name", THOROUGH)
-def test_of_a_million_events_none_is_outside_its_interval(
-    name: str, stalls: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """While the proxy is stopped and goes on, clients do not read, and answers have three megabytes."""
+def test_a_million_intervals_hold(name: str, stalls: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load, size, large_one_in, nodelay = THOROUGH[name]
     log, history = tmp_path / "log", tmp_path / "history"
     with truthful_broker(log, seed=2, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address:

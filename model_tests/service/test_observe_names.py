@@ -41,13 +41,10 @@ class SlowNames(RealRuntime):
 
 @pytest.fixture
 def names() -> SlowNames:
-    """A runtime whose look-ups wait."""
     return SlowNames()
 
 
-def test_a_look_up_keeps_nobody_waiting(
-    names: SlowNames, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_a_slow_name_look_up(names: SlowNames, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """Clients of another broker are served meanwhile, and those of the named one once its address is there."""
     broker = start_broker()
     port = broker.address[1]
@@ -69,7 +66,6 @@ def test_a_look_up_keeps_nobody_waiting(
 def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
     host: str, start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a route says may be anything; a line tells of it."""
     caplog.set_level(logging.WARNING)
     died = list[str]()
     runtime = RealRuntime(thread_died=lambda name, _error: died.append(name))
@@ -87,7 +83,6 @@ def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
 
 @pytest.mark.parametrize("host", ["", "\ud800", "a b", "a/../b", "a\0b", "\x1b[2J", "é", "x" * 256])
 def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) -> None:
-    """It makes no file, no look-up and no end of the thread that read it."""
     with Observer.start(RealRuntime(), brokers=[("127.0.0.1", 1)], record_directory=str(tmp_path / "h")) as proxy:
         assert proxy._door_of(f"{host}:1") == f"{host}:1"
         assert len(proxy.doors) == 1
@@ -96,7 +91,6 @@ def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) 
 def test_a_name_that_is_never_found_is_given_up(
     names: SlowNames, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a broker that does not answer, and the proxy's end does not wait for it."""
     monkeypatch.setattr(loop, "CONNECT_S", 0.05)
     with Observer.start(names, brokers=[(NAME, 1)], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
@@ -115,7 +109,6 @@ class NamedAddresses(RealRuntime):
         self.answers = threading.Semaphore(0)
 
     def look_up(self, host: str, port: int) -> str:
-        """At once."""
         self.asked.append(host)
         return f"{port} of {host}"
 
@@ -127,7 +120,6 @@ class Line:
         self.is_closed = False
 
     def close(self) -> None:
-        """End it."""
         self.is_closed = True
 
 
@@ -155,7 +147,6 @@ def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
 
 
 def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> None:
-    """Each is told of once."""
     names = Names(NamedAddresses(), lambda: None)
     early, late = visitor("a", 5), visitor("a", 10)
     assert all(names.admit(client) for client in (early, late))
@@ -165,6 +156,5 @@ def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> No
 
 
 def test_addresses_need_no_look_up() -> None:
-    """Of either family; everything else is a name."""
     assert all(is_literal(host) for host in ("127.0.0.1", "::1", "fe80::1%lo"))
     assert not any(is_literal(host) for host in ("localhost", "127.1", "", "10.0.0.1.example"))

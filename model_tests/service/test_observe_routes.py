@@ -39,12 +39,10 @@ FASTJSON = (
 
 
 def answer(opaque: int, body: bytes = b"", code: int = 0) -> bytes:
-    """The bytes of an answer."""
     return b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, body=body)))
 
 
 def asked(tap: RouteTap, opaque: int, code: int = ROUTE) -> None:
-    """A client's request passes."""
     tap.forwarded(b"".join(encode(Command(code, opaque, ext_fields={"topic": "T"}))), 0, 1)
 
 
@@ -59,7 +57,6 @@ def command_of(content: bytes) -> Command:
 
 @given(st.data())
 def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
-    """However the answers are cut: both brokers of the route move, and every other frame keeps its bytes."""
     tap = RouteTap(lambda address: f"proxy/{address}")
     asked(tap, 1)
     asked(tap, 2, RequestCode.HEART_BEAT)
@@ -81,7 +78,6 @@ def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\0\0\0\1aaaa"], ids=["too long", "too short"])
 def test_a_stream_that_cannot_be_read_passes(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """With one line, and nothing is held back from there on."""
     tap = RouteTap(lambda address: f"proxy/{address}")
     asked(tap, 1)
     assert tap.rewrite(garbage) == garbage
@@ -91,7 +87,6 @@ def test_a_stream_that_cannot_be_read_passes(garbage: bytes, caplog: pytest.LogC
 
 
 def test_a_route_body_that_is_no_json_passes_unchanged(caplog: pytest.LogCaptureFixture) -> None:
-    """The client sees what the name server said, and the next answer is changed again."""
     tap = RouteTap(lambda address: f"proxy/{address}")
     asked(tap, 1)
     asked(tap, 2)
@@ -157,7 +152,6 @@ def rocketmq_header() -> bytes:
     ("mark", "header"), [(0, JSON_HEADER), (1, rocketmq_header())], ids=["JSON header", "ROCKETMQ header"]
 )
 def test_every_byte_but_the_addresses_is_as_it_came(mark: int, header: bytes) -> None:
-    """Fields that nobody knows, their order, numbers, escapes and white space; in texts there are no addresses."""
     tap = RouteTap(lambda address: "[::1]:4" if address == "10.0.0.1:10911" else address)
     asked(tap, 7)
     told = tap.rewrite(framed(mark, header, ODD_BODY))
@@ -190,7 +184,6 @@ def replaced(value: Any, *, here: bool = False) -> Any:
 
 @given(json_values, st.booleans())
 def test_what_is_replaced_is_what_json_says(value: Any, spaced: bool) -> None:
-    """In any document, however it is written."""
     body = json.dumps(value, ensure_ascii=spaced, indent=1 if spaced else None).encode("utf-8", "surrogatepass")
     tap = RouteTap(lambda _address: "door:2")
     asked(tap, 7)
@@ -206,7 +199,6 @@ class Unreachable(RealRuntime):
         self.refuses = threading.Event()
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
-        """Wait, and fail."""
         self.refuses.wait(PATIENCE_S)
         raise TimeoutError(f"{host}:{port} does not answer within {timeout_s} s")
 
@@ -234,7 +226,6 @@ def test_brokers_that_do_not_answer_keep_nobody_waiting(connect: Connect, tmp_pa
 
 
 def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Later, and its source says so."""
     broker, history = start_broker(), tmp_path / "history"
     with Observer.start(
         RealRuntime(), brokers=[], name_server=broker.name_server_address, record_directory=str(history)
@@ -250,10 +241,7 @@ def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, conn
         assert uncertainty_ns() >= UNCERTAINTY_NS_MIN
 
 
-def test_a_name_server_that_is_down_is_said_once(
-    connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And its clients are closed."""
+def test_a_name_server_that_is_down(connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address: tuple[str, int] = taken.getsockname()
     with Observer.start(

@@ -38,25 +38,20 @@ class Scene:
         self._is_read = False
 
     def asks(self, code: int, opaque: int, fields: dict[str, str] | None, **more: Any) -> None:
-        """The client sends a request."""
         self.forwards(b"".join(encode(Command(code, opaque, ext_fields=fields, **more))))
 
     def answers(self, code: int, opaque: int, fields: dict[str, str] | None = None, **more: Any) -> None:
-        """The broker sends an answer."""
         self.says(b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, **more))))
 
     def forwards(self, content: bytes) -> None:
-        """The client's bytes have gone on."""
         self._now_ns += 10
         self.tap.forwarded(content, self._now_ns, self._now_ns + 1)
 
     def says(self, content: bytes) -> None:
-        """The broker's bytes have come."""
         self._now_ns += 10
         self.tap.answered(content, self._now_ns, self._now_ns + 1)
 
     def stop(self) -> None:
-        """Write the history to its end, once."""
         if not self._is_read:
             self._recorder.stop()
         self._is_read = True
@@ -69,7 +64,6 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    """A fresh scene."""
     made = Scene(tmp_path / "history")
     yield made
     made.stop()
@@ -82,7 +76,6 @@ def kinds(events: list[Event]) -> list[str]:
 
 @pytest.mark.parametrize("serialisation", list(Serialisation))
 def test_a_pull_and_its_answer_are_told_with_their_moments(scene: Scene, serialisation: Serialisation) -> None:
-    """In both header encodings: receipt when the last byte had gone, sending when the first had come."""
     request = b"".join(
         encode(
             Command(PULL, 5, ext_fields=pull_fields("T", 7, queue_id=3, timeout_ms=500), serialisation=serialisation)
@@ -115,7 +108,6 @@ def test_pieces_of_an_earlier_frame_do_not_date_the_next(scene: Scene) -> None:
 
 
 def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
-    """With the queue and offset of the answer and the tag of the request; a refused one by its answer."""
     scene.asks(SEND, 1, send_fields("T", -1, "TAGS\x01red\x02"))
     scene.answers(0, 1, {"msgId": "x", "queueId": "2", "queueOffset": "9"})
     scene.asks(SEND, 2, send_fields("T"))
@@ -128,7 +120,6 @@ def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
 
 
 def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
-    """Consecutive offsets from the answer's first; what the batch shares counts where it is said."""
     body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "")])
     scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T") | {"m": "true"}, body=body)
     scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
@@ -147,7 +138,6 @@ def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
     ],
 )
 def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene, fields: dict[str, str]) -> None:
-    """The offset that its answer tells counts in another topic; that it was answered is told all the same."""
     scene.asks(SEND, 1, fields)
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "0"})
     asked, answered = scene.events()
@@ -157,7 +147,6 @@ def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene,
 
 
 def test_one_way_requests_and_the_brokers_own_leave_nothing(scene: Scene) -> None:
-    """Nor do answers of the client, whose opaques are another space."""
     scene.asks(PULL, 1, pull_fields("T", 0, timeout_ms=500), flag=int(CommandFlag.ONE_WAY))
     scene.asks(PULL, 2, pull_fields("T", 0, timeout_ms=500))
     scene.says(b"".join(encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 2, ext_fields={"consumerGroup": "G"}))))
@@ -168,7 +157,6 @@ def test_one_way_requests_and_the_brokers_own_leave_nothing(scene: Scene) -> Non
 
 
 def test_a_second_answer_is_told_as_one(scene: Scene) -> None:
-    """So that the judge sees that one request has two."""
     scene.asks(PULL, 1, pull_fields("T", 7, timeout_ms=500))
     scene.answers(19, 1, EMPTY_19)
     scene.answers(19, 1, EMPTY_19)
@@ -177,7 +165,6 @@ def test_a_second_answer_is_told_as_one(scene: Scene) -> None:
 
 
 def test_an_opaque_may_come_again_after_its_answer(scene: Scene) -> None:
-    """It is a new request then."""
     for _ in range(2):
         scene.asks(PULL, 1, pull_fields("T", 7, timeout_ms=500))
         scene.answers(19, 1, EMPTY_19)
@@ -187,7 +174,6 @@ def test_an_opaque_may_come_again_after_its_answer(scene: Scene) -> None:
 
 
 def test_a_request_that_is_not_told_may_use_an_opaque_again(scene: Scene) -> None:
-    """Its answer is no second answer to the pull that had the opaque before."""
     scene.asks(PULL, 5, pull_fields("T", 0))
     scene.answers(19, 5, EMPTY_19)
     for code in (RequestCode.GET_MAX_OFFSET, RequestCode.HEART_BEAT, RequestCode.DELETE_TOPIC_IN_BROKER):
@@ -198,7 +184,6 @@ def test_a_request_that_is_not_told_may_use_an_opaque_again(scene: Scene) -> Non
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["after it", "before it"])
 def test_the_answer_of_a_request_that_is_not_told_is_no_answer_of_a_pull(scene: Scene, order: tuple[int, ...]) -> None:
-    """While both are open with one opaque, nobody can say whose it is: it is declared lost."""
     asks = [
         lambda: scene.asks(PULL, 5, pull_fields("T", 0)),
         lambda: scene.asks(RequestCode.GET_MAX_OFFSET, 5, {"topic": "T", "queueId": "0"}),
@@ -212,7 +197,6 @@ def test_the_answer_of_a_request_that_is_not_told_is_no_answer_of_a_pull(scene: 
 
 
 def test_two_open_requests_with_one_opaque_are_not_guessed_apart(scene: Scene) -> None:
-    """Neither answer is told, and three events are declared lost."""
     for offset in (7, 8):
         scene.asks(PULL, 1, pull_fields("T", offset, timeout_ms=500))
     scene.answers(19, 1, EMPTY_19)
@@ -253,7 +237,6 @@ def told_expression(scene: Scene, version: int) -> tuple[str, str]:
 def test_a_pull_without_subscription_has_its_groups(
     scene: Scene, expressions: list[tuple[str, int]], version: int, expected: tuple[str, str]
 ) -> None:
-    """What heartbeats said last; nothing is told where the broker's choice cannot be known."""
     for opaque, (expression, said_version) in enumerate(expressions):
         codes = frozenset(java_hash(tag) for tag in expression.split(" || "))
         wanted = SubscriptionData(topic="T", sub_string=expression, sub_version=said_version, code_set=codes)
@@ -273,20 +256,17 @@ def test_a_pull_without_subscription_has_its_groups(
     ids=["other hashes", "no hashes", "a filter server", "nothing", "no tag"],
 )
 def test_what_a_broker_may_match_otherwise_is_no_subscription(scene: Scene, wanted: SubscriptionData) -> None:
-    """Java's goes by the hashes that a heartbeat names, so by none where there is no tag; others by the expression."""
     scene.asks(RequestCode.HEART_BEAT, 1, None, body=heartbeat(wanted))
     assert told_expression(scene, 1) == ("", "")
 
 
 def test_an_empty_type_is_no_subscription(scene: Scene) -> None:
-    """With it nothing matches, as it is neither absent nor TAG."""
     scene.asks(PULL, 1, pull_fields("T", 0) | {"expressionType": ""})
     (asked,) = scene.events()
     assert (asked.expression_type, asked.expression) == ("", "")
 
 
 def test_a_batch_with_tags_on_both_sides_is_no_message_of_the_queue(scene: Scene) -> None:
-    """4.9 lists its messages by the request's tag, and 5.x by their own."""
     body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "TAGS\x01blue\x02")])
     scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}, body=body)
     scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
@@ -294,7 +274,6 @@ def test_a_batch_with_tags_on_both_sides_is_no_message_of_the_queue(scene: Scene
 
 
 def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
-    """A pull without a queue, an answer whose body is cut: lost, and the connection goes on."""
     scene.asks(PULL, 1, {"topic": "T"})
     scene.asks(PULL, 2, pull_fields("T", 0))
     scene.answers(0, 2, EMPTY_19, body=b"x" * 50)
@@ -304,7 +283,6 @@ def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
 
 
 def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
-    """An offset of 2^62 stays far out of bounds, asked for, committed or told, and the line stays readable."""
     group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     scene.asks(PULL, 1, pull_fields("T", 1 << 62))
     scene.asks(RequestCode.UPDATE_CONSUMER_OFFSET, 2, group | {"commitOffset": str(1 << 62)})

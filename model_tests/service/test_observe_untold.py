@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields
-from longpoll_observe import Observer, loop, tap
+from longpoll_observe import Observer, loop
 from longpoll_observe.untold import PIECE_SIZE, Untold
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -25,7 +25,6 @@ PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fiel
 
 @given(st.lists(st.integers(0, 3 * PIECE_SIZE), max_size=6))
 def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> None:
-    """However many pieces they make, and `size` counts what is left."""
     untold, told = Untold(), list[tuple[bytes, int, int]]()
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
     for number, content in enumerate(contents):
@@ -42,7 +41,6 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
 
 
 def test_a_turn_ends_when_its_time_is_over() -> None:
-    """Whatever one call takes; but each turn makes one at least."""
     untold, calls, now_ns = Untold(), list[int](), 0
 
     def call(number: int) -> None:
@@ -81,7 +79,6 @@ class Stopped:
         self.behind.settimeout(PATIENCE_S)
 
     def close(self) -> None:
-        """End all of it."""
         self.go.set()
         for one in (self.client, self.behind, self.listening):
             one.close()
@@ -107,7 +104,6 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped
 
 
 def test_answers_are_read_while_others_are_not_told(stopped: Stopped) -> None:
-    """Five megabytes pass though nothing is told; then clients are not read, until what waits is told."""
     writer = threading.Thread(target=stopped.behind.sendall, args=(ANSWER * 1_700,))
     writer.start()
     left = len(ANSWER) * 1_700
@@ -124,27 +120,3 @@ def test_answers_are_read_while_others_are_not_told(stopped: Stopped) -> None:
     stopped.behind.settimeout(PATIENCE_S)
     stopped.go.set()
     assert stopped.behind.recv(len(PULL)) == PULL
-
-
-def test_planted_a_proxy_that_tells_all_at_once_reads_nothing_meanwhile(
-    stopped: Stopped, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker's bytes wait in its kernel while one tap is being told, as long as it takes."""
-    is_told, may_go_on = threading.Event(), threading.Event()
-
-    def long_work(*_words: object) -> None:
-        is_told.set()
-        may_go_on.wait(PATIENCE_S)
-
-    monkeypatch.setattr(tap.ConnectionTap, "answered", long_work)
-    monkeypatch.setattr(loop, "UNTOLD_MAX", 0)
-    stopped.behind.sendall(ANSWER)
-    assert is_told.wait(PATIENCE_S)
-    stopped.client.recv(len(ANSWER))
-    stopped.behind.sendall(ANSWER)
-    stopped.client.settimeout(0.05)
-    with pytest.raises(TimeoutError):
-        stopped.client.recv(1)
-    may_go_on.set()
-    stopped.client.settimeout(PATIENCE_S)
-    assert stopped.client.recv(1)

@@ -91,7 +91,6 @@ def change_any(client: RawClient, draw: random.Random) -> None:
 
 
 def listed(store: MessageStore) -> Queues:
-    """What each queue lists."""
     return {(topic, queue_id): read_all(store, topic, queue_id) for topic, queue_id in store.queues()}
 
 
@@ -140,12 +139,10 @@ def test_a_store_stays_whole_whatever_is_sent(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_many_stores_stay_whole_whatever_is_sent(tmp_path: Path) -> None:
-    """Sixty worlds."""
     assert {seed: found for seed in range(60) if (found := harm(tmp_path, seed))} == {}
 
 
 def test_planted_flags_that_are_believed_do_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record whose hosts are not as long as it says ends the log for whoever comes after it."""
     monkeypatch.setattr(commit_log, "HOST_BITS", 0)
 
     assert any("is not what it was" in line for line in harm(tmp_path, 13))

@@ -42,7 +42,6 @@ class Told(PullEvents):
         self.notes = notes
 
     def received(self, pull: Pull, received_ns: int, wanted: Any, commit_offset: int) -> None:
-        """Note it."""
         self.notes.append(("received", received_ns, type(wanted).__name__, commit_offset))
 
 
@@ -60,21 +59,17 @@ class World(RealRuntime):
         self.pulls: list[Pull] = []
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def look(self, pull: Pull, _wanted: Any) -> Any:
-        """Give the decision."""
         self.pulls.append(pull)
         self.notes.append("look")
         return self.decision
 
     def count(self, _pull: Pull, decision: Decision, begun_ns: int) -> None:
-        """Note it."""
         self.notes.append(("count", type(decision).__name__, begun_ns))
 
     def encode(self, _pull: Pull, decision: Decision, cause: str, kind: Serialisation, _outbox: Outbox) -> list[bytes]:
-        """Say what would be written."""
         return [f"{decision.code} {cause} {kind.name}".encode()]
 
     def hold(self, pull: Pull, _outbox: Outbox) -> None:
@@ -84,7 +79,6 @@ class World(RealRuntime):
             del self.topics.by_name["T"]
 
     def topic_deleted(self, topic: str, _outbox: Outbox) -> None:
-        """Note it."""
         self.notes.append(("deleted", topic))
 
     def processor(
@@ -94,7 +88,6 @@ class World(RealRuntime):
         standing: Standing | None = None,
         config: BrokerConfig | None = None,
     ) -> PullProcessor:
-        """A processor of a broker with topic T."""
         desk = Desk(self.topics, Groups(), Clients(), traits=traits, standing=standing or Standing())
         offsets, beside = Offsets(), self
         commit = offsets.commit
@@ -128,11 +121,7 @@ MISS: Any = Miss(READ, None)  # type: ignore[arg-type] # what it waits for is no
 MAY_WAIT: dict[str, Any] = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 1000}
 
 
-# -- answered, held, refused -----------------------------------------------------------------------------------------
-
-
 def test_what_is_found_is_counted_since_its_receipt_and_answered_as_it_was_asked() -> None:
-    """Behind the step point between the checks and the read."""
     world = World()
     processor = world.processor()
     assert received(processor, kind=Serialisation.ROCKETMQ, **MAY_WAIT) == "0 immediate ROCKETMQ"
@@ -142,7 +131,6 @@ def test_what_is_found_is_counted_since_its_receipt_and_answered_as_it_was_asked
 
 
 def test_a_refused_pull_reads_and_commits_nothing() -> None:
-    """Refused by a check, or by the read."""
     world = World()
     assert received(world.processor(), queueId=99, sysFlag=COMMIT | SUBSCRIPTION, commitOffset=3) == "1 immediate JSON"
     assert world.notes == [("received", RECEIVED_NS, "Refused", 3), ("count", "Refused", RECEIVED_NS)]
@@ -163,10 +151,7 @@ def test_a_refused_pull_reads_and_commits_nothing() -> None:
         (TRAITS_4_9, 0, SUBSCRIPTION, False),
     ],
 )
-def test_a_miss_is_held_if_it_may_wait_and_somebody_waits_for_it(
-    traits: Traits, flag: int, sys_flag: int, is_held: bool
-) -> None:
-    """With the filter of its checks; only 4.9 holds what wants no answer. One that is not held is counted as a miss."""
+def test_which_misses_are_held(traits: Traits, flag: int, sys_flag: int, is_held: bool) -> None:
     world = World(MISS)
     reply = received(world.processor(traits=traits), flag=flag, sysFlag=sys_flag, subscription="a")
     assert world.notes[3:] == ([("hold", "a")] if is_held else [("count", "Miss", RECEIVED_NS)])
@@ -177,9 +162,7 @@ def test_a_miss_is_held_if_it_may_wait_and_somebody_waits_for_it(
     ("is_deleted", "on_truncate", "is_told"),
     [(True, "wake", True), (True, "ignore", False), (False, "wake", False), (False, "ignore", False)],
 )
-def test_a_pull_of_a_topic_that_is_deleted_as_it_is_held_is_told(
-    is_deleted: bool, on_truncate: Any, is_told: bool
-) -> None:
+def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_told: bool) -> None:
     """The deletion may have looked into the table before: the pull would wait for a topic that is gone."""
     world = World(MISS)
     world.deletes_topic = is_deleted
@@ -188,15 +171,11 @@ def test_a_pull_of_a_topic_that_is_deleted_as_it_is_held_is_told(
     assert world.notes[3:] == [("hold", "*"), *([("deleted", "T")] if is_told else [])]
 
 
-# -- commits ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("policy", "forward_only", "is_before"),
     [("at_read", False, True), ("monotone_max", True, True), ("after_hold", False, False)],
 )
 def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_only: bool, is_before: bool) -> None:
-    """Before the hold or after it, once; of a pull that is answered as well."""
     commit = ("commit", "T", "G", 0, 4, forward_only)
     for decision, then in ((MISS, ("hold", "*")), (Found(READ), None)):
         world = World(decision)
@@ -220,16 +199,12 @@ def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_onl
     ],
 )
 def test_who_commits(policy: Any, traits: Traits, role: Any, sys_flag: int, commits: bool) -> None:
-    """Who says so, where this broker stores what pulls carry along; the history is told -1 of any other."""
     for offset in (4, 0, -7):
         world = World()
         processor = world.processor(attrs.evolve(STRICT, commit=policy), traits, Standing(role))
         received(processor, sysFlag=sys_flag, commitOffset=offset)
         assert world.notes[0][3] == (max(offset, -1) if commits else -1)
         assert processor.offsets.query("T", "G", 0) == (offset if commits else None)
-
-
-# -- decoded ---------------------------------------------------------------------------------------------------------
 
 
 def decoded(fields: dict[str, str] | None = None, **options: Any) -> Pull:
@@ -242,7 +217,6 @@ def decoded(fields: dict[str, str] | None = None, **options: Any) -> Pull:
 
 
 def test_a_pull_is_as_it_was_asked_for() -> None:
-    """What is not said is 0; it is the connection's seventh request."""
     found = decoded()
     assert (found.opaque, found.group, found.topic, found.queue_id, found.offset) == (11, "G", "T", 2, 5)
     assert (found.count_max, found.sys_flag, found.subscription, found.expression_type) == (32, 4, "a", "TAG")
@@ -253,7 +227,6 @@ def test_a_pull_is_as_it_was_asked_for() -> None:
 
 
 def test_requests_of_a_connection_are_counted() -> None:
-    """Each has the next number."""
     processor, sender = World().processor(), channel()
     command = Command(PULL, 11, 0, pull_fields("T", 5))
     assert [processor._decode(sender, command).number for _ in range(3)] == [7, 8, 9]
@@ -273,7 +246,6 @@ def test_requests_of_a_connection_are_counted() -> None:
     ],
 )
 def test_how_long_a_pull_may_be_held(traits: Traits, long_polling: bool, asked_ms: int, granted_ms: int) -> None:
-    """What it asks, but no longer than the broker's limit, where the version has one; a second without long polling."""
     config = BrokerConfig(long_polling=long_polling, hold_timeout_ms_max=50)
     found = decoded({"suspendTimeoutMillis": str(asked_ms)}, traits=traits, config=config)
     assert found.timeout_ms == granted_ms
@@ -281,14 +253,12 @@ def test_how_long_a_pull_may_be_held(traits: Traits, long_polling: bool, asked_m
 
 @pytest.mark.parametrize(("received_ns", "deadline_ms"), [(5_000_000, 25), (5_000_001, 26), (5_999_999, 26)])
 def test_a_deadline_is_rounded_up(received_ns: int, deadline_ms: int) -> None:
-    """To the first whole millisecond at which the time is over: never early."""
     sender: Any = SimpleNamespace(request_count=0, received_ns=received_ns)
     command = Command(PULL, 11, 0, pull_fields("T", 5, timeout_ms=20))
     assert World().processor()._decode(sender, command).deadline_ms == deadline_ms
 
 
 def test_which_codes_are_served() -> None:
-    """361 came with 5.0."""
     assert set(World().processor(traits=TRAITS_4_9).processors) == {PULL}
     processor = World().processor()
     assert set(processor.processors) == {PULL, RequestCode.LITE_PULL_MESSAGE}

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.service_b import Box, decoded
 
 from longpoll_broker.core.hold import ANSWERED, HELD, Cause, Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check
@@ -13,14 +14,14 @@ from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
+from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.pull.pull_answers import PullAnswers
+from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.io.processors import Refusal
+from longpoll_broker.service.pull.pull_answers import KINDS, PullAnswers
 from longpoll_broker.service.pull.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, Policy
 
@@ -36,35 +37,14 @@ class Told(PullEvents):
         self.notes = notes
 
     def now_ns(self) -> int:
-        """A moment."""
         self.notes.append("now")
         return 7
 
     def ran(self, pull: Pull, after_ns: int) -> None:
-        """Note it."""
         self.notes.append(("ran", after_ns))
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """Note it."""
         self.notes.append((code, cause, read))
-
-
-class Box(Outbox):
-    """Keeps the answers."""
-
-    __slots__ = ("answers",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[Command] = []
-
-    def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """One more."""
-        connection = Connection()
-        connection.receive_data(b"".join(map(bytes, parts)))
-        command = connection.next_event()
-        assert isinstance(command, Command)
-        self.answers.append(command)
 
 
 class World(RealRuntime):
@@ -78,7 +58,6 @@ class World(RealRuntime):
         self.monotonic_ns = lambda: 5_000 * SECOND_NS
 
     def step(self, action: str) -> None:
-        """Note it."""
         self.notes.append(action)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
@@ -90,7 +69,6 @@ class World(RealRuntime):
         return GetResult(self.status, 8, 3, 9, records, offsets, 10 * len(records), suggest_slave=False)
 
     def ends(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """From 3 to 9."""
         return 3, 9
 
     def runner(
@@ -116,7 +94,6 @@ def pull_of(**changes: Any) -> Pull:
 
 
 def looked(runner: PullRunner, pull: Pull) -> Decision:
-    """What a read comes to."""
     wanted = check(pull, runner.desk)
     assert not isinstance(wanted, Refused)
     return runner.look(pull, wanted)
@@ -124,7 +101,6 @@ def looked(runner: PullRunner, pull: Pull) -> Decision:
 
 @pytest.mark.parametrize("standing", [Standing(), Standing("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
 def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: Standing) -> None:
-    """Where there is something to read, and this version refuses it; on a slave as well."""
     decisions = [looked(World().runner(standing=standing), pull_of(count_max=count)) for count in (-1, 0, 1)]
     assert [type(each) for each in decisions] == [Refused, Found, Found]
     assert isinstance(looked(World().runner(TRAITS_5), pull_of(count_max=-1)), Found)
@@ -132,7 +108,6 @@ def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(stan
 
 
 def test_a_slave_asks_for_patience_where_a_master_moves_the_offset() -> None:
-    """Its own offsets may be behind: 20 and not 21; a slave that corrects offsets does as a master does."""
     codes = []
     for standing in (Standing(), Standing("SLAVE", 1), Standing("SLAVE", 1, offset_check_in_slave=True)):
         decision = looked(World(GetStatus.OFFSET_TOO_SMALL).runner(standing=standing), pull_of())
@@ -149,7 +124,6 @@ def counted(runner: PullRunner) -> list[int]:
 
 
 def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
-    """With the time since it began; of an answer 20, a miss and a refusal neither."""
     world = World()
     runner = world.runner()
     runner.count(pull_of(), looked(runner, pull_of()), 2_000 * SECOND_NS)
@@ -170,42 +144,40 @@ def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
 
 
 def test_a_pull_is_run_from_its_first_check_on() -> None:
-    """Behind the step point, and told to have run after a moment before it; a miss is answered too."""
     world, outbox, pull = World(), Box(), pull_of()
     runner = world.runner()
     runner.run(pull, "woken", outbox)
     read = runner.store.get("T", 0, 5, 32)
     assert world.notes == ["now", "run", "get", ("ran", 7), (0, "woken", read), "get"]
-    assert [(each.code, each.opaque, bytes(each.body)) for each in outbox.answers] == [(0, 11, b"0123456789")]
+    assert [(each.code, each.opaque, bytes(each.body)) for each in outbox.replies] == [(0, 11, b"0123456789")]
     assert (pull.phase, counted(runner)[:2]) == (ANSWERED, [2, 10])
 
     world, outbox = World(GetStatus.OFFSET_OVERFLOW_ONE), Box()
     decision = world.runner().run_now(pull_of(), "expired", 4, outbox)
     assert isinstance(decision, Miss)
-    assert [(each.code, each.ext_fields and each.ext_fields["nextBeginOffset"]) for each in outbox.answers] == [
+    assert [(each.code, each.ext_fields and each.ext_fields["nextBeginOffset"]) for each in outbox.replies] == [
         (19, "8")
     ]
 
     world, outbox = World(), Box()
     decision = world.runner().run_now(pull_of(topic="gone"), "woken", 4, outbox)
     assert isinstance(decision, Refused)
-    assert ("get" not in world.notes, [each.code for each in outbox.answers]) == (True, [17])
+    assert ("get" not in world.notes, [each.code for each in outbox.replies]) == (True, [17])
 
 
 def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
-    """Answered: with 1, and as a pull whose run failed."""
     world, outbox = World(), Box()
     world.error = OSError("no disk")
     decision = world.runner().run_now(pull_of(), "woken", 4, outbox)
     assert decision == Refused(1, "OSError: no disk")
     assert world.notes == ["get", ("ran", 4), (1, "thrown", None)]
-    assert [(each.code, each.remark) for each in outbox.answers] == [(1, "OSError: no disk")]
+    assert [(each.code, each.remark) for each in outbox.replies] == [(1, "OSError: no disk")]
 
     outbox = Box()
     runner = world.runner(policy=attrs.evolve(STRICT, on_throw="drop_rest"))
     with pytest.raises(OSError, match="no disk"):
         runner.run_now(pull_of(), "woken", 4, outbox)
-    assert not outbox.answers
+    assert not outbox.replies
 
 
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
@@ -216,10 +188,10 @@ def test_a_pull_that_is_not_run_is_answered_why() -> None:
         runner.refuse(pull_of(), cause, outbox)
     unread = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 5, 3, 9, [], [], 0, suggest_slave=False)
     assert world.notes == [(19, "stopped", unread), (2, "busy", None), (1, "thrown", None)]
-    stopped = outbox.answers[0].ext_fields
+    stopped = outbox.replies[0].ext_fields
     assert stopped is not None
     assert [stopped[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")] == ["5", "3", "9"]
-    assert [each.code for each in outbox.answers] == [19, 2, 1]
+    assert [each.code for each in outbox.replies] == [19, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -227,17 +199,89 @@ def test_a_pull_that_is_not_run_is_answered_why() -> None:
     [(STRICT_TRAITS, 0, True), (STRICT_TRAITS, ONE_WAY, False), (TRAITS_4_9, ONE_WAY, True), (TRAITS_4_9, 0, True)],
 )
 def test_who_wants_no_answer_gets_none_but_from_4_9(traits: Traits, flag: int, is_answered: bool) -> None:
-    """The pull is over all the same."""
     outbox, pull = Box(), pull_of(flag=flag)
     World().runner(traits).refuse(pull, "busy", outbox)
-    assert (len(outbox.answers), pull.phase) == (is_answered, ANSWERED)
+    assert (len(outbox.replies), pull.phase) == (is_answered, ANSWERED)
 
 
 @pytest.mark.parametrize(("traits", "kinds"), [(STRICT_TRAITS, [0, 1]), (TRAITS_4_9, [0, 0])], ids=["strict", "4.9"])
 def test_a_woken_pull_is_answered_as_it_was_written_but_by_4_9(traits: Traits, kinds: list[int]) -> None:
-    """Which writes JSON whatever the request was written in."""
     outbox = Box()
     runner = World().runner(traits)
     for serialize in (0, 1):
         runner.refuse(pull_of(serialize=serialize), "busy", outbox)
-    assert [each.serialisation.value for each in outbox.answers] == kinds
+    assert [each.serialisation.value for each in outbox.replies] == kinds
+
+
+RECORD = memoryview(b"0123456789")
+
+FIELDS = {"suggestWhichBrokerId": "0", "nextBeginOffset": "8", "minOffset": "3", "maxOffset": "9"}
+
+
+def read_of(status: GetStatus = GetStatus.FOUND, *, suggest_slave: bool = False) -> GetResult:
+    """A read that found one record, whatever its status says."""
+    return GetResult(status, 8, 3, 9, [RECORD], [5], len(RECORD), suggest_slave)
+
+
+def answered(
+    decision: Decision,
+    traits: Traits = STRICT_TRAITS,
+    standing: Standing | None = None,
+    *,
+    kind: int = 0,
+    pull: dict[str, str] | None = None,
+) -> tuple[Command, list[Any], Pull, Any]:
+    """The answer, what was told of it, the pull, and the buffers."""
+    topics, groups = Topics(), Groups()
+    topics.put(TopicConfig("T", topic_sys_flag=5))
+    groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))
+    desk = Desk(topics, groups, Clients(), traits=traits, standing=standing or Standing())
+    names: dict[str, Any] = {"group": "G", "topic": "T"} | (pull or {})
+    told: list[Any] = []
+    asked = Pull("c", 11, **names, queue_id=0, offset=5, count_max=32, sys_flag=4)
+    parts = PullAnswers(desk, Told(told)).encode(asked, decision, "woken", KINDS[kind], Outbox())
+    return decoded(parts), told, asked, parts
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_was_found_follows_the_offsets(kind: int) -> None:
+    reply, told, pull, parts = answered(Found(read_of()), kind=kind)
+    assert (reply.code, reply.opaque, reply.remark, bytes(reply.body)) == (0, 11, "FOUND", bytes(RECORD))
+    assert (reply.ext_fields, reply.is_response, reply.serialisation) == (FIELDS, True, KINDS[kind])
+    assert told == [(0, "woken", read_of())]
+    assert (pull.phase, len(parts)) == (ANSWERED, 2)
+
+
+def test_what_is_no_find_carries_offsets_alone() -> None:
+    read = read_of(GetStatus.OFFSET_TOO_SMALL)
+    reply, told, _, parts = answered(OffsetMoved(read, 21))
+    assert (reply.code, reply.remark, bytes(reply.body), len(parts)) == (21, "OFFSET_TOO_SMALL", b"", 1)
+    assert (reply.ext_fields, told) == (FIELDS, [(21, "woken", read)])
+
+
+def test_a_refusal_carries_its_reason_and_no_offsets() -> None:
+    for traits, forbidden, fields in (
+        (STRICT_TRAITS, 3, {}),
+        (TRAITS_5, 3, {"forbiddenType": "3"}),
+        (TRAITS_5, None, {}),
+    ):
+        reply, told, pull, parts = answered(Refused(16, "no", forbidden), traits)
+        assert (reply.code, reply.remark, reply.ext_fields or {}, reply.is_response) == (16, "no", fields, True)
+        assert (told, pull.phase) == ([(16, "woken", None)], ANSWERED)
+        assert isinstance(parts, Refusal)
+        assert (parts.code, parts.remark) == (16, "no")
+
+
+def test_5_tells_of_the_topic_and_the_group() -> None:
+    for pull, flags in (({}, ("5", "6")), ({"topic": "U", "group": "H"}, ("0", "0"))):
+        fields = answered(Found(read_of()), TRAITS_5, pull=pull)[0].ext_fields
+        assert fields == FIELDS | {"topicSysFlag": flags[0], "groupSysFlag": flags[1]}
+
+
+def test_a_broker_whose_readers_may_go_to_a_slave_says_to_which() -> None:
+    for standing, read, fields in (
+        (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
+        (Standing(slave_read=True), read_of(), {}),
+        (Standing("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
+    ):
+        assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields

@@ -5,31 +5,30 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from model_tests.support.service_b import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import notifier
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS
+from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.core.tables.topics import GroupConfig
-from longpoll_broker.fast import woken_herd
-from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdKey, HerdRunner
-from longpoll_broker.service.pull import hold_service
+from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdRunner
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE
+
 LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 
@@ -53,24 +52,10 @@ def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: 
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_what_was_sent_is_pulled(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    """Bodies and tags come back in queue order; the next offset is the one after the last."""
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
-    for number in range(3):
-        assert send_message(client, "T", b"body %d" % number, properties="TAGS\x01a\x02") == number
-    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
-    reply = client.call(PULL, pull_fields("T", 0))
-    assert (reply.code, fields(reply)["nextBeginOffset"]) == (0, "3")
-    bodies = [bytes(record.body) for record in records_of(reply)]
-    assert bodies == [b"body 0", b"body 1", b"body 2"]
-
-
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    """Long before its deadline, and the table is empty afterwards."""
-    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(
+        start_broker, connect, policy=policy, config=BrokerConfig(scan_period_ms=100_000)
+    )
     send_message(sender, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -82,22 +67,8 @@ def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroke
     broker.hold_service.assert_tidy()
 
 
-def test_a_tag_that_nobody_wants_wakes_nobody(start_broker: StartBroker, connect: Connect) -> None:
-    """The held pull waits for its own tag."""
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
-    send_message(sender, "T")
-    opaque = hold(puller, broker, "T", 1, subscription="b")
-    send_message(sender, "T", properties="TAGS\x01a\x02")
-    assert len(broker.hold_service) == 1
-    send_message(sender, "T", properties="TAGS\x01b\x02")
-    assert fields(puller.reply(opaque))["nextBeginOffset"] == "3"
-
-
 def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, connect: Connect) -> None:
-    """Never before it, with 19 and the same offset; each on its own."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     send_message(client, "T")
     started_s = time.monotonic()
     opaques = {ms: client.send(PULL, pull_fields("T", 1, timeout_ms=ms)) for ms in (150, 50, 100)}
@@ -110,32 +81,8 @@ def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, conne
     assert len(broker.hold_service) == 0
 
 
-def test_the_scan_answers_what_is_late_under_rocketmq(start_broker: StartBroker, connect: Connect) -> None:
-    """A deadline is noticed by the next scan."""
-    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(scan_period_ms=50))
-    client = connect(broker.address)
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=10)))
-    assert reply is not None
-    assert reply.code == 19
-
-
-def test_a_hold_without_end_is_capped_under_strict(start_broker: StartBroker, connect: Connect) -> None:
-    """SuspendTimeoutMillis of 2^62 is granted as the configured most; a negative one as nothing."""
-    broker = start_broker(config=BrokerConfig(hold_timeout_ms_max=50))
-    client = connect(broker.address)
-    send_message(client, "T")
-    for timeout_ms in (2**62, -1):
-        reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=timeout_ms)))
-        assert reply is not None
-        assert reply.code == 19
-
-
 def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBroker, connect: Connect) -> None:
-    """Code 2 at once, and the one that is held stays held."""
-    broker = start_broker(config=BrokerConfig(held_count_max=1))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, config=BrokerConfig(held_count_max=1))
     send_message(client, "T")
     hold(client, broker, "T", 1)
     assert client.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 2
@@ -143,55 +90,15 @@ def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBrok
 
 
 def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBroker, connect: Connect) -> None:
-    """Its held pulls go; others' stay."""
-    broker = start_broker()
-    leaver, stayer = connect(broker.address), connect(broker.address)
+    broker, leaver, stayer = served_two(start_broker, connect)
     send_message(stayer, "T")
     hold(leaver, broker, "T", 1)
-    assert leaver.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("U")).code == 0
+    make_topic(broker.address, "U", 4)
     hold(leaver, broker, "U", 0)
     hold(stayer, broker, "T", 1)
     leaver.close()
     wait_until(lambda: len(broker.hold_service) == 1)
     broker.hold_service.assert_tidy()
-
-
-def test_the_commit_bit_stores_the_offset(start_broker: StartBroker, connect: Connect) -> None:
-    """Also when the pull is held; and a refused pull commits nothing."""
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T")
-    hold(client, broker, "T", 1, sysFlag=7, commitOffset=42)
-    asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
-    assert fields(client.call(RequestCode.QUERY_CONSUMER_OFFSET, asked))["offset"] == "42"
-    refused = pull_fields("T", 0, queue_id=99) | {"sysFlag": "5", "commitOffset": "7"}
-    assert client.call(PULL, refused).code == 1
-    assert broker.offsets.query("T", "G", 99) is None
-
-
-def test_a_rocketmq_header_is_answered_in_kind(start_broker: StartBroker, connect: Connect) -> None:
-    """An immediate answer copies the request's serialisation."""
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T")
-    reply = client.call(PULL, pull_fields("T", 0), serialisation=Serialisation.ROCKETMQ)
-    assert reply.code == 0
-    assert reply.serialisation is Serialisation.ROCKETMQ
-
-
-def test_one_message_wakes_every_pull_of_its_queue(start_broker: StartBroker, connect: Connect) -> None:
-    """A thousand on ten connections, each answered once with the message."""
-    broker = start_broker()
-    sender = connect(broker.address)
-    send_message(sender, "T")
-    pullers = [connect(broker.address) for _ in range(10)]
-    opaques = [[puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)) for _ in range(100)] for puller in pullers]
-    wait_until(lambda: len(broker.hold_service) == 1000)
-    send_message(sender, "T")
-    for puller, asked in zip(pullers, opaques, strict=True):
-        for opaque in asked:
-            assert fields(puller.reply(opaque))["nextBeginOffset"] == "2"
-    assert len(broker.hold_service) == 0
 
 
 def answers_of_herd(broker: Broker, connect: Connect) -> list[tuple[int, list[bytes]]]:
@@ -215,13 +122,13 @@ def answers_of_herd(broker: Broker, connect: Connect) -> list[tuple[int, list[by
         assert reply.code == 0, reply.remark
     found = []
     for opaque in opaques:
-        answer = puller.reply(opaque)
-        assert answer is not None
+        answer = answer_of(puller, opaque)
         found.append((answer.code, [bytes(record.body) for record in records_of(answer)]))
     return found
 
 
 BOTH = (0, [b"1", b"2"])
+
 HERDS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []), BOTH, BOTH, (0, [b"3", b"4"])]
 
 
@@ -229,42 +136,11 @@ HERDS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []),
 def test_woken_pulls_in_a_herd_get_what_each_asked_for(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, large_herd: int
 ) -> None:
-    """Only pulls that ask the same share an answer, whether run together or one by one, and each is counted."""
     monkeypatch.setattr(notifier, "LARGE_HERD", large_herd)
     broker = start_broker()
 
     assert answers_of_herd(broker, connect) == HERDS
     assert broker.shared.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
-
-
-@pytest.mark.parametrize("part", ["queue_id", "count_max", "filter", "group"])
-def test_planted_a_herd_that_overlooks_a_difference(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    """A key without one of its parts gives some pull another one's answer."""
-    key_of = HerdRunner._herd_key
-
-    def without(service: HerdRunner, pull: Pull) -> HerdKey | None:
-        key = key_of(service, pull)
-        return None if key is None else replace(key, **{part: None})
-
-    monkeypatch.setattr(HerdRunner, "_herd_key", without)
-
-    assert answers_of_herd(start_broker(), connect) != HERDS
-
-
-@pytest.mark.parametrize("term", ["count_max", "filter", "group"])
-def test_planted_terms_that_overlook_a_difference(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, term: str
-) -> None:
-    """Pulls that are run together although they ask for different things: all are told the first one's answer."""
-    terms = {"topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"}
-    monkeypatch.setattr(woken_herd, "TERMS", attrgetter(*sorted(terms - {term})))
-    # All but the first in one part of the herd.
-    monkeypatch.setattr(hold_service, "HERD_PART", len(HERDS))
-    monkeypatch.setattr(notifier, "LARGE_HERD", 1)
-
-    assert answers_of_herd(start_broker(), connect) != HERDS
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
@@ -283,8 +159,7 @@ def told_in_herd(broker: Broker, connect: Connect, body: bytes) -> list[dict[int
     for puller, opaques in zip(pullers, asked, strict=True):
         told.append({})
         for opaque in opaques:
-            reply = puller.reply(opaque)
-            assert reply is not None
+            reply = answer_of(puller, opaque)
             bodies = [bytes(record.body) for record in records_of(reply)]
             told[-1][opaque] = (reply.code, reply.ext_fields, reply.remark, bodies)
     # What comes after a pass is answered when the pass is over.
@@ -302,7 +177,6 @@ class Counting(RealRuntime):
         self.run_number, self.act = run_number, act
 
     def step(self, action: str) -> None:
-        """Count it."""
         self.passed[action] += 1
         if action == "run" and self.passed["run"] == self.run_number:
             self.act()
@@ -312,7 +186,6 @@ class Counting(RealRuntime):
 def test_a_herd_is_told_what_each_would_be_told_alone(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
 ) -> None:
-    """Whether its records are copied or not; and each passes its step points, once."""
     runtime = Counting()
     together = told_in_herd(start_broker(runtime=runtime), connect, bytes(size))
     assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
@@ -326,8 +199,7 @@ def test_a_herd_is_told_what_each_would_be_told_alone(
 def refused_in_herd(start_broker: StartBroker, connect: Connect, directory: Path) -> int:
     """Four pulls come to their run; at the third one's their group may consume no more: how many of them hear so."""
     runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
-    broker = start_broker(runtime=runtime, directory=str(directory))
-    sender, puller = connect(broker.address), connect(broker.address)
+    broker, sender, puller = served_two(start_broker, connect, runtime=runtime, directory=str(directory))
     send_message(sender, "T")
     opaques = [hold(puller, broker, "T", 1) for _ in range(4)]
     send_message(sender, "T")
@@ -339,19 +211,8 @@ def refused_in_herd(start_broker: StartBroker, connect: Connect, directory: Path
 def test_a_herd_sees_what_changed_before_it_ran(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those that run after the change are refused; planted: the herd is told what the first one was."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
     assert refused_in_herd(start_broker, connect, tmp_path / "seen") == 3
-
-    key_of = HerdRunner._herd_key
-    kept: list[HerdKey | None] = []
-
-    def key_once(service: HerdRunner, pull: Pull) -> HerdKey | None:
-        kept.append(kept[0] if kept else key_of(service, pull))
-        return kept[0]
-
-    monkeypatch.setattr(HerdRunner, "_herd_key", key_once)
-    assert refused_in_herd(start_broker, connect, tmp_path / "planted") == 0
 
 
 def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:
@@ -369,12 +230,8 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
     broker.hold_service.assert_tidy()
 
 
-def test_a_read_that_fails_is_answered_and_costs_no_other_pull(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten pulls are woken, every read fails: ten answers with code 1, and the broker goes on."""
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
+def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, puller, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     opaques = [hold(puller, broker, "T", 1) for _ in range(10)]
 
@@ -390,12 +247,8 @@ def test_a_read_that_fails_is_answered_and_costs_no_other_pull(
     assert len(broker.hold_service) == 0
 
 
-def test_a_dispatch_that_fails_is_tried_again(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The message is stored; it becomes visible, and wakes who waits for it, once the disk has room."""
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
+def test_a_dispatch_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, puller, sender = served_two(start_broker, connect)
     send_message(sender, "T")
     opaque = hold(puller, broker, "T", 1)
 
@@ -415,13 +268,9 @@ def topic_fields(topic: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
-    policy: object, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Another message leaves it held; the answer has the wanted one alone."""
+def test_a_held_pull_is_woken_by_its_properties(policy: object, start_broker: StartBroker, connect: Connect) -> None:
     config = BrokerConfig(scan_period_ms=100_000, property_filter=True)
-    broker = start_broker(policy=policy, config=config)
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, config=config)
     send_message(sender, "T", properties="color\x01red\x02size\x017\x02")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     sql = {"subscription": "color = 'red' AND size > 5", "expressionType": "SQL92"}
@@ -435,7 +284,109 @@ def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
     assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert len(broker.hold_service) == 1
     send_message(sender, "T", b"wanted", properties="color\x01red\x02size\x0110\x02")
-    woken = puller.reply(opaque)
-    assert woken is not None
+    woken = answer_of(puller, opaque)
     assert (woken.code, fields(woken)["nextBeginOffset"]) == (0, "4")
     assert [bytes(record.body) for record in records_of(woken)] == [b"wanted"]
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_deadlines_are_monotonic(policy: object, step_ms: int, start_broker: StartBroker, connect: Connect) -> None:
+    runtime = ShiftedRuntime()
+    broker, client = served(
+        start_broker, connect, policy=policy, runtime=runtime, config=BrokerConfig(scan_period_ms=50)
+    )
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    began_ns = time.monotonic_ns()
+    opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=200))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    runtime.ahead_ms = step_ms
+    reply = client.reply(opaque)
+    assert time.monotonic_ns() - began_ns >= 200_000_000
+    assert reply is not None
+    assert reply.code == 19
+
+
+def test_latencies_are_counted(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    count_get = Statistics.count_get
+
+    def noting(table: Statistics, *place: Any, latency_ms: int, **sums: Any) -> None:
+        counted.append(latency_ms)
+        count_get(table, *place, latency_ms=latency_ms, **sums)
+
+    monkeypatch.setattr(Statistics, "count_get", noting)
+    broker, client, sender = served_two(start_broker, connect)
+    send_message(sender, "T")
+    assert client.call(PULL, pull_fields("T", 0)).code == 0
+    opaque = client.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T")
+    assert client.reply(opaque) is not None
+    assert len(counted) == 2
+    assert all(0 <= latency_ms < LONG_MS for latency_ms in counted)
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBroker, connect: Connect) -> None:
+    broker, client, sender = served_two(
+        start_broker, connect, policy=policy, config=BrokerConfig(scan_period_ms=100_000)
+    )
+    make_topic(broker.address, "T", 20)
+    asked = {queue: client.send(PULL, pull_fields("T", 0, queue_id=queue, timeout_ms=LONG_MS)) for queue in range(20)}
+    wait_until(lambda: len(broker.hold_service) == 20)
+    batch = encode_batch([BatchMessage(b"b", "")])
+    for number, queue in enumerate(reversed(range(20))):
+        fields_sent = send_fields("T", queue)
+        if number % 3 == 0:
+            assert sender.call(RequestCode.SEND_MESSAGE_V2, fields_sent, b"x").code == 0
+        elif number % 3 == 1:
+            assert sender.call(RequestCode.SEND_BATCH_MESSAGE, fields_sent | {"m": "true"}, batch).code == 0
+        else:
+            [opaque] = sender.send_burst(RequestCode.SEND_MESSAGE_V2, [(fields_sent, b"y")])
+            assert sender.reply(opaque) is not None
+        reply = client.reply(asked[queue])
+        assert reply is not None, f"nobody is woken by queue {queue}"
+        assert [record.queue_id for record in records_of(reply)] == [queue]
+        assert len(broker.hold_service) == 19 - number
+
+
+ALL_POLICIES = ("strict", "rocketmq-4.9", "rocketmq-5")
+
+
+EXPECTED = [
+    (17, "No topic route info in name server for the topic: null", False),
+    (19, "NO_MESSAGE_IN_QUEUE", True),
+    (21, "NO_MESSAGE_IN_QUEUE", True),
+    (1, "", False),
+]
+
+
+THE_BROKERS = {
+    "append", "make_visible", "pull_read", "hold", "recheck", "expire", "run", "stop",
+    "notify_start", "notify_each", "notify_end", "scan_start", "scan_each", "scan_end",
+}  # fmt: skip
+"""The step points that the broker's own threads pass in the scenario below."""
+
+
+def test_the_step_points_are_the_laws_actions(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """A wake, a late pull and a stop with a held pull, under each policy."""
+    passed: set[str] = set()
+    for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9):
+        runtime, config = Counting(), BrokerConfig(scan_period_ms=20)
+        broker, puller, sender = served_two(
+            start_broker, connect, runtime=runtime, directory=str(tmp_path / policy.name), policy=policy, config=config
+        )
+        send_message(sender, "T")
+        wait_until(lambda broker=broker: broker.store.visible_end("T", 0) == 1)  # type: ignore[misc] # bound at once
+        opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+        wait_until(lambda broker=broker: len(broker.hold_service) == 1)  # type: ignore[misc] # bound at once
+        send_message(sender, "T")
+        assert puller.reply(opaque) is not None
+        assert puller.call(PULL, pull_fields("T", 2, timeout_ms=50)).code == 19
+        puller.send(PULL, pull_fields("T", 2, timeout_ms=LONG_MS))
+        wait_until(lambda broker=broker: len(broker.hold_service) == 1)  # type: ignore[misc] # bound at once
+        broker.stop()
+        passed |= set(runtime.passed)
+    assert passed == THE_BROKERS <= set(ACTION_NAMES)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from model_tests.service.observed import events_of
+from model_tests.support.service_b import served, served_two
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
+from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from longpoll_judge.run.job import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
@@ -23,17 +25,11 @@ from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime.interface import AppendFile, Buffer
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 WOKEN_COUNT = 5
 """Pulls that ask the same."""
-
-
-def events_of(directory: Path) -> list[Event]:
-    """Every event of a history, by sequence."""
-    lines = b"".join(part.read_bytes() for part in sorted(directory.glob(PART_GLOB)))
-    return msgspec.json.Decoder(Event).decode_lines(lines)
 
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:
@@ -46,13 +42,9 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_a_wake_is_told_from_request_to_answer(
-    policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """Every event in its order, with what the judge needs; intervals never run backwards."""
+def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(policy=policy, record_directory=str(directory))
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, record_directory=str(directory))
     send_message(sender, "T", properties="TAGS\x01a\x02")
     opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000, subscription="a || b"))
     wait_until(lambda: len(broker.hold_service) == 1)
@@ -87,13 +79,9 @@ def test_a_wake_is_told_from_request_to_answer(
     assert one(events, "answer_sent", request=late.request).cause == "expired"
 
 
-def test_pulls_that_one_message_wakes_are_told_one_by_one(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """However alike they are: a run and an answer each, with the offsets that it got."""
+def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, record_directory=str(directory))
     send_message(sender, "T")
     opaques = [
         puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000)) for _ in range(WOKEN_COUNT)
@@ -113,13 +101,9 @@ def test_pulls_that_one_message_wakes_are_told_one_by_one(
 
 
 @pytest.mark.parametrize("flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK])
-def test_a_message_that_no_queue_lists_is_at_no_place_of_one(
-    flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """Its offset is 0, as Java's: told as an append it would stand beside the queue's first message."""
+def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     for sys_flag in (0, int(flag)):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
     broker.stop()
@@ -133,10 +117,8 @@ def test_a_message_that_no_queue_lists_is_at_no_place_of_one(
 
 
 def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Whatever offset or time a client names, the judge finds no damage."""
     directory, beyond = tmp_path / "history", (1 << 63) - 1
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     send_message(client, "T")
     fields = pull_fields("T", beyond, timeout_ms=beyond) | {"commitOffset": str(beyond)}
     assert client.call(RequestCode.PULL_MESSAGE, fields).code == 21
@@ -161,10 +143,8 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
     connect: Connect,
     tmp_path: Path,
 ) -> None:
-    """4.9 matches by the hashes that a heartbeat names, and these may be of another tag."""
     directory = tmp_path / "history"
-    broker = start_broker(policy=policy, record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy, record_directory=str(directory))
     send_message(client, "T", properties="TAGS\x01a\x02")
     hashes = frozenset(map(java_hash, codes))
     wanted = SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=hashes)
@@ -178,7 +158,6 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
 
 
 def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """With a name of its own; what was visible before is told once a queue."""
     directory = tmp_path / "history"
     first = start_broker(record_directory=str(directory))
     send_message(connect(first.address), "T", queue_id=3)
@@ -193,10 +172,8 @@ def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Co
 
 
 def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Cause stopped, before the connection closes."""
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     send_message(client, "T")
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000))
     wait_until(lambda: len(broker.hold_service) == 1)
@@ -207,13 +184,9 @@ def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: C
     assert answered.sequence < one(events, "connection_closed").sequence
 
 
-def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """With their codes; a one-way request leaves no word, for it wants none."""
+def test_refused_requests_are_answers(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker = start_broker(record_directory=str(directory))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, record_directory=str(directory))
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("U", 0)).code == 17
     client.send(RequestCode.PULL_MESSAGE, pull_fields("U", 0, timeout_ms=10_000), flag=CommandFlag.ONE_WAY)
@@ -241,36 +214,31 @@ class FussyFile:
         self.sync, self.close = file.sync, file.close
 
     def reserve(self, size: int) -> None:
-        """As a file system does: all or nothing."""
         if size - self._kept > self._disk.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.room -= max(size - self._kept, 0)
         self._kept = max(size, self._kept)
 
     def write(self, content: Buffer) -> None:
-        """As much as there is room for."""
         if self._disk.tears_at:
             self._file.write(memoryview(content)[: self._disk.tears_at])
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._disk.slow.wait(self._disk.seconds(len(content)))
+        assert self._disk.writes.wait(PATIENCE_S)
         assert len(content) <= self._kept, "written without room"
         self._kept -= len(content)
         self._file.write(content)
 
 
 class FullDisk(RealRuntime):
-    """A disk with so much room, and so quick (bytes a second; 0: at once)."""
+    """A disk with so much room, which writes nothing while `writes` is not set."""
 
-    def __init__(self, room: int, speed: int = 0) -> None:
+    def __init__(self, room: int) -> None:
         super().__init__()
-        self.room, self.speed, self.tears_at = room, speed, 0
-        self.slow = threading.Event()
+        self.room, self.tears_at = room, 0
+        self.writes = threading.Event()
+        self.writes.set()
         real = self._files.open_append
         self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value]
-
-    def seconds(self, size: int) -> float:
-        """How long so many bytes take."""
-        return size / self.speed if self.speed else 0
 
 
 KEPT = 4_096
@@ -306,19 +274,21 @@ def put_events(recorder: HistoryRecorder, numbers: range) -> None:
         recorder.put("append", number * 10, before_ns=number * 10 + 5, queue_offset=number)
 
 
-def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) -> None:
-    """To the end: what could not wait is declared with its moments, and the history has its last event."""
-    recorder = HistoryRecorder(FullDisk(1 << 30, speed=200_000), str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_events(recorder, range(2_000))
+@pytest.mark.parametrize("wait_s", [0, 0.001])
+def test_a_disk_that_is_too_slow_is_told_of(wait_s: float, small_disk: None, tmp_path: Path) -> None:
+    runtime = FullDisk(1 << 30)
+    runtime.writes.clear()
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=wait_s)
+    put_events(recorder, range(600))
+    runtime.writes.set()
     recorder.stop()
-    events = whole_of(tmp_path, 2_000)
+    events = whole_of(tmp_path, 600)
     lost = sum(event.lost_count for event in events)
     assert lost > 0
     assert f"did not take {lost} events in time" in recorder.trouble
 
 
 def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> None:
-    """What was accepted and found no room is declared in the room that was kept."""
     runtime = FullDisk(KEPT + 20_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(2_000))
@@ -328,9 +298,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
     assert f"did not take {events[-2].lost_count} events" in recorder.trouble
 
 
-def test_a_disk_that_has_room_again_is_written_to_again(
-    small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One line when it refuses, one when it takes again, and the events that could wait are all there."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
@@ -349,7 +317,6 @@ def test_a_disk_that_has_room_again_is_written_to_again(
 
 @pytest.mark.parametrize("stays", [False, True], ids=["for a moment", "to the end"])
 def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp_path: Path) -> None:
-    """From the byte where it was torn: no line comes twice, none is broken."""
     runtime = FullDisk(1 << 20)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     wait_until(lambda: recorder._sequence == 1 and not recorder._waiting)
@@ -366,81 +333,6 @@ def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp
     recorder.stop()
     whole_of(tmp_path, 50)
     assert not recorder.trouble
-
-
-def test_planted_without_room_that_is_kept_the_end_is_missing(
-    small_disk: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And that is told to the user."""
-    monkeypatch.setattr(record, "KEPT_SIZE", 0)
-    runtime = FullDisk(10_000)
-    monkeypatch.setattr(FussyFile, "write", refusing(FussyFile.write))
-    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_events(recorder, range(2_000))
-    recorder.stop()
-    assert events_of(tmp_path)[-1].event == "append"
-    assert "has no end" in recorder.trouble
-
-
-def refusing(write: Callable[[FussyFile, Buffer], None]) -> Callable[[FussyFile, Buffer], None]:
-    """The same, with an error instead of a failed assertion."""
-
-    def checked(file: FussyFile, content: Buffer) -> None:
-        if len(content) > file._kept:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(file, content)
-
-    return checked
-
-
-class SlowRuntime(RealRuntime):
-    """Its append files write only when the test lets them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.allowed = self.event()
-        real = self._files.open_append
-
-        def open_append(path: str) -> AppendFile:
-            file = real(path)
-            write = file.write
-
-            def wait_and_write(content: Buffer) -> None:
-                self.allowed.wait(10)
-                write(content)
-
-            file.write = wait_and_write  # type: ignore[method-assign]
-            return file
-
-        self._files.open_append = open_append  # type: ignore[method-assign,assignment]
-
-
-@pytest.fixture
-def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for about ten events, and little patience."""
-    monkeypatch.setattr(record, "WAITING_SIZE_MAX", 1_000)
-    monkeypatch.setattr(record, "WAIT_S", 0.01)
-
-
-def test_what_the_disk_cannot_take_is_declared_lost(
-    small_queue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sequence numbers have no gap, and accepted plus lost is everything."""
-    runtime = SlowRuntime()
-    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict")
-    monkeypatch.setattr(recorder, "_wait_s", 0.01, raising=False)
-    for number in range(100):
-        recorder.put("append", 0, queue_offset=number)
-    runtime.allowed.set()
-    wait_until(lambda: not recorder._waiting)
-    recorder.put("append", 0, queue_offset=100)
-    recorder.stop()
-    events = events_of(tmp_path)
-    assert [event.sequence for event in events] == list(range(len(events)))
-    appended = sum(event.event == "append" for event in events)
-    lost = sum(event.lost_count for event in events)
-    assert lost > 0
-    assert appended + lost == 101
 
 
 def test_a_directory_that_cannot_be_used_is_a_users_error(tmp_path: Path) -> None:

@@ -7,15 +7,17 @@ import logging
 import tracemalloc
 import zlib
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from attrs import evolve
+from model_tests.support.service_b import answer_of, decoded
 
 from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import routes
+from longpoll_broker.core.tables import kv_settings, routes
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
@@ -25,20 +27,19 @@ from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.raw_client import RawClient
+from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
 from longpoll_protocol.bodies import BODY_SIZE_MAX, TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 ADDRESS = "10.0.0.9:10911"
 
 
 def header(name: str = "other", broker_id: int = 0, address: str = ADDRESS, **more: str) -> dict[str, str]:
-    """A registration's fields."""
     fields = {"brokerName": name, "brokerAddr": address, "clusterName": "C", "haServerAddr": "10.0.0.9:10912"}
     return fields | {"brokerId": str(broker_id)} | more
 
@@ -51,7 +52,6 @@ def table(*topics: str, counter: int = 1) -> bytes:
 
 
 def register(client: RawClient, body: bytes, **fields: Any) -> int:
-    """Register; the answer's code."""
     return client.call(RequestCode.REGISTER_BROKER, header(**fields), body).code
 
 
@@ -62,11 +62,12 @@ def route(client: RawClient, topic: str) -> dict[str, Any]:
 
 
 def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, connect: Connect) -> None:
-    """Its topics have routes until it leaves, or its connection ends; names that no topic has are passed over."""
     broker = start_broker()
     client = connect(broker.name_server_address)
     registrar = connect(broker.name_server_address)
-    assert register(registrar, table("T", "../x")) == 0
+    body = table("T", "../x")
+    # CRC-32 without its top bit, as Java makes it.
+    assert register(registrar, body, bodyCrc32=str(zlib.crc32(body) & 0x7FFFFFFF)) == 0
     found = route(client, "T")
     assert found["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS}
     assert (found["queueDatas"][0]["readQueueNums"], found["queueDatas"][0]["writeQueueNums"]) == (3, 2)
@@ -83,7 +84,6 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, c
 
 
 def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: StartBroker, connect: Connect) -> None:
-    """By the version of its table, which it asks about every 30 s."""
     client = connect(start_broker().name_server_address)
 
     def changed(counter: int) -> str:
@@ -99,7 +99,6 @@ def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: Start
 
 
 def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBroker, connect: Connect) -> None:
-    """Its topics are its master's."""
     client = connect(start_broker().name_server_address)
     assert register(client, table("T")) == 0
     answer = client.call(
@@ -123,7 +122,6 @@ def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBrok
 def test_what_cannot_be_taken_in_is_told(
     start_broker: StartBroker, connect: Connect, fields: dict[str, Any], body: bytes, words: str
 ) -> None:
-    """With code 1 and the reason."""
     client = connect(start_broker().name_server_address)
     answer = client.call(RequestCode.REGISTER_BROKER, header(**fields), body)
     assert answer.code == 1
@@ -131,17 +129,9 @@ def test_what_cannot_be_taken_in_is_told(
     assert route(client, "T") == {}
 
 
-def test_a_right_checksum_is_no_hindrance(start_broker: StartBroker, connect: Connect) -> None:
-    """CRC-32 without its top bit, as Java makes it."""
-    client = connect(start_broker().name_server_address)
-    body = table("T")
-    assert register(client, body, bodyCrc32=str(zlib.crc32(body) & 0x7FFFFFFF)) == 0
-
-
 def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
     start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its route is still told: a group joins, shares and consumes at the other one, and the log says what is down."""
     broker = start_broker()
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 2) as topic, Producer(RealRuntime(), name_server) as producer:
@@ -165,7 +155,6 @@ def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
 
 
 def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int = 0) -> RegisteredBroker:
-    """A broker with one topic."""
     topics = {"T": TopicConfig("T")}
     return RegisteredBroker("C", name, broker_id, address, None, (1, 1), heard_ms, topics)
 
@@ -184,35 +173,9 @@ def test_silent_moved_and_too_many_brokers(monkeypatch: pytest.MonkeyPatch) -> N
     assert known.register(registered("a:3", "c"))
 
 
-def test_planted_a_name_server_that_never_forgets_is_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without looking at closed connections the route of a broker that is gone stays."""
-    monkeypatch.setattr(NameServer, "closed", lambda _self, _channel: None)
-    broker = start_broker(runtime=RealRuntime())
-    registrar, client = connect(broker.name_server_address), connect(broker.name_server_address)
-    assert register(registrar, table("T")) == 0
-    registrar.close()
-    wait_until(lambda: broker.connection_count == 1)
-    assert route(client, "T") != {}
-
-
-def test_the_path_of_the_store_is_no_part_of_it(tmp_path: Path, start_broker: StartBroker, connect: Connect) -> None:
-    """What others register is not kept on disk: a name server that starts anew hears of them again."""
-    broker = start_broker(directory=str(tmp_path / "store"))
-    assert register(connect(broker.name_server_address), table("Elsewhere")) == 0
-    broker.stop()
-    again = start_broker(directory=str(tmp_path / "store"))
-    assert route(connect(again.name_server_address), "Elsewhere") == {}
-
-
 def test_only_administrators_change_what_a_name_server_with_accounts_tells(
-    tmp_path: Path, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """A stranger's broker comes into no route, nor does a plain account's; what clients ask is told to everybody.
-
-    Without the check, planted, the stranger's broker is in the route of a topic that was there before.
-    """
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(
         "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
@@ -239,15 +202,11 @@ def test_only_administrators_change_what_a_name_server_with_accounts_tells(
     assert brokers() == ["broker-a", "other"]
     assert call(RequestCode.UNREGISTER_BROKER, Credentials("administrator", "87654321")).code == 0
     assert brokers() == ["broker-a"]
-    monkeypatch.setattr(name_server, "NAME_SERVER_ADMIN_CODES", frozenset())
-    assert call(RequestCode.REGISTER_BROKER, None).code == 0
-    assert brokers() == ["broker-a", "other"]
 
 
 def test_topics_are_limited_in_one_registration_and_of_all_brokers(
     monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """What is refused changes nothing; a broker that tells the same again takes no more room."""
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     monkeypatch.setattr(routes, "TOLD_IN_ALL_MAX", 5)
     client = connect(start_broker().name_server_address)
@@ -280,7 +239,6 @@ def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
     ],
 )
 def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str) -> None:
-    """It is refused before all of its topics are read: what is made meanwhile is less than a hundredth of its bytes."""
     told = NameServer(now_ms=lambda: 0)
     command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=filled(row))
     tracemalloc.start()
@@ -295,7 +253,6 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
 
 
 def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of one more, however its names are written, it is not."""
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     told = NameServer(now_ms=lambda: 0)
     rows = [f'"{name}":{{"topicName":"{name}"}}' for name in "ABC"]
@@ -310,7 +267,6 @@ def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pyt
 
 
 def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once, and no more brokers in a turn than have so many topics; sorted they are not."""
     monkeypatch.setattr(routes_processor, "TURN_COUNT", 4)
     brokers = [
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
@@ -322,19 +278,13 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
             next(turns)
             count += 1
     except StopIteration as ended:
-        connection = Connection()
-        connection.receive_data(b"".join(ended.value))
-    told = connection.next_event()
-    assert isinstance(told, Command)
+        told = decoded(ended.value)
     assert TopicList.decode(told.body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     # The own two and two more; five; and one.
     assert count == 2
 
 
-def test_lists_of_topics_are_answered_after_their_last_turn(
-    monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
-) -> None:
-    """206 and 224, and what was asked behind them."""
+def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect) -> None:
     monkeypatch.setattr(routes_processor, "TURN_COUNT", 1)
     client = connect(start_broker().name_server_address)
     for number in range(3):
@@ -345,7 +295,192 @@ def test_lists_of_topics_are_answered_after_their_last_turn(
         for _ in range(2)
     ]
     for opaque in asked:
-        told = client.reply(opaque)
-        assert told is not None
+        told = answer_of(client, opaque)
         names = TopicList.decode(told.body).topic_list
         assert (len(names), {"T0", "T1", "T2", "S"} - set(names)) == (len(set(names)), set())
+
+
+UNKNOWN = (0, -1, 2, 219, 313, 9999, 70_000)
+"""Codes that neither server has: the last does not fit a binary header."""
+
+
+def permissions(client: RawClient, topic: str) -> dict[str, int]:
+    """What a topic's route says may be done at each broker; empty without a route."""
+    answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    queues: list[dict[str, Any]] = json.loads(bytes(answer.body))["queueDatas"] if answer.code == 0 else []
+    return {queue["brokerName"]: queue["perm"] for queue in queues}
+
+
+def listed(answer: Command) -> list[str]:
+    """The names in a list of topics."""
+    found: list[str] = json.loads(bytes(answer.body))["topicList"]
+    return found
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_an_unknown_code_is_answered_at_once(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
+    broker = start_broker(policy=policy)
+    for address in (broker.address, broker.name_server_address):
+        client = connect(address)
+        is_silent = policy is ROCKETMQ_4_9 and address == broker.name_server_address
+        opaques = [client.send(code) for code in UNKNOWN]
+        if is_silent:
+            assert client.call(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
+            assert [client.reply(opaque, 0.0) for opaque in opaques] == [None] * len(UNKNOWN)
+            continue
+        for code, opaque in zip(UNKNOWN, opaques, strict=True):
+            reply = client.reply(opaque)
+            assert reply is not None, f"code {code} is not answered"
+            assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
+
+
+def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker()
+    for address in (broker.address, broker.name_server_address):
+        client = connect(address)
+        for code in RequestCode:
+            assert client.reply(client.send(code)) is not None, code.name
+
+
+def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = connect(start_broker().name_server_address)
+    place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
+    assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "a:4"}).code == 0
+    assert client.call(RequestCode.GET_KV_CONFIG, place).ext_fields == {"value": "a:4"}
+    assert client.call(RequestCode.GET_KV_CONFIG, place | {"namespace": "other"}).code == 22
+    monkeypatch.setattr(kv_settings, "SETTING_COUNT_MAX", 1)
+    refused = client.call(RequestCode.PUT_KV_CONFIG, place | {"key": "U", "value": ""})
+    assert (refused.code, "delete one first" in str(refused.remark)) == (1, True)
+    assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "b:4"}).code == 0
+    assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
+    assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
+    assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"namespace": "n" * 256, "key": "k", "value": "v"}, "longer than 255"),
+        ({"namespace": "n", "key": "k" * 256, "value": "v"}, "longer than 255"),
+        ({"namespace": "n", "key": "k", "value": "v" * 4097}, "over the limit of 4096"),
+        ({"namespace": "n", "key": "k"}, "value"),
+    ],
+)
+def test_a_setting_is_refused(start_broker: StartBroker, connect: Connect, fields: dict[str, str], words: str) -> None:
+    answer = connect(start_broker().name_server_address).call(RequestCode.PUT_KV_CONFIG, fields)
+    assert answer.code == 1
+    assert words in str(answer.remark)
+
+
+def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker()
+    client = connect(broker.name_server_address)
+    assert register(client, table("T", "U")) == 0
+    made = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    admin = connect(broker.address)
+    assert admin.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
+    for name in ("other", "broker-a"):
+        before = permissions(client, "T")
+        wiped = client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
+        assert permissions(client, "T") == before | {name: 4}
+        added = client.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": name})
+        assert permissions(client, "T") == before
+        topics = 2 if name == "other" else len(broker.topics.by_name)
+        assert (wiped.ext_fields, added.ext_fields) == ({"wipeTopicCount": str(topics)}, {"addTopicCount": str(topics)})
+    client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+    assert admin.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made | {"readQueueNums": "5"}).code == 0
+    assert permissions(client, "T")["broker-a"] == 6
+    nobody = client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "nobody"})
+    assert (nobody.code, nobody.ext_fields) == (0, {"wipeTopicCount": "0"})
+
+
+def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().name_server_address)
+    assert register(client, table("T", "U")) == 0
+    elsewhere = {"topic": "T", "clusterName": "elsewhere"}
+    assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, elsewhere).code == 0
+    assert permissions(client, "T") == {"other": 6}
+    assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "C"}).code == 0
+    assert permissions(client, "T") == {}
+    assert permissions(client, "U") == {"other": 6}
+    assert register(client, table("T", "U")) == 0
+    assert permissions(client, "T") == {"other": 6}
+    assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "TBW102"}).code == 0
+    assert permissions(client, "TBW102") == {"broker-a": 7}
+
+
+def make(client: RawClient, topic: str) -> None:
+    """Make a topic of four queues."""
+    fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+
+
+def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().name_server_address)
+    assert register(client, table("T")) == 0
+    assert register(client, table("U", counter=2)) == 0
+    assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
+
+
+def test_the_limit_of_topics(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "TOLD_COUNT_MAX", 3)
+    client = connect(start_broker().name_server_address)
+    for number in range(1, 8):
+        assert register(client, table(f"T{number}", counter=number)) == 0
+    assert permissions(client, "T7") == {"other": 6}
+    assert sum(bool(permissions(client, f"T{number}")) for number in range(1, 8)) == 3
+    assert register(client, table("T7", counter=8)) == 0
+    assert permissions(client, "T7") == {"other": 6}
+    assert sum(bool(permissions(client, f"T{number}")) for number in range(1, 8)) == 3
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_a_deleted_topic_keeps_its_route(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
+    broker = start_broker(policy=policy)
+    client, admin = connect(broker.name_server_address), connect(broker.address)
+    kept = {} if policy is STRICT else {"broker-a": 6}
+    make(admin, "T")
+    assert admin.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert permissions(client, "T") == kept
+    listing = listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
+    assert ("T" in listing) == bool(kept)
+    assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
+    assert permissions(client, "T") == {}
+    make(admin, "T")
+    assert permissions(client, "T") == {"broker-a": 6}
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
+    broker = start_broker(policy=policy)
+    client, admin = connect(broker.name_server_address), connect(broker.address)
+    hidden = {"broker-a": 6} if policy is STRICT else {}
+    forget = partial(client.call, RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    make(admin, "T")
+    assert forget({"topic": "T", "clusterName": "elsewhere"}).code == forget({}).code == 0
+    assert permissions(client, "T") == {"broker-a": 6}
+    for again in (partial(make, admin, "T"), partial(send_message, admin, "made-by-a-send")):
+        assert forget({"topic": "T"}).code == 0
+        assert permissions(client, "T") == hidden
+        send_message(admin, "T")
+        assert permissions(client, "T") == hidden
+        again()
+        assert permissions(client, "T") == {"broker-a": 6}
+
+
+def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().name_server_address)
+    assert register(client, table("T", "U")) == 0
+    assert listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"})) == ["T", "U"]
+    assert "TBW102" in listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
+    assert listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "none"})) == []
+    system = client.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    assert listed(system) == ["C", "DefaultCluster", "broker-a", "other"]
+    assert json.loads(bytes(system.body))["brokerAddr"].startswith("127.0.0.1:")
+
+
+def test_the_name_servers_settings_are_properties(start_broker: StartBroker, connect: Connect) -> None:
+    """A key and a value a line, as `mqadmin getNamesrvConfig` reads them."""
+    body = bytes(connect(start_broker().name_server_address).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
+    assert dict(line.split("=") for line in body.splitlines())["brokerChannelExpiredTime"] == "120000"

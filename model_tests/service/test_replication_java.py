@@ -35,7 +35,6 @@ POLICIES: Final[dict[str, Policy]] = {"4.9.7": ROCKETMQ_4_9, "5.5.0": ROCKETMQ_5
 
 @pytest.fixture(scope="module", params=POLICIES)
 def version(request: pytest.FixtureRequest) -> str:
-    """Of the Java broker."""
     return str(request.param)
 
 
@@ -142,10 +141,7 @@ def ends_of(client: RawClient, topic: str) -> int:
     return int((found.ext_fields or {}).get("offset", -1))
 
 
-def test_a_java_slave_behind_ours(
-    class_path: str, tmp_path: Path, master: Callable[..., Broker], connect: Connect
-) -> None:
-    """It hears of us from our name server, copies log and tables, and is in the routes that we tell."""
+def test_a_java_slave(class_path: str, tmp_path: Path, master: Callable[..., Broker], connect: Connect) -> None:
     ours = master(role="SYNC_MASTER", in_sync_replicas=2, slave_timeout_ms=30_000)
     client = connect(ours.address)
     ours.topics.make_for_send("T", "TBW102", 4)

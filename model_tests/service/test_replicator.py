@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,12 @@ from longpoll_broker.service.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.service.replication import slave_waits
 from longpoll_broker.service.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
 from longpoll_protocol.frames.replication import encode_head
+from longpoll_runtime.sockets import RealPoller
 
 Told = list[tuple[int, bool, str]]
 
 
 def reasons(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
-    """Those told with an event."""
     told = [getattr(record, "longpoll_fields", {}) for record in caplog.records]
     return [each["reason"] for each in told if each.get("event") == name]
 
@@ -35,11 +36,7 @@ def following(bench: Bench, *offsets: int) -> list[Slave]:
     return slaves
 
 
-# -- who comes -------------------------------------------------------------------------------------------------------
-
-
 def test_who_reports_is_sent_the_log_from_there_on() -> None:
-    """In the round of the report, in transfers of their size; nothing before it, and what is appended later."""
     bench = Bench()
     bench.log.log_end = 150
     slave = Slave()
@@ -58,7 +55,6 @@ def test_who_reports_is_sent_the_log_from_there_on() -> None:
 @pytest.mark.parametrize("only_visible", [False, True])
 @pytest.mark.parametrize("begins_with_last_file", [False, True])
 def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_file: bool) -> None:
-    """Whether only what is visible is sent, and whether who has nothing gets the last file alone."""
     bench = Bench(only_visible=only_visible, begins_with_last_file=begins_with_last_file, transfer_size=10_000)
     bench.log.log_end, bench.log.visible_end = 2_500, 2_400
     slave = Slave()
@@ -70,7 +66,6 @@ def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_f
 
 
 def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
-    """Whoever of them has more; and is waited again when nobody has."""
     bench = Bench(transfer_size=1 << 20)
     first, second = following(bench, 0, 0)
     bench.timeouts.clear()
@@ -83,7 +78,6 @@ def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
 
 
 def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
-    """Each that has no place is closed at once, and told why; slaves have their turn in between."""
     bench = Bench(slave_count_max=1)
     (slave,) = following(bench, 0)
     crowd = [Slave(port) for port in range(100, 102 + ACCEPT_COUNT_MAX)]
@@ -98,7 +92,6 @@ def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_without_descriptors_the_port_is_left_alone_for_a_while() -> None:
-    """Then it is watched again, once; who waits is accepted then."""
     bench = Bench()
     slave = Slave()
     bench.waiting, bench.accept_error = [slave], NO_DESCRIPTORS
@@ -116,12 +109,19 @@ def test_without_descriptors_the_port_is_left_alone_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_one"),
-    [("10.1.2.3", True), ("11.0.0.1", False), ("::ffff:10.1.2.3", True), ("2001:db8::1", True), ("2001:db9::1", False)],
+    ("host", "networks", "is_one"),
+    [
+        ("10.1.2.3", ["10.0.0.0/8", "2001:db8::/32"], True),
+        ("11.0.0.1", ["10.0.0.0/8", "2001:db8::/32"], False),
+        ("::ffff:10.1.2.3", ["10.0.0.0/8"], True),
+        ("::ffff:10.1.2.3", ["::ffff:0:0/96"], False),
+        ("2001:db8::1", ["10.0.0.0/8", "2001:db8::/32"], True),
+        ("2001:db9::1", ["10.0.0.0/8", "2001:db8::/32"], False),
+        ("10.1.2.3", ["2001:db8::/32"], False),
+    ],
 )
-def test_slaves_come_from_the_networks_that_are_named(host: str, is_one: bool) -> None:
-    """An address of IPv4 that an IPv6 socket shows counts as what it is."""
-    bench = Bench(networks=("10.0.0.0/8", "2001:db8::/32"))
+def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[str], is_one: bool) -> None:
+    bench = Bench(networks=networks)
     slave = Slave(host=host)
     bench.connect(slave)
 
@@ -129,7 +129,6 @@ def test_slaves_come_from_the_networks_that_are_named(host: str, is_one: bool) -
 
 
 def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFixture) -> None:
-    """The first of them, though it says something in the same round; nobody who has reported does."""
     bench = Bench(slave_count_max=2)
     slow, other, more, last = (Slave(port) for port in (1, 2, 3, 4))
     bench.connect(slow, other)
@@ -147,13 +146,7 @@ def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFi
     assert reasons(caplog, "slave_refused") == ["there are 2 already"]
 
 
-# -- who goes --------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_wrong_with_one_slave_costs_the_others_nothing(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that closes, one that reports what cannot be, one whose close fails: each is let go, once, and told of."""
+def test_a_bad_slave_costs_others_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(slave_count_max=9)
     ends, lies, falls, good = following(bench, 0, 0, 0, 0)
     ends.said.append(b"")
@@ -175,7 +168,6 @@ def test_what_is_wrong_with_one_slave_costs_the_others_nothing(
 
 
 def test_a_fault_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """And not the thread; its traceback is told."""
     bench = Bench()
     (slave,) = following(bench, 0)
     bench.log.is_broken = True
@@ -187,7 +179,6 @@ def test_a_fault_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) 
 
 
 def test_who_says_nothing_is_let_go_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Counted from its last report, and from its coming before the first."""
     bench = Bench(idle_ms_max=100)
     (slave,) = following(bench, 0)
     bench.now_ns = BEGUN_NS + 40 * MS
@@ -207,7 +198,6 @@ def test_who_says_nothing_is_let_go_after_its_time(caplog: pytest.LogCaptureFixt
 
 
 def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Though it says again and again what it had; one that lacks nothing never is."""
     bench = Bench(idle_ms_max=100)
     stuck, good = following(bench, 0, 0)
     bench.log.log_end = 10
@@ -223,7 +213,6 @@ def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureF
 
 
 def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
-    """After more than the time between greetings, at once, and again after as long; who has not reported is not."""
     bench = Bench(heartbeat_ms=100)
     bench.log.log_end = 7
     slave, silent = Slave(1), Slave(2)
@@ -237,7 +226,6 @@ def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
 
 
 def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
-    """And not read from for that."""
     bench = Bench()
     (slave,) = following(bench, 0)
     bench.log.log_end, slave.room = 20, 5
@@ -250,11 +238,7 @@ def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
     assert slave.asked_count == asked_count
 
 
-# -- what is told ----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_told_of_each_slave() -> None:
-    """Where it is, how much it lacks, and whether that is near; of one that has not reported, that it has nothing."""
     bench = Bench(behind_bytes_max=100)
     bench.log.log_end = 150
     near, far, silent = Slave(1), Slave(2), Slave(3, host="10.0.0.2")
@@ -282,11 +266,7 @@ def test_what_is_told_of_each_slave() -> None:
     assert bench.replicator.address == bench.address
 
 
-# -- what waits ------------------------------------------------------------------------------------------------------
-
-
 def test_what_was_appended_wakes_the_thread_once_a_round() -> None:
-    """Where somebody follows."""
     bench = Bench()
     bench.replicator.appended()
     assert bench.later_notes() == []
@@ -299,7 +279,6 @@ def test_what_was_appended_wakes_the_thread_once_a_round() -> None:
 
 
 def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
-    """And all before it, each once; the thread is woken for it, and looks now and then while it waits."""
     bench = Bench()
     told: Told = []
     bench.log.log_end = 30
@@ -329,7 +308,6 @@ def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
 @pytest.mark.parametrize("silent_count", [0, 1])
 @pytest.mark.parametrize(("needed", "end"), [(1, 30), (2, 20), (3, 10), (4, 0)])
 def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end: int, silent_count: int) -> None:
-    """The furthest that so many report; one that has not reported has nothing."""
     bench = Bench(needed_count=needed, slave_count_max=9)
     told: Told = []
     bench.log.log_end = 40
@@ -343,7 +321,6 @@ def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end:
 
 
 def test_without_a_slave_none_has_anything() -> None:
-    """What begins the log waits too."""
     bench = Bench(needed_count=1)
     told: Told = []
     bench.submit(0, told)
@@ -352,7 +329,6 @@ def test_without_a_slave_none_has_anything() -> None:
 
 
 def test_who_needs_no_slave_is_answered_at_once() -> None:
-    """By who asks, and nobody is woken."""
     bench = Bench(needed_count=0)
     told: Told = []
     bench.rounds(None)
@@ -361,7 +337,6 @@ def test_who_needs_no_slave_is_answered_at_once() -> None:
 
 
 def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if its time were over."""
     monkeypatch.setattr(slave_waits, "WAITING_COUNT_MAX", 1)
     bench = Bench()
     told: Told = []
@@ -372,7 +347,6 @@ def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_send_is_answered_when_its_time_is_over() -> None:
-    """In the first round from then on."""
     bench = Bench(timeout_ms=100)
     told: Told = []
     bench.submit(10, told)
@@ -383,7 +357,6 @@ def test_a_send_is_answered_when_its_time_is_over() -> None:
 
 
 def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told."""
     bench = Bench()
     told: Told = []
     (slave,) = following(bench, 0)
@@ -401,7 +374,6 @@ def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(("behind", "is_near"), [(99, True), (100, False)])
 def test_a_slave_that_lacks_too_much_is_not_waited_for(behind: int, is_near: bool) -> None:
-    """Nor is one that is not there; where slaves are counted, somebody is waited for in any case."""
     bench = Bench(behind_bytes_max=100)
     bench.log.log_end = 50
     assert not bench.replicator.is_near(0)
@@ -411,7 +383,6 @@ def test_a_slave_that_lacks_too_much_is_not_waited_for(behind: int, is_near: boo
 
 
 def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
-    """The thread first, which has to be woken; then who is just about to wait, and who comes later."""
     bench = Bench()
     told: Told = []
     slaves = following(bench, 0, 0)
@@ -432,7 +403,6 @@ def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
 
 
 def test_who_is_about_to_wait_at_the_end_is_answered_too() -> None:
-    """Though nobody waited when it was looked."""
     bench = Bench()
     told: Told = []
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)
@@ -441,8 +411,24 @@ def test_who_is_about_to_wait_at_the_end_is_answered_too() -> None:
     assert bench.later_notes() == ["wake", "close", "close"], "no thread was started"
 
 
+def test_a_stop_between_a_wait_and_its_wake_answers_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The send gets 12 from `stop`, and no error from the poller that `stop` has closed."""
+    bench = Bench()
+    told: Told = []
+    bench.replicator._poller = RealPoller()
+    honest = os.eventfd_write
+
+    def write(descriptor: int, value: int) -> None:
+        monkeypatch.setattr(os, "eventfd_write", honest)
+        bench.replicator.stop()
+        honest(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", write)
+    bench.submit(10, told)
+    assert told == [(10, False, "later")]
+
+
 def test_a_replicator_runs_on_a_thread_of_its_name() -> None:
-    """And ends when it is told to."""
     bench = Bench()
     bench.replicator.start()
     assert bench.later_notes() == [("spawn", "replicator")]

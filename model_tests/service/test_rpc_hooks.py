@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import define, field
+from model_tests.support.service_b import answer_of, served, served_two
 
 from longpoll_broker.service.io.rpc_hooks import RequestAbortedError
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -29,14 +30,12 @@ class Notes:
     bodies: list[bytes] = field(factory=list)
 
     def before_request(self, peer: str, request: Command) -> None:
-        """Note it."""
         self.peers.add(peer)
         self.told.append(("before", request.code, None))
         if self.fails_before is not None:
             raise self.fails_before
 
     def after_response(self, peer: str, request: Command, response: Command | None) -> None:
-        """Note it."""
         self.peers.add(peer)
         self.told.append(("after", request.code, None if response is None else response.code))
         if response is not None:
@@ -46,13 +45,9 @@ class Notes:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_hook_is_told_of_every_request_and_answer(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    """With the answer's code, its body and the peer's address."""
+def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
-    broker = start_broker(policy=policy, hooks=[notes])
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy, hooks=[notes])
     send_message(client, "T", b"body")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     reply = client.call(PULL, pull_fields("T", 0))
@@ -64,13 +59,9 @@ def test_a_hook_is_told_of_every_request_and_answer(
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_held_pull_has_no_answer_and_its_wake_asks_no_hook(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    """None means held; what answers it later is the hold table's."""
+def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
-    broker = start_broker(policy=policy, hooks=[notes])
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, hooks=[notes])
     send_message(sender, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     notes.told.clear()
@@ -78,40 +69,30 @@ def test_a_held_pull_has_no_answer_and_its_wake_asks_no_hook(
     wait_until(lambda: len(notes.told) == 2)
     assert notes.told == [("before", PULL, None), ("after", PULL, None)]
     send_message(sender, "T")
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = answer_of(puller, opaque)
     assert reply.code == 0
     assert notes.told[2:] == [("before", SEND, None), ("after", SEND, 0)]
 
 
-def test_a_hook_may_end_a_request_before_it_is_served(start_broker: StartBroker, connect: Connect) -> None:
-    """The answer is the hook's code and text, nothing is stored, and no later hook is asked."""
-    first, second = Notes(fails_before=RequestAbortedError(16, "not for you")), Notes()
-    broker = start_broker(hooks=[first, second])
-    reply = connect(broker.address).call(SEND, send_fields("T"), b"x")
-    assert (reply.code, reply.remark) == (16, "not for you")
-    assert broker.store.visible_end("T", 0) == 0
-    assert first.told == [("before", SEND, None)]
-    assert second.told == []
-
-
-def test_a_hook_may_end_a_request_when_it_was_served(start_broker: StartBroker, connect: Connect) -> None:
-    """What was done stays done, as in Java."""
-    broker = start_broker(hooks=[Notes(fails_after=RequestAbortedError(14, "too late for you"))])
-    reply = connect(broker.address).call(SEND, send_fields("T"), b"x")
-    assert (reply.code, reply.remark) == (14, "too late for you")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-
-
-def test_a_hook_that_fails_costs_its_request_only(start_broker: StartBroker, connect: Connect) -> None:
-    """Code 1 with what it said; the next request is served."""
-    notes = Notes(fails_before=ValueError("planted"))
-    broker = start_broker(hooks=[notes])
-    client = connect(broker.address)
+@pytest.mark.parametrize(
+    ("hook", "code", "remark", "stored"),
+    [
+        (Notes(fails_before=RequestAbortedError(16, "not for you")), 16, "not for you", 0),
+        (Notes(fails_after=RequestAbortedError(14, "too late for you")), 14, "too late for you", 1),
+        (Notes(fails_before=ValueError("injected")), 1, "ValueError: injected", 0),
+    ],
+    ids=["before", "after", "a fault"],
+)
+def test_a_hook_may_end_a_request(
+    hook: Notes, code: int, remark: str, stored: int, *, start_broker: StartBroker, connect: Connect
+) -> None:
+    second = Notes()
+    broker, client = served(start_broker, connect, hooks=[hook, second])
     reply = client.call(SEND, send_fields("T"), b"x")
-    assert reply.code == 1
-    assert "planted" in (reply.remark or "")
-    notes.fails_before = None
+    assert (reply.code, reply.remark) == (code, remark)
+    assert len(second.told) == (0 if hook.fails_before else 1)
+    wait_until(lambda: broker.store.visible_end("T", 0) == stored)
+    hook.fails_before = hook.fails_after = None
     assert client.call(SEND, send_fields("T"), b"x").code == 0
 
 
@@ -120,13 +101,13 @@ def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(start_broker: St
     broker = start_broker()
     send_message(connect(broker.address), "T")
     broker.stop()
-    broker = start_broker(hooks=[Notes(fails_after=RequestAbortedError(1, "planted"))])
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker, puller, sender = served_two(
+        start_broker, connect, hooks=[Notes(fails_after=RequestAbortedError(1, "planted"))]
+    )
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     sender.send(SEND, send_fields("T"), b"x")
-    reply = puller.reply(opaque)
-    assert reply is not None
+    reply = answer_of(puller, opaque)
     assert reply.code == 0
 
 

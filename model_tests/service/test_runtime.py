@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from longpoll_runtime.collector import no_collections, rare_collections
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.sockets import RealPoller
 from longpoll_runtime.threads import RealQueue
 from longpoll_runtime.turns import TURN_S, short_turns
 
@@ -25,7 +28,6 @@ def test_a_full_queue_refuses_and_keeps_its_order() -> None:
 
 
 def test_a_waiting_taker_is_woken() -> None:
-    """By an item from another thread."""
     queue: RealQueue[int] = RealQueue(1)
     taken: list[int | None] = []
     taker = threading.Thread(target=lambda: taken.append(queue.take(timeout=10)))
@@ -36,7 +38,6 @@ def test_a_waiting_taker_is_woken() -> None:
 
 
 def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
-    """Readable and writable apart; an unregistered socket is silent."""
     runtime = RealRuntime()
     listener = runtime.listen("127.0.0.1", 0)
     client = runtime.connect(*listener.address, 5)
@@ -68,8 +69,32 @@ def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
         poller.close()
 
 
+def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poller = RealPoller()
+    written: list[int] = []
+    opened: list[int] = []
+    honest = os.eventfd_write
+
+    def write(descriptor: int, value: int) -> None:
+        written.append(descriptor)
+        poller.close()
+        opened.extend(os.open(tmp_path / str(number), os.O_CREAT | os.O_RDWR) for number in range(3))
+        honest(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", write)
+    try:
+        poller.wake()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(written[0])
+        assert [os.fstat(each).st_size for each in opened] == [0, 0, 0]
+    finally:
+        for each in opened:
+            os.close(each)
+    poller.wake()
+    assert len(written) == 1
+
+
 def test_an_address_in_use_is_an_os_error() -> None:
-    """And the failed listener holds nothing."""
     runtime = RealRuntime()
     listener = runtime.listen("127.0.0.1", 0)
     try:
@@ -109,7 +134,6 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
 
 
 def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
-    """Whatever ends the block, and only for who had them before."""
     collected = [stats["collections"] for stats in gc.get_stats()]
     with no_collections():
         kept = [[number] for number in range(100_000)]
@@ -133,7 +157,6 @@ def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
 
 
 def test_turns_are_short_until_the_end_of_the_block() -> None:
-    """And the process's own again after it."""
     before = sys.getswitchinterval()
     with short_turns():
         inside = sys.getswitchinterval()

@@ -27,7 +27,6 @@ def beside(work: Callable[[], object]) -> threading.Thread:
 
 
 def test_a_flag_wakes_everybody_who_waits_for_it() -> None:
-    """And is up until it is lowered; who does not get it in time is told, and leaves nothing."""
     flag, woken = RealEvent(), list[bool]()
     threads = [beside(lambda: woken.append(flag.wait(PATIENCE_S))) for _number in range(5)]
     wait_until(lambda: len(flag._waiting) == 5)
@@ -47,13 +46,11 @@ class Meeting(deque[Any]):
     flag: RealEvent
 
     def append(self, lock: Any) -> None:
-        """Too late to be woken."""
         self.flag.set()
         super().append(lock)
 
 
 def test_a_flag_that_is_set_while_one_begins_to_wait_is_seen() -> None:
-    """Whoever set it has seen nobody wait."""
     flag = RealEvent()
     flag._waiting = meeting = Meeting()
     meeting.flag = flag
@@ -62,7 +59,6 @@ def test_a_flag_that_is_set_while_one_begins_to_wait_is_seen() -> None:
 
 
 def test_every_item_is_taken_once_by_many() -> None:
-    """However they meet: none is lost, and none waits while one is there."""
     queue, taken, count = RealQueue[int](7), list[int](), 3000
 
     def take() -> None:
@@ -101,7 +97,6 @@ class Interrupting:
         self._last: dict[FrameType, int] = {}
 
     def __call__(self, frame: FrameType, what: str, _about: object) -> Interrupting | None:
-        """See `sys.settrace`."""
         if frame.f_code.co_filename != threads.__file__:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
@@ -148,7 +143,6 @@ class Between:
         self.left = place
 
     def __call__(self, frame: FrameType, what: str, _about: object) -> Between | None:
-        """See `sys.settrace`."""
         if frame.f_code.co_filename != threads.__file__:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
@@ -172,7 +166,6 @@ class Between:
 def test_of_two_at_one_time_one_has_it(
     work: Callable[[RealQueue[int]], object], other: Callable[[RealQueue[int]], object], there: int, left: int
 ) -> None:
-    """Wherever the other one comes in between: the last place, or the only item, goes to one of them."""
     place, is_between = 0, True
     while is_between:
         place += 1
@@ -227,10 +220,7 @@ class Gated:
     ],
     ids=["in vain", "woken", "offered", "taken", "taken if wanted", "one of two"],
 )
-def test_an_interrupt_at_any_moment_leaves_nobody_asleep(
-    work: Callable[[RealQueue[int]], object], place_min: int
-) -> None:
-    """What is there afterwards is taken by others who wait all the time: no wake has gone to one that left."""
+def test_an_interrupt_leaves_nobody_asleep(work: Callable[[RealQueue[int]], object], place_min: int) -> None:
     place, is_at_work = 0, True
     while is_at_work:
         place += 1
@@ -250,7 +240,6 @@ def test_an_interrupt_at_any_moment_leaves_nobody_asleep(
 
 
 def test_who_hears_the_bell_for_nothing_waits_on() -> None:
-    """What it was rung for was taken by one that did not wait."""
     queue = RealQueue[int](2)
     for item in range(100):
         assert queue.offer(item)
@@ -261,7 +250,6 @@ def test_who_hears_the_bell_for_nothing_waits_on() -> None:
 
 
 def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_again() -> None:
-    """Nobody was taken out who was not woken."""
     place, is_at_work = 0, True
     while is_at_work:
         place += 1
@@ -277,7 +265,6 @@ def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_aga
 
 
 def test_nothing_comes_in_time() -> None:
-    """And whoever waits next has what comes next."""
     queue = RealQueue[int](1)
     assert queue.take(0.001) is None
     assert queue.take(-1.0) is None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
+from model_tests.support.service_b import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, ScheduleService, _Seen
+from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, _Seen
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
@@ -33,23 +33,6 @@ NOTED_MS = 2 * HOUR_MS // SEEN_PARTS
 policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 
 
-class FastRuntime(RealRuntime):
-    """A clock that runs ahead of the real one when told, so that nobody waits for an hour."""
-
-    ahead_ms = 0
-    gone_ms = 0
-    """By how much more time has gone by, on the monotonic clock, than really did."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        really_ns = self.monotonic_ns
-        self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
-
-    def unix_ms(self) -> int:
-        """The time of day, moved on."""
-        return super().unix_ms() + self.ahead_ms
-
-
 def messages(client: RawClient, topic: str) -> list[Record]:
     """What stands in queue 0 of a topic."""
     reply = client.call(PULL, pull_fields(topic, 0))
@@ -57,19 +40,14 @@ def messages(client: RawClient, topic: str) -> list[Record]:
 
 
 def saved(store: Path) -> dict[str, int]:
-    """What `delayOffset.json` says."""
     table: dict[str, int] = json.loads((store / "config" / "delayOffset.json").read_text())["offsetTable"]
     return table
 
 
 @policies
-def test_a_delayed_message_wakes_who_waits_when_it_is_due(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Level 18 is two hours: nothing before, all in order once the clock has come there."""
-    runtime = FastRuntime()
-    broker = start_broker(policy=policy, runtime=runtime)
-    puller, sender = connect(broker.address), connect(broker.address)
+def test_a_delayed_message_wakes_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    runtime = ShiftedRuntime()
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, runtime=runtime)
     for number in range(3):
         assert send_message(sender, "T", b"%d" % number, properties="DELAY\x0118\x02TAGS\x01a\x02") == number
     wait_until(lambda: broker.store.visible_end(SCHEDULE, 17) == 3)
@@ -77,20 +55,16 @@ def test_a_delayed_message_wakes_who_waits_when_it_is_due(
     wait_until(lambda: len(broker.hold_service) == 1)
     assert broker.store.visible_end("T", 0) == 0
     runtime.ahead_ms = 2 * 3600 * 1000
-    reply = puller.reply(opaque)
-
-    assert reply is not None
+    reply = answer_of(puller, opaque)
     assert reply.code == 0
     wait_until(lambda: broker.store.visible_end("T", 0) == 3)
     assert [bytes(record.body) for record in messages(sender, "T")] == [b"0", b"1", b"2"]
 
 
 def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """After a restart nothing is delivered twice, and what was waiting is delivered then."""
-    runtime = FastRuntime()
+    runtime = ShiftedRuntime()
     directory = str(tmp_path / "again")
-    broker = start_broker(runtime=runtime, directory=directory)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, runtime=runtime, directory=directory)
     send_message(client, "T", b"first", properties="DELAY\x011\x02")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     runtime.ahead_ms = 0
@@ -104,17 +78,12 @@ def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Con
     assert [bytes(record.body) for record in messages(connect(broker.address), "T")] == [b"first", b"second"]
 
 
-def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter_than_the_level(
-    start_broker: StartBroker, connect: Connect
-) -> None:
-    """An hour ahead and back: what was stored before, and what is stored after, waits for its level and no more.
-
-    Store times do not go back, so the wall clock would have both wait for an hour more, or for nothing.
-    """
-    runtime = FastRuntime()
+def test_a_clock_that_is_set_changes_no_delay(start_broker: StartBroker, connect: Connect) -> None:
+    runtime = ShiftedRuntime()
     runtime.ahead_ms = HOUR_MS
-    broker = start_broker(runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS))
-    client = connect(broker.address)
+    broker, client = served(
+        start_broker, connect, runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS)
+    )
     send_message(client, "T", b"before", properties="DELAY\x0118\x02")
     runtime.ahead_ms = 0
     send_message(client, "T", b"after", properties="DELAY\x0118\x02")
@@ -134,7 +103,6 @@ def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter_than_the_level(
 
 
 def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
-    """64 times in its time at most; who came between two counts from the second, and what has gone is forgotten."""
     seen = _Seen(6_400)
     for moment_ms in range(0, 6_400, 10):
         seen.note(moment_ms * 1_000_000, 0, moment_ms // 10 + 1)
@@ -156,14 +124,9 @@ def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
 
 
 def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """What is asked for beyond the last level waits for the last, as does a message sent back; also after a crash.
-
-    What waits in the queue of a level that is no more is kept, and is delivered when that is there again.
-    """
-    runtime, directory = FastRuntime(), tmp_path / "own"
+    runtime, directory = ShiftedRuntime(), tmp_path / "own"
     own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
-    broker = start_broker(runtime=runtime, directory=str(directory), store_config=own)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, runtime=runtime, directory=str(directory), store_config=own)
     for topic, level in (("Hours", 1), ("Days", 2), ("Days", 18)):
         send_message(client, topic, properties=f"DELAY\x01{level}\x02")
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
@@ -200,31 +163,8 @@ def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: C
 
 
 def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> None:
-    """It says which of them."""
     with pytest.raises(StoreUserError, match="messageDelayLevel cannot be '1x': level 1"):
         MessageStore.open(RealRuntime(), str(tmp_path / "s"), attrs.evolve(SMALL_STORE, delay_levels="1x"))
-
-
-def test_a_full_disk_delays_and_loses_nothing(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round that fails is tried again from the message that failed."""
-    failures = [OSError("full"), OSError("full")]
-    deliver = ScheduleService._deliver
-
-    def fail_twice(self: ScheduleService, physical_offset: int) -> None:
-        if failures:
-            raise failures.pop()
-        deliver(self, physical_offset)
-
-    monkeypatch.setattr(ScheduleService, "_deliver", fail_twice)
-    broker = start_broker()
-    client = connect(broker.address)
-    send_message(client, "T", properties="DELAY\x011\x02")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-
-    assert failures == []
-    assert len(messages(client, "T")) == 1
 
 
 def prepare(client: RawClient) -> dict[str, str]:
@@ -243,12 +183,8 @@ def prepare(client: RawClient) -> dict[str, str]:
 
 
 @policies
-def test_a_prepared_message_is_seen_when_it_is_committed(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
-    """Not before, and never when it is rolled back; each end is noted for a Java broker."""
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect, policy=policy)
     kept, dropped = prepare(client), prepare(client)
     wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 2)
     assert broker.store.visible_end("T", 0) == 0
@@ -267,22 +203,17 @@ def test_a_prepared_message_is_seen_when_it_is_committed(
 @pytest.mark.parametrize(
     "wrong", [{"producerGroup": "other"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "1"}], ids=str
 )
-def test_only_the_right_producer_ends_a_transaction(
-    wrong: dict[str, str], start_broker: StartBroker, connect: Connect
-) -> None:
+def test_wrong_ends_of_transactions(wrong: dict[str, str], start_broker: StartBroker, connect: Connect) -> None:
     """A wrong group or place is refused and delivers nothing."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     fields = prepare(client) | {"commitOrRollback": "8"} | wrong
     assert client.call(RequestCode.END_TRANSACTION, fields).code == 1
     assert broker.store.visible_end("T", 0) == 0
 
 
 def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker, connect: Connect) -> None:
-    """Levels grow from 3 with each time; after the last one it is among the dead letters."""
-    runtime = FastRuntime()
-    broker = start_broker(runtime=runtime)
-    client = connect(broker.address)
+    runtime = ShiftedRuntime()
+    broker, client = served(start_broker, connect, runtime=runtime)
     send_message(client, "T", b"bad", properties="TAGS\x01a\x02")
     (record,) = messages(client, "T")
     for times in range(3):
@@ -298,7 +229,6 @@ def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker
 
 
 def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, connect: Connect) -> None:
-    """36 is refused with 16 while sends of ordinary topics go on, as 4.9 has it."""
     with Broker.start(
         RealRuntime(), str(tmp_path), config=BrokerConfig(permission=4), store_config=SMALL_STORE
     ) as broker:

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from model_tests.support.service_b import Box, decoded
 
 from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
-from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.send.append import Appender
 from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.service.send.message_maker import MessageMaker
@@ -24,7 +25,6 @@ from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.properties import decode_properties, read_properties
 from longpoll_protocol.tags import java_hash
@@ -67,7 +67,6 @@ class World(RealRuntime):
             self.topics.put(topic)
 
     def put(self, message: MessageToStore) -> PutResult:
-        """Number it."""
         if self.error is not None:
             raise self.error
         self.stored.append(message)
@@ -75,15 +74,13 @@ class World(RealRuntime):
         return PutResult(self.offset + number, number * RECORD_SIZE, RECORD_SIZE, 1, HOST)
 
     def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
-        """Number them."""
         return [self.put(each) for each in messages]
 
-    def submit(self, log_end: int, done: Any, _outbox: Outbox) -> None:
+    def submit(self, log_end: int, done: Any, _outbox: Outbox, *, wants_topics: bool) -> None:
         """Keep what is to be done when the log is durable up to there."""
         self.submitted.append((log_end, done))
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
-        """Its processor of sends."""
         events = Told(self.notes)
         maker = MessageMaker(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
         store: Any = self
@@ -101,39 +98,13 @@ class Told(SendEvents):
         self.notes = notes
 
     def received(self, asked: Any) -> None:
-        """Note it."""
         self.notes.append(("received", asked.number))
 
     def refused(self, asked: Any, code: int, outbox: Outbox) -> None:
-        """Note it."""
         self.notes.append(("refused", asked.number, code))
 
     def acknowledged(self, asked: Any, stored: Any, outbox: Outbox) -> None:
-        """Note it."""
         self.notes.append(("acknowledged", asked.number, [tag for _message, tag, _result in stored]))
-
-
-class Box(Outbox):
-    """Keeps what is written."""
-
-    __slots__ = ("replies",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replies: list[Command] = []
-
-    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
-        """One more."""
-        self.replies.append(read(parts))
-
-
-def read(parts: Parts) -> Command:
-    """An answer."""
-    connection = Connection()
-    connection.receive_data(b"".join(map(bytes, parts)))
-    reply = connection.next_event()
-    assert isinstance(reply, Command)
-    return reply
 
 
 def channel() -> Any:
@@ -155,7 +126,7 @@ def told(
     """The code and the fields of the answer, which must be given at once."""
     parts = world.processor(traits, inner).receive(channel(), asked, Outbox())
     assert parts is not None
-    reply = read(parts)
+    reply = decoded(parts)
     return reply.code, reply.ext_fields or {}
 
 
@@ -165,7 +136,6 @@ def pairs(**properties: str) -> str:
 
 
 def batch(*messages: tuple[bytes, str]) -> bytes:
-    """The body of a batch."""
     return encode_batch([BatchMessage(body, properties) for body, properties in messages])
 
 
@@ -174,16 +144,12 @@ def one_or_two(kind: str, **fields: Any) -> Command:
     return command(**fields) if kind == "one" else command(BATCH, batch((b"1", ""), (b"2", "")), batch="true", **fields)
 
 
-# -- answers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
-    """It is told of with its tag; the connection's requests are counted."""
     world, sender = World(offset=5), channel()
     parts = world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox())
     assert parts is not None
-    reply = read(parts)
+    reply = decoded(parts)
     message_id = "7F000001000000090000000000000000"
     assert (reply.code, reply.opaque) == (0, 11)
     assert reply.ext_fields == REGION | {"queueId": "2", "msgId": message_id, "queueOffset": "5"}
@@ -194,7 +160,6 @@ def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
 
 
 def test_a_connections_address_is_looked_up_once() -> None:
-    """It stays as it is."""
     world, sender = World(), channel()
     sender.host_bytes = b"known"
     world.processor().receive(sender, command(), Outbox())
@@ -203,7 +168,6 @@ def test_a_connections_address_is_looked_up_once() -> None:
 
 @pytest.mark.parametrize(("offset", "gives_way"), [(0, True), (5, False)])
 def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, gives_way: bool) -> None:
-    """Which makes its files; also as a batch, whose other messages are not looked at."""
     for asked in (command(), command(BATCH, batch((b"1", "")), batch="true")):
         sender = channel()
         World(offset=offset).processor().receive(sender, asked, Outbox())
@@ -214,7 +178,6 @@ def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, 
 
 
 def test_whether_a_message_is_a_batch_is_asked_with_two_codes_only() -> None:
-    """And code 320 without the word is one message."""
     several = batch((b"1", ""), (b"2", ""))
     counts = []
     for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (BATCH, False)):
@@ -228,7 +191,6 @@ def test_whether_a_message_is_a_batch_is_asked_with_two_codes_only() -> None:
     ("error", "code"), [(MessageRefusedError("too long"), 13), (OSError("no disk"), 14)], ids=["refused", "disk"]
 )
 def test_a_message_that_the_store_does_not_take_is_refused(error: Exception, code: int) -> None:
-    """And told to be."""
     world = World(error=error)
     assert told(world, command()) == (code, REGION)
     assert world.notes == [("received", 7), ("refused", 7, code)]
@@ -236,23 +198,16 @@ def test_a_message_that_the_store_does_not_take_is_refused(error: Exception, cod
 
 @pytest.mark.parametrize(("traits", "key"), [(STRICT_TRAITS, None), (TRAITS_5, "mine")], ids=["strict", "5"])
 def test_5_answers_with_the_messages_key(traits: Traits, key: str | None) -> None:
-    """Of a batch with that of the request, if it has one."""
     for kind in ("one", "batch"):
         asked = one_or_two(kind, properties=pairs(UNIQ_KEY="mine"))
         assert told(World(), asked, traits=traits)[1].get("transactionId") == key
     assert "transactionId" not in told(World(), one_or_two("batch"), traits=traits)[1]
 
 
-# -- durable ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
 @pytest.mark.parametrize(("kind", "end"), [("one", RECORD_SIZE), ("batch", 2 * RECORD_SIZE)])
 @pytest.mark.parametrize(("is_durable", "code"), [(True, 0), (False, 10)])
-def test_a_send_is_answered_when_all_of_it_is_durable(
-    kind: str, end: int, is_durable: bool, code: int, traits: Traits
-) -> None:
-    """Or when that could not be told in time; nothing is told to be acknowledged before."""
+def test_a_send_is_answered_when_durable(kind: str, end: int, is_durable: bool, code: int, traits: Traits) -> None:
     world, outbox = World(commits=True), Box()
     assert world.processor(traits).receive(channel(), one_or_two(kind), outbox) is None
     assert world.notes == [("received", 7)]
@@ -267,7 +222,6 @@ def test_a_send_is_answered_when_all_of_it_is_durable(
 @pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
 @pytest.mark.parametrize("kind", ["one", "batch"])
 def test_who_does_not_want_to_wait_is_answered_at_once(kind: str, traits: Traits) -> None:
-    """`WAIT` of the request says so, in any case of letters; of a batch as well, and under every version."""
     for text, waits in (("false", False), ("TRUE", True), ("no", False)):
         world = World(commits=True)
         parts = world.processor(traits).receive(channel(), one_or_two(kind, properties=pairs(WAIT=text)), Outbox())
@@ -277,19 +231,14 @@ def test_who_does_not_want_to_wait_is_answered_at_once(kind: str, traits: Traits
 
 
 def test_who_wants_no_answer_gets_none_when_it_is_durable() -> None:
-    """It is told of all the same."""
     world, outbox = World(commits=True), Box()
     world.processor().receive(channel(), command(flag=CommandFlag.ONE_WAY.value), outbox)
     world.submitted[0][1](True, outbox)
     assert (outbox.replies, world.notes[-1][0]) == ([], "acknowledged")
 
 
-# -- refused ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_a_send_without_a_topic_is_told_so(code: int) -> None:
-    """Without one, and with an empty one beside another mistake; before the request counts."""
     for asked in (command(code, without="topic"), command(code, topic=""), command(code, topic="", queueId="x")):
         world = World()
         assert told(world, asked) == (1, REGION)
@@ -303,7 +252,6 @@ def test_a_send_without_a_topic_is_told_so(code: int) -> None:
 
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_5_names_the_field_that_is_missing(code: int) -> None:
-    """A topic, or a body; the answer is that to any broken header."""
     name = "topic" if code == ONE else "b"
     with pytest.raises(HeaderError, match=f"{name}.*is missing"):
         told(World(), command(code, without="topic"), traits=TRAITS_5)
@@ -316,7 +264,6 @@ def test_5_names_the_field_that_is_missing(code: int) -> None:
 
 
 def test_a_request_without_any_field_is_broken() -> None:
-    """It is not taken for one with other fields."""
     with pytest.raises(HeaderError):
         told(World(), Command(ONE_V2, 11), traits=TRAITS_5)
 
@@ -326,14 +273,12 @@ def test_a_request_without_any_field_is_broken() -> None:
     [("T", 3, 0), ("T", 4, 1), ("R", 3, 0), ("R", 2, 0), ("R", 4, 1), ("R", 5, 1), ("T", 0, 0), ("T", 1, 0)],
 )
 def test_a_queue_must_be_there_to_be_written_or_read(topic: str, queue: int, code: int) -> None:
-    """T has 4 to read and 3 to write, R the other way round; the message is stored in it."""
     world = World()
     assert told(world, command(topic=topic, queueId=queue))[0] == code
     assert [each.queue_id for each in world.stored] == ([queue] if code == 0 else [])
 
 
 def test_the_broker_picks_a_queue_to_write() -> None:
-    """One after the other, of those that are written; the first where there is none. Who names a queue gets that."""
     for topic, picked in (("R", [0, 1, 2, 3, 0]), ("N", [0, 0])):
         world = World()
         world.topics.put(TopicConfig("N", 4, 0))
@@ -355,7 +300,6 @@ def test_the_broker_picks_a_queue_to_write() -> None:
     ],
 )
 def test_a_first_send_makes_its_topic(topic: str, default_topic: str, code: int) -> None:
-    """From the one that it names, unless its name must not be, or is one of the broker's own."""
     world = World()
     for name in ("TBW102", "SCHEDULE_TOPIC_XXXX"):
         if world.topics.get(name) is None:
@@ -366,7 +310,6 @@ def test_a_first_send_makes_its_topic(topic: str, default_topic: str, code: int)
 
 @pytest.mark.parametrize(("asked", "count"), [(3, 3), (None, 4), (0, 0)])
 def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int | None, count: int) -> None:
-    """Four if it names no count."""
     world = World()
     world.topics.put(TopicConfig("TBW102", 8, 8, perm=7))
     fields: dict[str, Any] = {} if asked is None else {"defaultTopicQueueNums": asked}
@@ -374,11 +317,7 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
     assert world.topics.by_name["N"].write_queue_nums == count
 
 
-# -- batches ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_ids() -> None:
-    """And the offset of the first; each is told of with its tag."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     code, fields = told(world, command(BATCH, body, batch="true"))
@@ -390,7 +329,6 @@ def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_
 
 @pytest.mark.parametrize(("traits", "tags"), [(STRICT_TRAITS, ["z", "z"]), (TRAITS_5, ["a", ""])], ids=["strict", "5"])
 def test_a_batchs_tag_is_the_one_that_a_reader_of_its_records_finds(traits: Traits, tags: list[str]) -> None:
-    """4.9 has the request's behind each message's own, so it counts: a queue would be rebuilt with it."""
     world = World()
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     told(world, command(BATCH, body, batch="true", properties=pairs(TAGS="z")), traits=traits)
@@ -409,7 +347,6 @@ def test_a_batchs_tag_is_the_one_that_a_reader_of_its_records_finds(traits: Trai
     ],
 )
 def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: bytes) -> None:
-    """With a mark between them, and without the wait; under 5.x each message's own stay as they came."""
     asked = command(BATCH, batch((b"1", own)), batch="true", properties=pairs(Z="z", WAIT="false"))
     world = World()
     told(world, asked)
@@ -420,7 +357,6 @@ def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: byte
 
 
 def test_a_message_of_a_batch_does_not_say_its_offsets_in_further_queues() -> None:
-    """Where there are such queues the store alone gives them; else it is a property like any other."""
     own = pairs(INNER_MULTI_QUEUE_OFFSET="7", K="v")
     asked = command(BATCH, batch((b"1", own), (b"2", "K\x01v")), batch="true")
     for inner, kept in ((SimpleNamespace(), False), (None, True)):
@@ -454,14 +390,12 @@ def test_a_batch_to_a_retry_topic_is_refused_by_5_alone() -> None:
     ],
 )
 def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str, Any], code: int) -> None:
-    """As a whole."""
     assert told(World(), command(BATCH, batch((b"1", "")), batch="true", **fields))[0] == code
 
 
 @pytest.mark.parametrize("kind", ["one", "two"])
 @pytest.mark.parametrize("level", ["x", " 1", "1.0", "-", "9999999999"])
 def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: str) -> None:
-    """`Integer.parseInt` throws in Java, whose answer then has no fields; other refusals name region and trace."""
     world = World()
     assert told(world, one_or_two(kind, properties=pairs(DELAY=level))) == (1, {})
     assert (world.stored, world.notes) == ([], [("received", 7), ("refused", 7, 1)])
@@ -469,7 +403,6 @@ def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: 
 
 
 def test_a_batch_without_a_message_is_broken() -> None:
-    """Before anything else is said of it."""
     with pytest.raises(HeaderError, match="has no message"):
         told(World(), command(BATCH, b"", batch="true", sysFlag=4))
 

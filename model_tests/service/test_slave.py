@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.service_b import answer_of, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -46,19 +47,16 @@ def start_slave(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> 
 
 
 def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
-    """One pull."""
     return client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=timeout_ms))
 
 
 def field(reply: Command, name: str) -> str:
-    """One field of a reply."""
     assert reply.ext_fields is not None
     return reply.ext_fields[name]
 
 
 @POLICIES
 def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """Every message is there, and the reader goes on at this broker, which its group names."""
     client = connect(start_slave(policy, slave_read=True).address)
     reply = ask(client, 0)
     assert [bytes(record.body) for record in records_of(reply)] == [b"m0", b"m1", b"m2"]
@@ -75,14 +73,12 @@ def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, con
 
 @POLICIES
 def test_a_slave_tells_who_waits_since_five(policy: Policy, start_slave: StartSlave) -> None:
-    """What it makes visible wakes who waits there (RIP-34); 4.9's slave leaves that to its scan."""
     broker = start_slave(policy, slave_read=True)
     assert broker.pulling.dispatch_service.notifies == (policy is not ROCKETMQ_4_9)
 
 
 @POLICIES
 def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 says that the service is not available, 5.x that the system is busy; nothing is stored."""
     broker = start_slave(policy, slave_read=True)
     client = connect(broker.address)
     reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
@@ -94,7 +90,6 @@ def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, conne
 
 @POLICIES
 def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 leaves that to the master, 5.x does as it is told."""
     broker = start_slave(policy, slave_read=True)
     client = connect(broker.address)
     topic = {"topic": "U", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
@@ -117,20 +112,14 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
     assert (broker.topics.get("V") is not None) == changes
 
 
-def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(start_slave: StartSlave, connect: Connect) -> None:
+@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 2), (ROCKETMQ_4_9, 0)], ids=["5", "4.9"])
+def test_only_5_refuses_pulls_at_a_slave(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
     """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
-    assert ask(connect(start_slave(ROCKETMQ_5).address), 0).code == 2
-
-
-def test_a_slave_that_must_not_be_read_serves_all_the_same_in_4_9(start_slave: StartSlave, connect: Connect) -> None:
-    """The other side of the same."""
-    assert ask(connect(start_slave(ROCKETMQ_4_9).address), 0).code == 0
+    assert ask(connect(start_slave(policy).address), 0).code == code
 
 
 @pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
-def test_whether_a_slave_stores_what_a_pull_carries_along(
-    policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect
-) -> None:
+def test_commits_by_a_pull(policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect) -> None:
     """The test of the role was lost on the way to 5.x."""
     broker = start_slave(policy, slave_read=True)
     fields = pull_fields("T", 0) | {"sysFlag": "5", "commitOffset": "2"}
@@ -139,42 +128,32 @@ def test_whether_a_slave_stores_what_a_pull_carries_along(
 
 
 @pytest.mark.parametrize(("policy", "acting"), [(STRICT, False), (ROCKETMQ_5, True)], ids=["strict", "5"])
-def test_when_the_master_is_back_those_who_wait_are_let_go(
-    policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect
-) -> None:
-    """Strict answers 19 with the offset asked for; 5.x runs the pulls again, and holds nobody from then on."""
+def test_the_masters_return_ends_holds(policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect) -> None:
     broker = start_slave(policy, slave_read=True, slave_acting_master=acting)
     client, watcher = connect(broker.address), connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
-    reply = client.reply(opaque)
-    assert reply is not None
+    reply = answer_of(client, opaque)
     assert (reply.code, field(reply, "nextBeginOffset")) == (20 if acting else 19, "3")
     assert len(broker.hold_service) == 0
 
 
-def test_5_takes_no_notice_unless_slaves_may_act(start_slave: StartSlave, connect: Connect) -> None:
+@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 0), (ROCKETMQ_4_9, 3)], ids=["5", "4.9"])
+def test_the_masters_return_is_ignored(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
     """`enableSlaveActingMaster` is off by default, and 4.9 does not know the request."""
-    broker = start_slave(ROCKETMQ_5, slave_read=True)
+    broker = start_slave(policy, slave_read=True)
     client, watcher = connect(broker.address), connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
-    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
+    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == code
     assert client.reply(opaque, SHORT_S) is None
 
 
-def test_4_9_does_not_know_the_request(start_slave: StartSlave, connect: Connect) -> None:
-    """Code 3."""
-    client = connect(start_slave(ROCKETMQ_4_9).address)
-    assert client.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 3
-
-
 @pytest.mark.parametrize(("policy", "woken"), [(ROCKETMQ_4_9, False), (ROCKETMQ_5, True)], ids=["4.9", "5"])
-def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
+def test_copied_messages_wake_held_pulls(
     policy: Policy, woken: bool, start_slave: StartSlave, connect: Connect
 ) -> None:
-    """4.9 leaves them to the scan, which does not come here; 5.x announces what becomes visible, as a master does."""
     broker = start_slave(policy, slave_read=True, scan_period_ms=100 * LONG_MS)
     client = connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
@@ -186,13 +165,11 @@ def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
 
     assert len(broker.hold_service) == (0 if woken else 1)
     if woken:
-        reply = client.reply(opaque)
-        assert reply is not None
+        reply = answer_of(client, opaque)
         assert reply.code == 0
 
 
 def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, start_broker: StartBroker) -> None:
-    """Its master does, and what it appends is copied; so it has no thread of the schedule, which a master has."""
     slave = start_slave(STRICT, slave_read=True)
     assert "schedule" not in {thread.name for thread in threading.enumerate()}
     slave.stop()
@@ -201,16 +178,13 @@ def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, start
 
 
 def test_a_slave_needs_an_id_of_its_own(start_broker: StartBroker) -> None:
-    """0 is the master's."""
     with pytest.raises(ConfigError, match="brokerId must be above 0"):
         start_broker(config=BrokerConfig(role="SLAVE"))
 
 
 def test_who_is_far_behind_is_sent_to_the_slave(start_broker: StartBroker, connect: Connect) -> None:
-    """With no memory for the log every reader is behind; the group's own choice is 1."""
     store_config = attrs.evolve(SMALL_STORE, memory_size=1, memory_ratio_max=40)
-    broker = start_broker(config=BrokerConfig(slave_read=True), store_config=store_config)
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect, config=BrokerConfig(slave_read=True), store_config=store_config)
     for _ in range(2):
         send_message(client, "T")
     assert field(ask(client, 0), "suggestWhichBrokerId") == "1"

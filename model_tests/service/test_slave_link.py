@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from typing import Any
 
 import pytest
 from model_tests.service.slaves import Log, Slave, transfers
 
-from longpoll_broker.service.replication import slave_link
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.replication import slave_link, slave_waits
 from longpoll_broker.service.replication.flow import SECOND_NS, Flow
 from longpoll_broker.service.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
+from longpoll_broker.service.replication.slave_waits import SlaveWait, SlaveWaits
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import HEAD_SIZE, encode_head, encode_report
+from longpoll_protocol.frames.replication import (
+    HEAD_SIZE,
+    TRANSFER_SIZE_MAX,
+    TransferReader,
+    encode_head,
+    encode_report,
+)
 
 
 def link_of(
@@ -32,11 +42,7 @@ def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLin
     return slave, link
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
-
-
 def test_only_a_whole_report_counts() -> None:
-    """However it is cut; of several the newest."""
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
     assert str(link) == "slave 10.0.0.1:1"
@@ -52,7 +58,6 @@ def test_only_a_whole_report_counts() -> None:
 
 
 def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some reads others have their turn."""
     monkeypatch.setattr(slave_link, "_READS_MAX", 3)
     slave, link = begun(Log(100))
     slave.said = [encode_report(each) for each in range(5)]
@@ -61,7 +66,6 @@ def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatc
 
 
 def test_a_report_beyond_the_log_is_refused() -> None:
-    """At its end it is not."""
     slave, link = begun(Log(100), 100)
     assert link.reported_offset == 100
     slave.report(101)
@@ -74,7 +78,6 @@ def test_a_report_beyond_the_log_is_refused() -> None:
     [(False, 2_500, 300), (True, 2_500, 2_000), (True, 3_000, 3_000), (True, 999, 0)],
 )
 def test_who_has_nothing_is_sent_all_or_the_last_file(begins_with_last_file: bool, end: int, first: int) -> None:
-    """And lacks nothing of what stands before that."""
     slave, log = Slave(), Log(end, 0 if begins_with_last_file else 300)
     link = link_of(slave, log, begins_with_last_file=begins_with_last_file)
     slave.report(0)
@@ -95,7 +98,6 @@ def test_what_is_removed_cannot_be_asked_for() -> None:
 
 
 def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
-    """Where it is waited for what comes next it does not."""
     log = Log(2_000)
     slave, link = begun(log, 1_000)
     log.log_start = log.log_end = 1_000
@@ -106,11 +108,7 @@ def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
     assert slave.took() == b""
 
 
-# -- what it is sent -------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_sent_before_the_first_report() -> None:
-    """No greeting either."""
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
     link.greet()
@@ -120,7 +118,6 @@ def test_nothing_is_sent_before_the_first_report() -> None:
 
 @pytest.mark.parametrize("room", [1, 5, 12, 13, 64, 76, 77])
 def test_what_is_sent_in_pieces_is_the_log_in_its_transfers(room: int) -> None:
-    """However little the socket takes at a time; each piece counts as sent when it is."""
     log = Log(200)
     slave, link = begun(log, 10)
     assert not link.is_blocked
@@ -137,7 +134,6 @@ def test_what_is_sent_in_pieces_is_the_log_in_its_transfers(room: int) -> None:
 
 
 def test_a_turn_ends_after_its_size() -> None:
-    """Then there may be more, and only then."""
     log = Log(3 * TURN_SIZE)
     slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE)
     assert link.write(3)
@@ -151,7 +147,6 @@ def test_a_turn_ends_after_its_size() -> None:
 
 
 def test_only_what_is_visible_is_sent_where_that_is_wanted() -> None:
-    """The rest when it is."""
     slave, log = Slave(), Log(100, visible_end=40)
     link = link_of(slave, log, only_visible=True)
     slave.report(0)
@@ -161,7 +156,6 @@ def test_only_what_is_visible_is_sent_where_that_is_wanted() -> None:
 
 
 def test_a_greeting_says_where_it_is() -> None:
-    """It is put behind nothing that was begun."""
     log = Log(100)
     slave, link = begun(log, 100)
     link.greet()
@@ -177,11 +171,7 @@ def test_a_greeting_says_where_it_is() -> None:
     assert slave.took() == transfers(log, 100, 50)
 
 
-# -- who gets further ------------------------------------------------------------------------------------------------
-
-
 def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported() -> None:
-    """A greeting is none of it; a report of more is, and one of as much is not."""
     log = Log(UNREPORTED_SIZE_MAX + 1)
     slave, link = begun(log, size=UNREPORTED_SIZE_MAX)
     slave.room = HEAD_SIZE + UNREPORTED_SIZE_MAX - 1
@@ -216,7 +206,6 @@ def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported()
 
 
 def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
-    """The same again and again."""
     slave, link = begun(Log(100), 100)
     slave.report(100)
     link.read(3)
@@ -227,7 +216,6 @@ def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
 
 
 def test_what_is_sent_is_counted_by_the_second() -> None:
-    """From the connection's beginning, with the heads."""
     slave, link = begun(Log(100))
     link.write(3)
     link.flow.look(SECOND_NS)
@@ -237,7 +225,6 @@ def test_what_is_sent_is_counted_by_the_second() -> None:
 
 
 def test_bytes_of_a_second_are_told_after_it() -> None:
-    """Per second also when it is looked later; those of the second before go."""
     flow = Flow(7)
     flow.add(100)
     flow.add(200)
@@ -250,3 +237,75 @@ def test_bytes_of_a_second_are_told_after_it() -> None:
     assert flow.per_second == 50
     flow.look(7 + 4 * SECOND_NS)
     assert flow.per_second == 0
+
+
+def nobody(is_copied: bool, outbox: Outbox) -> None:
+    """Is told nothing."""
+
+
+def wait(log_end: int, deadline_ns: int) -> SlaveWait:
+    return SlaveWait(log_end, deadline_ns, nobody)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_is_over_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(slave_waits, "SPARE_COUNT", random.Random(seed).choice([0, 3, 1_000]))
+    drawn = random.Random(seed)
+    waits, plain = SlaveWaits(), list[SlaveWait]()
+    now_ns = copied_end = log_end = 0
+    for _step in range(300):
+        kind = drawn.randrange(4)
+        if kind < 2:
+            log_end += drawn.randrange(1, 4)
+            plain.append(wait(log_end, now_ns + 10))
+            assert waits.add(plain[-1])
+            continue
+        if kind == 2:
+            copied_end = drawn.randrange(copied_end, log_end + 1)
+            found = waits.take_copied(copied_end)
+            due = [each for each in plain if each.log_end <= copied_end]
+        else:
+            now_ns += drawn.randrange(8)
+            found = waits.take_late(now_ns)
+            due = [each for each in plain if each.deadline_ns <= now_ns]
+        assert sorted(map(id, found)) == sorted(map(id, due))
+        plain = [each for each in plain if each not in due]
+        assert waits.count == len(plain)
+    assert len(waits.take_late(None)) == len(plain)
+
+
+def test_those_left_come_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slave_waits, "SPARE_COUNT", 0)
+    waits, ends = SlaveWaits(), random.Random(7).sample(range(100), 100)
+    for deadline_ns, end in enumerate(ends):
+        waits.add(wait(end, deadline_ns))
+    waits.take_late(60)
+    assert len(waits._by_end) == 39
+    left = sorted(ends[61:])
+    assert [[each.log_end for each in waits.take_copied(end)] for end in left] == [[end] for end in left]
+
+
+def test_what_is_over_is_not_kept() -> None:
+    waits = SlaveWaits()
+    for is_late in (False, True):
+        assert waits.add(wait(10, 100))
+        assert len(waits.take_late(100) if is_late else waits.take_copied(10)) == 1
+        assert (len(waits._by_end), len(waits._by_deadline)) == (0, 0)
+
+
+def test_what_nobody_copies_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slave_waits, "SPARE_COUNT", 10)
+    waits = SlaveWaits()
+    for number in range(10_000):
+        assert waits.add(wait(number, number + 3))
+        waits.take_late(number)
+        assert 0 < waits.count <= 4
+        assert len(waits._by_end) <= 2 * waits.count + 10 + 1
+
+
+@pytest.mark.parametrize("head", [(-1, 0), (0, -1), (0, TRANSFER_SIZE_MAX + 1)])
+def test_a_transfer_that_no_master_sends_is_refused(head: tuple[int, int]) -> None:
+    reader = TransferReader()
+    reader.receive(struct.pack(">qi", *head))
+    with pytest.raises(RemoteProtocolError, match="is that address its port for slaves"):
+        reader.next_transfer()

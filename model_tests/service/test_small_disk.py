@@ -1,4 +1,7 @@
-"""On a real disk that has no room, or that must not be written to, sends are refused and pulls go on."""
+"""A broker on a real disk that is full: sends are refused, pulls go on, and everything goes on with room again.
+
+The test runs this file as a program in a namespace of its own, where it may mount a file system of four mebibytes.
+"""
 
 from __future__ import annotations
 
@@ -6,60 +9,77 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_runtime.real import RealRuntime
+
 ROOT: Final = Path(__file__).parents[2]
-SCRIPT: Final = Path(__file__).with_name("small_disk.py")
-WITHOUT_RIGHTS: Final = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
-"""Root without its right to write anywhere."""
 NAMESPACE: Final = ("unshare", "--user", "--map-root-user", "--mount")
 PATIENCE_S: Final = 120.0
+DISK_SIZE: Final = 4 * 1024 * 1024
+BODY: Final = bytes(8000)
+CONFIG: Final = StoreConfig(commit_log_file_size=256 * 1024, consume_queue_file_size=20_000, index=False)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the script in a process of its own."""
+    """Run a program in the namespace."""
     return subprocess.run(
-        [*words], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [*NAMESPACE, *words], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
 
 
-def need_namespace() -> None:
-    """Skip where this machine does not let its users mount in a namespace of their own."""
-    if shutil.which(NAMESPACE[0]) is None or run(*NAMESPACE, "true").returncode:
-        pytest.skip("no disk of its own: users may not mount here; test_crash.py refuses in the file layer instead")
-
-
 def test_on_a_full_disk_pulls_go_on() -> None:
-    """A file system of four mebibytes; with room again everything goes on, and the store is whole."""
-    need_namespace()
-    done = run(*NAMESPACE, sys.executable, str(SCRIPT), "full")
-
+    if shutil.which(NAMESPACE[0]) is None or run("true").returncode:
+        pytest.skip("no disk of its own: users may not mount here; test_crash.py refuses in the file layer instead")
+    done = run(sys.executable, __file__)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_history_on_a_full_disk_says_what_it_lacks() -> None:
-    """The proxy serves on, its history ends with what was lost and its end, and its exit code is 3."""
-    need_namespace()
-    done = run(*NAMESPACE, sys.executable, str(SCRIPT), "record")
-
-    assert done.returncode == 0, done.stderr[-3000:]
+def send(client: RawClient) -> int:
+    return client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), BODY).code
 
 
-def test_in_a_directory_that_must_not_be_written_to_pulls_go_on() -> None:
-    """Files that are open stay so; none can be made."""
-    done = run(*(WITHOUT_RIGHTS if os.getuid() == 0 else ()), sys.executable, str(SCRIPT), "forbidden")
+def fill_and_make_room(store: Path, ballast: Path) -> None:
+    """Fill the disk, look that pulls are served, make room, and look that sends are taken again."""
+    with (
+        Broker.start(RealRuntime(), str(store), store_config=CONFIG) as broker,
+        RawClient(broker.address) as sender,
+        RawClient(broker.address) as puller,
+    ):
+        codes = [send(sender)]
+        while codes[-1] == ResponseCode.SUCCESS:
+            assert len(codes) < DISK_SIZE // len(BODY), "the disk took more than it has room for"
+            codes.append(send(sender))
+        stored = len(codes) - 1
+        assert codes[-1] == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert len(records_of(puller.call(RequestCode.PULL_MESSAGE, pull_fields("T", stored - 5)))) == 5
+        held = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", stored, timeout_ms=30_000))
+        wait_until(lambda: len(broker.hold_service) == 1)
+        assert send(sender) == ResponseCode.SERVICE_NOT_AVAILABLE
+        ballast.unlink()
+        assert send(sender) == ResponseCode.SUCCESS
+        woken = puller.reply(held)
+        assert woken is not None
+        assert [record.queue_offset for record in records_of(woken)] == [stored]
+    assert not verify(RealRuntime().files, str(store)).problems
 
-    assert done.returncode == 0, done.stderr[-3000:]
 
-
-@pytest.mark.long
-def test_planted_where_there_is_room_the_script_fails() -> None:
-    """Root with its rights, or a disk that is not mounted, refuses no send: it says so."""
-    need_namespace()
-    done = run(*NAMESPACE, sys.executable, str(SCRIPT), "forbidden")
-
-    assert "the disk took more than it has room for" in done.stderr
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", name], check=True)
+        try:
+            (Path(name) / "ballast").write_bytes(bytes(DISK_SIZE // 2))
+            fill_and_make_room(Path(name) / "store", Path(name) / "ballast")
+        finally:
+            subprocess.run(["umount", name], check=True)

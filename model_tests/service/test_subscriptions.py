@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from model_tests.service.subscription_script import play, play_strict
+from model_tests.support.service_b import served
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.filter.data import FilterTable
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
@@ -20,28 +18,11 @@ CONFIG = BrokerConfig(property_filter=True)
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_heartbeats_count_as_in_rocketmq(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Every step, in both versions."""
     assert play(connect(start_broker(policy=policy, config=CONFIG).address)) == []
 
 
 def test_heartbeats_count_as_strict_says(start_broker: StartBroker, connect: Connect) -> None:
-    """It parses the tags itself, and a group that comes again begins anew."""
     assert play_strict(connect(start_broker(policy=STRICT, config=CONFIG).address)) == []
-
-
-def test_planted_a_filter_that_is_always_replaced_is_seen(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the versions several steps differ."""
-    register = FilterTable.register
-
-    def forgetful(table: FilterTable, topic: str, group: str, *wanted: Any) -> None:
-        table._by_place.pop((topic, group), None)
-        register(table, topic, group, *wanted)
-
-    monkeypatch.setattr(FilterTable, "register", forgetful)
-    differing = play(connect(start_broker(policy=ROCKETMQ_4_9, config=CONFIG).address))
-    assert any("28" in line for line in differing)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +32,7 @@ def test_planted_a_filter_that_is_always_replaced_is_seen(
 def test_parts_of_texts_are_compared_where_the_version_does(
     policy: Policy, codes: tuple[int, int, int], start_broker: StartBroker, connect: Connect
 ) -> None:
-    """However a filter comes: a client asks about it (46), a pull brings it, a heartbeat has brought it."""
-    broker = start_broker(policy=policy, config=CONFIG)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy, config=CONFIG)
     expression = "TAGS NOT CONTAINS 'blue' AND TAGS STARTSWITH 're'"
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
     for tag in ("blue", "red"):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.service_b import answer_of, served_two
 
 from longpoll_broker.service.upkeep import config_files, table_saves
-from longpoll_broker.service.upkeep.table_saves import TableSaves
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_protocol.codes import RequestCode
@@ -51,7 +51,6 @@ def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str]
 def test_a_change_that_is_answered_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
 ) -> None:
-    """Each stands in its file by then, also where too many wait; answered before, as planted, it does not."""
     monkeypatch.setattr(table_saves, "WAITING_COUNT_MAX", waiting_count_max)
     rare = evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
     client = connect(start_broker(store_config=rare).address)
@@ -59,17 +58,13 @@ def test_a_change_that_is_answered_outlives_a_kill(
     assert saved == [(["Made"], []), (["Made"], ["Made"]), ([], ["Made"]), ([], [])]
     assert json.loads((tmp_path / "killed" / "17" / "topics.json").read_text())["topicConfigTable"]["Made"]["perm"] == 4
 
-    monkeypatch.setattr(TableSaves, "answer_when_saved", lambda _self, _channel, _command, parts, _work=None: parts)
-    client = connect(start_broker(store_config=rare, directory=str(tmp_path / "planted")).address)
-    assert change(client, tmp_path / "lost", tmp_path / "planted") == [([], [])] * 4
 
-
-def test_who_cannot_be_saved_is_told_and_keeps_nobody_waiting(
+def test_a_failed_save_is_reported(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk stands still others are served; the change is then refused, and saved by a later one."""
-    broker = start_broker(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
-    admin, bystander = connect(broker.address), connect(broker.address)
+    broker, admin, bystander = served_two(
+        start_broker, connect, store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
+    )
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
     write_atomic = RealFiles.write_atomic
 
@@ -87,8 +82,7 @@ def test_who_cannot_be_saved_is_told_and_keeps_nobody_waiting(
         assert send_message(bystander, "Other", b"meanwhile") == 0
     finally:
         goes_on.set()
-    refused = admin.reply(asked)
-    assert refused is not None
+    refused = answer_of(admin, asked)
     assert refused.code == 1
     assert "could not be saved yet: OSError: [Errno 28]" in str(refused.remark)
     assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP).code == 0
@@ -114,7 +108,6 @@ class ChangedMeanwhile:
 
 
 def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
-    """Lowered all the same it would be saved by nobody."""
     table = ChangedMeanwhile()
     with config_files._taken(table) as has_changed:  # type: ignore[arg-type] # what is asked of a table it has
         assert not has_changed

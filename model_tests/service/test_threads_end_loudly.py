@@ -57,7 +57,6 @@ main()
 
 @pytest.mark.parametrize("name", quick_if(THREADS, lambda name: name in {"io-0", "pull-0", "relay"}))
 def test_a_thread_that_dies_ends_the_process(tmp_path: Path, name: str) -> None:
-    """Whichever it is; nobody is left waiting for a process that does nothing."""
     (tmp_path / "broker.conf").write_text("flushDiskType=SYNC_FLUSH\n")
     command = [part.format(directory=tmp_path) for part in THREADS[name]]
     ended = subprocess.run(
@@ -71,7 +70,6 @@ def test_a_thread_that_dies_ends_the_process(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), SystemExit(0), KeyboardInterrupt(), AssertionError("planted")])
 def test_whatever_ends_a_thread_is_told(error: BaseException) -> None:
-    """Also what Python takes for a thread's orderly end; whoever gives a runtime a listener hears it instead."""
     told: list[tuple[str, BaseException]] = []
 
     def fails() -> None:
@@ -82,7 +80,6 @@ def test_whatever_ends_a_thread_is_told(error: BaseException) -> None:
 
 
 def test_a_thread_that_returns_tells_nothing() -> None:
-    """It was told to stop."""
     told: list[str] = []
     ran = threading.Event()
     thread = spawn("planted", ran.set, lambda name, _why: told.append(name))

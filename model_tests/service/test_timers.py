@@ -1,4 +1,4 @@
-"""Messages of 5.x that wait for a time: where they wait, when they go, what recalls them, and what a restart keeps."""
+"""Messages of 5.x that wait for a time: when they go, what recalls them, and what restarts and slaves know of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.service_b import ScriptedMaster, copies_of
+from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables import timer_offsets
 from longpoll_broker.core.tables.timer_counts import TimerCounts
+from longpoll_broker.service.following import follower, table_copies
 from longpoll_broker.service.send.timed import DELAY_MS_MAX
 from longpoll_broker.service.upkeep import timer_service
 from longpoll_broker.service.upkeep.timer_service import TimerService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_protocol.bodies import TimerCheckpoint
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import (
     HANDLE_SIZE_MAX,
@@ -38,6 +43,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 SEND = RequestCode.SEND_MESSAGE_V2
+
 START_MS = 1_800_000_000_500
 
 
@@ -49,7 +55,6 @@ class Clock(RealRuntime):
         self.now_ms = START_MS
 
     def unix_ms(self) -> int:
-        """The time."""
         return self.now_ms
 
 
@@ -95,7 +100,6 @@ def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Pol
 def test_a_message_waits_until_the_second_it_wished_for(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], out_ms: int
 ) -> None:
-    """It goes a second after `TIMER_OUT_MS`, never before its wish, with the properties that 5.5.0 stores."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -132,7 +136,6 @@ def test_a_message_waits_until_the_second_it_wished_for(
 def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], code: int
 ) -> None:
-    """As 5.5.0 answers."""
     client = connect(started(start_broker, Clock(), tmp_path).address)
     answer = send(client, **wishes)
     assert answer.code == code
@@ -143,7 +146,6 @@ def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
 
 
 def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """And what was wished for besides is not stored."""
     clock = Clock()
     client = connect(started(start_broker, clock, tmp_path).address)
     assert send(client, TIMER_DELAY_SEC="100", DELAY="1").code == 0
@@ -155,17 +157,14 @@ def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_only_5_knows_of_times(start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy) -> None:
-    """Elsewhere the message goes at once, and 370 is unknown."""
     client = connect(started(start_broker, Clock(), tmp_path, policy).address)
     send(client, TIMER_DELAY_SEC="100")
     wait_until(lambda: keys(client) == ["K"])
-    assert client.call(RequestCode.RECALL_MESSAGE).code == 3
+    for code in (RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS):
+        assert client.call(code).code == 3
 
 
-def test_messages_of_a_batch_and_prepared_ones_do_not_wait(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """A batch's go at once; a prepared one waits when it is committed, and not before."""
+def test_batches_and_prepared_messages(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -188,12 +187,10 @@ def test_messages_of_a_batch_and_prepared_ones_do_not_wait(
 
 
 def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
-    """The answer to 370."""
     return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
 
 def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Also when it is recalled twice; others of its second, and one of its key in another topic, go."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -214,7 +211,6 @@ def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Con
 
 
 def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """With the codes and words of 5.5.0; on a broker that does not allow it, everything."""
     clock = Clock()
     client = connect(started(start_broker, clock, tmp_path).address)
     send_message(client, "T")
@@ -241,7 +237,6 @@ def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Con
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=20), st.text(max_size=40))
 def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: str, key: str) -> None:
-    """Unless a part has a blank in it; anything else is no handle."""
     handle = RecallHandle(topic, broker_name, time, key)
     try:
         text = handle.encode()
@@ -256,13 +251,10 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
 
 @given(st.text() | st.binary().map(lambda each: base64.b64encode(each).decode()))
 def test_any_text_is_read_without_an_exception(text: str) -> None:
-    """As no handle, or as one."""
     assert read_handle(text) is None or text
 
 
-def test_properties_that_fit_while_it_waits_fit_when_it_goes(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """A message gets two properties more with its delivery: one without room for them is refused, not lost."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
@@ -277,16 +269,12 @@ def test_properties_that_fit_while_it_waits_fit_when_it_goes(
 
 
 def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Java's broker takes such a message, and its timer stands still from then on."""
     client = connect(started(start_broker, Clock(), tmp_path).address)
     answer = client.call(SEND, send_fields(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"})), b"x")
     assert answer.code == 16
 
 
-def test_what_waits_outlives_a_restart_and_what_went_does_not_come_again(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    """Each message once, in whatever order they wished to go."""
+def test_waiting_messages_outlive_a_restart(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -324,20 +312,16 @@ class Stream:
         return self.end
 
     def visible_start(self, _topic: str, _queue_id: int) -> int:
-        """The first."""
         return 0
 
     def unit(self, _topic: str, _queue_id: int, offset: int) -> tuple[int, int, int]:
-        """Of any message."""
         return offset, 1, 0
 
     def read_record(self, _physical_offset: int) -> Any:
-        """One that waits for the first second."""
         return SimpleNamespace(properties=b"TIMER_OUT_MS\x011000\x02")
 
 
 def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was there when a round began is delivered in it; the next one reads what has come."""
     monkeypatch.setattr(timer_service, "READ_COUNT", 1)
     stream: Any = Stream()
     shown: list[int] = []
@@ -351,7 +335,6 @@ def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the last of them to see the first; all are visible at the end."""
     monkeypatch.setattr(timer_service, "SHOWN_COUNT", 4)
     shown: list[int] = []
     appender: Any = None
@@ -365,7 +348,6 @@ def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.
 def test_too_many_that_wait_are_refused(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that memory has a limit; they are taken again when some have gone."""
     monkeypatch.setattr(timer_offsets, "PENDING_COUNT_MAX", 1)
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
@@ -392,7 +374,6 @@ class Deliveries(TimerService):
 
 
 def test_one_that_was_read_late_is_not_taken_for_delivered() -> None:
-    """Its second is over when later ones are delivered already: until it goes itself it is kept as waiting."""
     offsets = timer_offsets.TimerOffsets()
     service = object.__new__(Deliveries)
     service.delivered, service.offsets, service._read, service._gone = [], offsets, 6, set()
@@ -415,7 +396,6 @@ def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
 
 
 def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """61: from when they were read until they are delivered or recalled, anew after a restart; then 0 is told."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
@@ -443,10 +423,97 @@ def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect
     assert keys(client) == ["K"]
 
 
-def test_4_9_and_strict_know_no_timer(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """60 and 61 are answered 3 where no message waits for a time of its own."""
-    for policy in (ROCKETMQ_4_9, STRICT):
-        broker = start_broker(policy=policy, directory=str(tmp_path / policy.name))
-        client = connect(broker.address)
-        codes = (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS)
-        assert [client.call(code).code for code in codes] == [3, 3]
+DELAYS, TIMER = RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_TIMER_CHECK_POINT
+
+
+class Pair:
+    """A master and its slave by one clock."""
+
+    def __init__(self, start: StartBroker, directory: Path) -> None:
+        self.clock = Clock()
+        self._start, self._directory = start, directory
+        self.master = self.started("master", BrokerConfig(ha_port=0))
+        assert self.master.replicating.replicator is not None
+        address = "{}:{}".format(*self.master.address)
+        ha = "{}:{}".format(*self.master.replicating.replicator.address)
+        self.slave = self.started("slave", BrokerConfig(role="SLAVE", broker_id=1, master=address, ha_master=ha))
+
+    def started(self, name: str, config: BrokerConfig) -> Broker:
+        return self._start(runtime=self.clock, policy=ROCKETMQ_5, config=config, directory=str(self._directory / name))
+
+    def progress(self) -> tuple[int, int, int]:
+        """How far the slave knows the master's timer to be."""
+        return self.slave.shared.timers.progress
+
+
+@pytest.fixture
+def pair(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    monkeypatch.setattr(table_copies, "TIMER_COPY_MS", 10)
+    monkeypatch.setattr(follower, "RETRY_MS", 20)
+    return Pair(start_broker, tmp_path)
+
+
+def test_a_slave_that_becomes_master_delivers_nothing_again(pair: Pair, connect: Connect) -> None:
+    client = connect(pair.master.address)
+    send(client, key="later", TIMER_DELAY_SEC="60")
+    send(client, key="soon", TIMER_DELAY_SEC="1")
+    wait_until(lambda: pair.master.shared.timers.pending_count == 2)
+    pair.clock.now_ms += 3000
+    wait_until(lambda: keys(client) == ["soon"])
+    wait_until(lambda: pair.progress() == pair.master.shared.timers.progress != (0, 0, -1))
+    wait_until(lambda: pair.slave.store.log_end == pair.master.store.log_end)
+    pair.master.stop()
+    pair.slave.stop()
+    heir = pair.started("slave", BrokerConfig())
+    client = connect(heir.address)
+    # Waits as the one that is first in the queue: when it was read the other one was too.
+    wait_until(lambda: heir.shared.timers.pending_count == 1)
+    pair.clock.now_ms += 100_000
+    wait_until(lambda: keys(client)[-1:] == ["later"])
+    assert keys(client) == ["soon", "later"]
+
+
+@pytest.fixture
+def lone(start_broker: StartBroker) -> Broker:
+    return start_broker(policy=ROCKETMQ_5, config=BrokerConfig(role="SLAVE", broker_id=1))
+
+
+@pytest.mark.parametrize("code", [DELAYS, TIMER])
+def test_deliveries_wait_for_the_log(lone: Broker, code: RequestCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_copies, "LOG_WAIT_MS", 20)
+    end = lone.store.log_end
+    told: dict[int, Command] = {
+        DELAYS: Command(0, ext_fields={"logEnd": str(end)}, body=b'{"offsetTable":{1:9}}'),
+        TIMER: Command(0, ext_fields={"logEnd": str(end), "firstOffset": "3"}, body=TimerCheckpoint(5000, 7).encode()),
+    }
+    told[code] = replace(told[code], ext_fields={"logEnd": str(end + 1)})
+    copies_of(lone).copy(ScriptedMaster(told))
+    assert lone.shared.delays.by_level == ({} if code == DELAYS else {1: 9})
+    assert lone.shared.timers.progress == ((0, 0, -1) if code == TIMER else (3, 7, 4000))
+
+
+def test_a_master_of_rocketmq_says_less(lone: Broker) -> None:
+    lone.shared.timers.put(2, 4, 1000, 0)
+    copies_of(lone).copy(ScriptedMaster({TIMER: Command(0, body=TimerCheckpoint(9000, 6).encode()[:32])}))
+    assert lone.shared.timers.progress == (2, 6, 8000)
+
+
+@pytest.mark.parametrize("body", [b"", bytes(31), TimerCheckpoint(-1, 0).encode(), TimerCheckpoint(0, -1).encode()])
+def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
+    with pytest.raises(HeaderError, match="TimerCheckpoint"):
+        TimerCheckpoint.decode(body)
+
+
+def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends(pair: Pair, connect: Connect) -> None:
+    kept = {"first": 7, "read": 7, "deliveredMs": START_MS + 50_000}
+    pair.slave.stop()
+    directory = Path(pair.slave.store.directory) / "config"
+    (directory / "timerOffset.json").write_text(json.dumps({"offsetTable": kept}))
+    heir = pair.started("slave", BrokerConfig())
+    client = connect(heir.address)
+    wait_until(lambda: heir.shared.timers.read == 0)
+    send(client, key="new", TIMER_DELAY_SEC="1")
+    wait_until(lambda: heir.shared.timers.pending_count == 1)
+    pair.clock.now_ms += 5000
+    wait_until(lambda: keys(client) == ["new"])
+    assert heir.store.visible_end(TIMER_TOPIC, 0) == 1

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.test_administered import commit, joined, told
+from model_tests.support.service_b import ShiftedRuntime, served
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.tables.offsets import Offsets
@@ -20,17 +21,17 @@ from longpoll_broker.service.admin import connection_processor, list_processor, 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import PoolExecutor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 DAYS = ("YesterdayMorning", "TodayMorning", "TodayNow")
+
 POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 
 
 def make_group(client: RawClient, name: str) -> None:
-    """Make a group."""
     body = msgspec.json.encode({"groupName": name})
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
 
@@ -50,17 +51,13 @@ def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
 
 @POLICIES
 def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """It answers 3, as 4.9.7 was seen to."""
     client = connect(start_broker(policy=policy).address)
     for code in CODES_OF_5:
         assert (client.call(code).code == 3) == (policy is ROCKETMQ_4_9), code
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
-    start_broker: StartBroker, connect: Connect, policy: Policy
-) -> None:
-    """18 and 225, then 351 and 352, which 5.5.0 answers with these fields."""
+def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
     client = connect(start_broker(policy=policy).address)
     body = {"topicConfigList": [{"topicName": "A", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}]}
     made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
@@ -85,6 +82,12 @@ def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
         (18, {"topicConfigList": [{"topicName": "A"}, {"topicName": "TBW102"}]}, "bad"),
         (18, {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "readQueueNums": 2000}]}, "bad"),
         (225, {"groupConfigList": [{"groupName": "A"}, {"groupName": "g" * 300}]}, "bad"),
+        (
+            18,
+            {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "topicFilterType": "x" * 100_000}]},
+            "bad",
+        ),
+        (18, {"topicConfigList": [{"topicName": name} for name in "ABCDE"]}, "unreadable"),
         (18, {"topicConfigList": [{"readQueueNums": 2}]}, "unreadable"),
         (18, {"topicConfigList": {"topicName": "A"}}, "unreadable"),
         (18, "{", "unreadable"),
@@ -93,43 +96,21 @@ def test_topics_and_groups_are_made_as_lists_and_told_one_by_one(
         (225, {}, "nothing"),
     ],
 )
-def test_a_list_is_made_whole_or_not_at_all(
-    start_broker: StartBroker, connect: Connect, code: int, body: object, kind: str
+def test_lists_are_atomic(
+    code: int, body: object, kind: str, *, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a name that must not be, one that cannot be read, or nothing in it."""
+    monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 4)
     broker = start_broker(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)
     made = connect(broker.address).call(code, {}, text.encode())
     assert made.code == {"bad": 29, "unreadable": 1, "nothing": 0}[kind], made.remark
+    assert len(made.remark or "") < 400
     assert (set(broker.topics.by_name), set(broker.groups.by_name)) == before
 
 
-def test_a_list_that_is_too_long_is_refused(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the limit."""
-    monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 1)
-    body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B"}]}
-    client = connect(start_broker().address)
-    made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
-    assert made.code == 1
-    assert "over the limit of 1" in str(made.remark)
-
-
-def test_a_topic_of_a_list_has_a_filter_type_that_there_is(start_broker: StartBroker, connect: Connect) -> None:
-    """As one that 17 makes; nothing of the list is made."""
-    broker = start_broker()
-    body = {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "topicFilterType": "x" * 100_000}]}
-    made = connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
-    assert (made.code != 0, len(made.remark or "") < 200) == (True, True)
-    assert (broker.topics.get("A"), broker.topics.get("B")) == (None, None)
-
-
 def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    """303: for each queue; one without messages has -1, and no group is behind what there is not."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     sent(client)
     commit(client, "T", "G", 2)
     spans = told(client, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
@@ -148,7 +129,6 @@ def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect:
 
 
 def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Connect) -> None:
-    """314: of one topic; offline, or one that the group's members want; without a topic nothing, as in RocketMQ."""
     broker = start_broker()
     client = joined(connect(broker.address))
     for topic in ("T", "U"):
@@ -172,7 +152,6 @@ def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Con
 
 @POLICIES
 def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """317: as 208 tells it of one; of ordered topics alone when asked so; 5.x also has what was given."""
     client = connect(start_broker(policy=policy).address)
     sent(client)
     make_group(client, "G")
@@ -191,7 +170,6 @@ def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Conne
 def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """317: each group's own way through 100,000 offsets kept every client waiting for minutes."""
     client = connect(start_broker().address)
     sent(client)
     for group in ("G", "G@H"):
@@ -211,7 +189,6 @@ def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
 
 
 def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """317, 328 and 343 say so when there is more than one answer tells."""
     client = joined(connect(start_broker().address))
     send_message(client, "T")
     make_group(client, "G")
@@ -226,7 +203,6 @@ def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkey
 
 
 def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, connect: Connect) -> None:
-    """328, 343 and 345."""
     broker = start_broker(policy=ROCKETMQ_5)
     before_ms = RealRuntime().unix_ms()
     client = joined(connect(broker.address))
@@ -245,9 +221,7 @@ def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, 
 
 
 def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: StartBroker, connect: Connect) -> None:
-    """305 has those that cannot be made; 306 and 316 are successes that change nothing."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     names = told(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(names)
     for name in names:
@@ -260,11 +234,9 @@ def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: Start
 
 
 def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """329: at any hour, and before the first minute is over; files that are not old enough stay."""
     hour = (dt.datetime.now().astimezone() + dt.timedelta(hours=6)).hour
     config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=2000, delete_when=f"{hour:02}")
-    broker = start_broker(store_config=config, directory=str(tmp_path / "store"))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=config, directory=str(tmp_path / "store"))
     sent(client, 60)
     files = sorted((tmp_path / "store" / "commitlog").iterdir())
     assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0
@@ -274,7 +246,6 @@ def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connec
 
 
 def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, connect: Connect) -> None:
-    """318: what is so already is a success, as `mqadmin updateNamesrvConfig` sends it; anything else is named."""
     client = connect(start_broker().name_server_address)
     for text, words in (
         ("clusterTest=false\n", None),
@@ -289,7 +260,6 @@ def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, 
 
 @POLICIES
 def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    """28: no column of `mqadmin clusterList` is without its value, in either version of the tool."""
     client = connect(start_broker(policy=policy).address)
     send_message(client, "T")
     table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
@@ -305,21 +275,9 @@ def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, co
     assert ("brokerActive" in table) == (policy is ROCKETMQ_5)
 
 
-class Clock(RealRuntime):
-    """A wall clock that can be set forward."""
-
-    ahead_ms = 0
-
-    def unix_ms(self) -> int:
-        """The time."""
-        return super().unix_ms() + self.ahead_ms
-
-
 def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
-    """28: what had come when yesterday began, when today did, and by now."""
-    clock = Clock()
-    broker = start_broker(runtime=clock)
-    client = connect(broker.address)
+    clock = ShiftedRuntime()
+    broker, client = served(start_broker, connect, runtime=clock)
     tables = broker.administering.tables
     names = [f"msgPutTotal{when}" for when in DAYS]
 
@@ -337,7 +295,6 @@ def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect
 
 
 def test_the_queue_of_pulls_is_told() -> None:
-    """How many wait, and for how long the first has; looking takes none away."""
     now_ns = [10**9]
     runtime = RealRuntime()
     runtime.monotonic_ns = lambda: now_ns[0]
@@ -347,3 +304,65 @@ def test_the_queue_of_pulls_is_told() -> None:
         assert pool.offer(Outbox.flush, Outbox.flush)
         now_ns[0] += 7_000_000
     assert pool.waiting() == (2, 14) == pool.waiting()
+
+
+def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect)
+    send_message(client, "T")
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    reply = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
+    assert reply.code == 0
+    assert json.loads(bytes(reply.body))["statsMinute"] == {"sum": 0, "tps": 0.0, "avgpt": 0.0}
+    broker.shared.statistics.sample(0)
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    broker.shared.statistics.sample(10**9)
+    found = broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G")
+    assert found is not None
+    assert found["statsMinute"].sum == 1
+    unknown = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@H"})
+    assert unknown.code == 1
+    assert "T@H" in (unknown.remark or "")
+
+
+def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().address)
+    send_message(client, "T")
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    codes = [
+        client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}).code
+        for name, key in (
+            ("BROKER_GET_NUMS", "DefaultCluster"),
+            ("BROKER_GET_NUMS", "T@G"),
+            ("GROUP_GET_SIZE", "T@G"),
+            ("GROUP_GET_LATENCY", "0@T@G"),
+            ("GROUP_GET_LATENCY", "T@G"),
+            ("NO_SUCH_NUMS", "T@G"),
+        )
+    ]
+    assert codes == [0, 1, 0, 0, 1, 1]
+
+
+def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect, policy=ROCKETMQ_4_9)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
+    wait_until(lambda: broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 1)
+    (record,) = records_of(
+        client.call(RequestCode.PULL_MESSAGE, pull_fields("OFFSET_MOVED_EVENT", 0, subscription="G"))
+    )
+    assert json.loads(bytes(record.body)) == {
+        "consumerGroup": "G",
+        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
+        "offsetNew": 1,
+        "offsetRequest": 77,
+    }
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_nobody_else_does(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect, policy=policy)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
+    assert broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 0

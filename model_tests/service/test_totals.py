@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.test_metrics import values
+from model_tests.support.service_b import served, served_two
 
 from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker
@@ -39,26 +40,12 @@ def reached(broker: Broker, limit: Reached) -> float:
     return values(broker)["longpoll_limits_reached_total", limit.value]
 
 
-# -- unfinished frames -------------------------------------------------------------------------------------------------
-
-
-def keep_unfinished(broker: Broker, connect: Connect) -> tuple[RawClient, RawClient]:
-    """Have twenty connections that begin frames of 1 MiB; one that begins a small frame, and one of the twenty."""
-    modest = connect(broker.address)
+def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    broker, bystander = served(start_broker, connect, config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
+    modest, *greedy = (connect(broker.address) for _ in range(21))
     modest.send_bytes(unfinished(100))
-    greedy = [connect(broker.address) for _ in range(20)]
     for client in greedy:
         client.send_bytes(unfinished(MIB))
-    return modest, greedy[0]
-
-
-def test_unfinished_frames_of_all_connections_have_a_limit(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Over it those with most are closed, with a line in the log; a small frame that has begun is served when whole."""
-    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
-    bystander = connect(broker.address)
-    modest, _one = keep_unfinished(broker, connect)
     wait_until(lambda: reached(broker, Reached.UNFINISHED_BYTES) >= 16)
     assert values(broker)["longpoll_unfinished_bytes",] <= BYTES_MAX
     assert is_served(bystander)
@@ -68,22 +55,8 @@ def test_unfinished_frames_of_all_connections_have_a_limit(
     wait_until(lambda: broker.connection_count <= 6)
 
 
-def test_planted_frames_that_are_not_counted_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All twenty connections stay."""
-    monkeypatch.setattr(transport.IoLoop, "_note_unread", lambda *_arguments, **_named: None)
-    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
-    keep_unfinished(broker, connect)
-    assert is_served(connect(broker.address))
-    assert broker.connection_count == 22
-    assert reached(broker, Reached.UNFINISHED_BYTES) == 0
-
-
 def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker: StartBroker, connect: Connect) -> None:
-    """Nothing is left of it."""
-    broker = start_broker()
-    first, second = connect(broker.address), connect(broker.address)
+    broker, first, second = served_two(start_broker, connect)
     _opaque, content = first._request(RequestCode.GET_MAX_OFFSET, ASKED)
     first.send_bytes(content[:30])
     second.send_bytes(unfinished(50 * KIB))
@@ -96,13 +69,11 @@ def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker:
     wait_until(lambda: broker.totals.connections.count == 1)
 
 
-def test_one_byte_now_and_then_does_not_keep_a_frame_open(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A frame has its time from its first byte; a connection that ends its frames stays as long as it likes."""
+def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
-    broker = start_broker(config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000))
-    slow, busy = connect(broker.address), connect(broker.address)
+    broker, slow, busy = served_two(
+        start_broker, connect, config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000)
+    )
     slow.send_bytes(unfinished(100))
     while not slow.closed:
         try:
@@ -118,25 +89,11 @@ def test_one_byte_now_and_then_does_not_keep_a_frame_open(
     assert broker.connection_count == 1
 
 
-# -- unsent answers ----------------------------------------------------------------------------------------------------
-
-
-def leave_unread(broker: Broker, connect: Connect) -> list[RawClient]:
-    """Have eight connections ask for much more than their sockets hold, and read none of it."""
+def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    broker, bystander = served(start_broker, connect, config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
     asking = [connect(broker.address) for _ in range(8)]
     for client in asking:
-        content = client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1]
-        client.send_bytes(content * 6_000)
-    return asking
-
-
-def test_unsent_answers_of_all_connections_have_a_limit(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Over it those with most are closed, and others are served."""
-    broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
-    bystander = connect(broker.address)
-    asking = leave_unread(broker, connect)
+        client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
     wait_until(lambda: reached(broker, Reached.UNSENT_BYTES) >= len(asking) - 2)
     assert is_served(bystander)
     assert values(broker)["longpoll_unsent_bytes",] <= BYTES_MAX
@@ -147,22 +104,8 @@ def test_unsent_answers_of_all_connections_have_a_limit(
     assert values(broker)["longpoll_unsent_bytes",] == 0
 
 
-def test_planted_answers_that_are_not_counted_are_noticed(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody is closed."""
-    monkeypatch.setattr(Amount, "note", lambda *_arguments: [])
-    broker = start_broker(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
-    asking = leave_unread(broker, connect)
-    assert is_served(connect(broker.address))
-    assert broker.connection_count == len(asking) + 1
-    assert reached(broker, Reached.UNSENT_BYTES) == 0
-
-
 def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, connect: Connect) -> None:
-    """Below the limit everything that was asked for comes, and then nothing is counted any more."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 3_000)
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] > 0)
     bodies = {bytes(answer.body) for opaque in opaques if (answer := client.reply(opaque)) is not None}
@@ -170,13 +113,7 @@ def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, co
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] == 0)
 
 
-# -- connections -------------------------------------------------------------------------------------------------------
-
-
-def test_an_address_has_a_part_of_the_connections(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The one over it is closed and told of, and one that goes makes room."""
+def test_connections_per_address(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker = start_broker(config=BrokerConfig(address_connection_count_max=3))
     clients = [connect(broker.address) for _ in range(3)]
     assert all(map(is_served, clients))
@@ -189,7 +126,6 @@ def test_an_address_has_a_part_of_the_connections(
 
 
 def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Connect) -> None:
-    """It is the broker's and not each thread's."""
     broker = start_broker(config=BrokerConfig(connection_count_max=3, io_thread_count=2))
     clients = [connect(broker.address) for _ in range(3)]
     assert all(map(is_served, clients))
@@ -208,7 +144,6 @@ def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Conne
     ],
 )
 def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
-    """For a machine may have all of its addresses."""
     assert address_of(host) == address
 
 
@@ -221,11 +156,8 @@ def test_addresses_without_connections_are_forgotten() -> None:
     assert (connections.count, dict(connections.by_address)) == (0, {})
 
 
-# -- the sums ----------------------------------------------------------------------------------------------------------
-
-
-def noted(seed: int) -> None:
-    """Note amounts at random; fails where the total is not their sum, or is over the limit, or the wrong one goes."""
+@pytest.mark.parametrize("seed", range(10))
+def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
     draw, amount, expected = random.Random(seed), Amount[int](100, threading.Lock()), dict[int, int]()
     for _ in range(300):
         peer, size = draw.randrange(6), draw.choice((0, 1, 30, 99, 150))
@@ -237,28 +169,7 @@ def noted(seed: int) -> None:
         assert amount.by_peer == {each: size for each, size in expected.items() if size}
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
-    """Whatever is noted in whatever order."""
-    noted(seed)
-
-
-def test_planted_a_total_that_forgets_to_subtract_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would close connections for nothing."""
-
-    def set_only(self: Amount[int], peer: int, size: int) -> None:
-        before = self.by_peer.pop(peer, 0)
-        self.total += size or -before
-        if size:
-            self.by_peer[peer] = size
-
-    monkeypatch.setattr(Amount, "_set", set_only)
-    with pytest.raises((AssertionError, ValueError)):
-        noted(1)
-
-
 def test_each_limit_is_a_setting(tmp_path: Path) -> None:
-    """Of `broker.conf`, by the name that the metric and the log say."""
     file = tmp_path / "broker.conf"
     file.write_text("".join(f"{limit.value} = 7\n" for limit in Reached))
     config, _store, _place, unknown = read_broker_conf(file)

@@ -18,7 +18,7 @@ from longpoll_broker.core.tables import producers
 from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.service.send.append import HALF_TOPIC
 from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
-from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP, TransactionChecks
+from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_client.messages import ReceivedMessage, decode_messages
@@ -37,7 +37,6 @@ COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 
 
 def prepare(client: RawClient, body: bytes, group: str = "PG", properties: str | None = None) -> None:
-    """Begin a transaction."""
     fields = send_fields("T", 0, properties or HALF.format(group=group)) | {"g": str(RealRuntime().unix_ms())}
     assert client.call(RequestCode.SEND_MESSAGE_V2, fields, body).code == 0
 
@@ -88,7 +87,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def test_a_producer_is_asked_and_its_answer_counts(broker: Broker, connect: Connect) -> None:
-    """With the message as it will be in its own topic; the commit delivers it once, and nothing is asked any more."""
     client = connect(broker.address)
     prepare(client, b"kept")
     join(client)
@@ -111,7 +109,6 @@ def test_a_producer_is_asked_and_its_answer_counts(broker: Broker, connect: Conn
 def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_given_up(
     broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After its last question it stands in the topic for such messages, and one line tells of it."""
     client = connect(broker.address)
     join(client)
     with caplog.at_level(logging.WARNING):
@@ -134,7 +131,6 @@ def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_giv
 
 
 def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Connect) -> None:
-    """Neither what is too young; both offsets pass over what was ended, however many and in whatever order."""
     config = BrokerConfig(transaction_timeout_ms=HOUR_MS, transaction_check_interval_ms=HOUR_MS)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=STORE) as broker:
         client = connect(broker.address)
@@ -154,9 +150,7 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
         assert bodies(client, "T") == [b"1", b"0", b"3"]
 
 
-def test_what_the_log_is_about_to_lose_is_given_up_unasked(
-    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_expiring_messages_are_given_up(broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """Older than files are kept, by the time that its producer gave it."""
     client = connect(broker.address)
     join(client)
@@ -169,10 +163,7 @@ def test_what_the_log_is_about_to_lose_is_given_up_unasked(
     assert client.pushes == []
 
 
-def test_one_that_cannot_be_asked_about_keeps_nobody_back(
-    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its properties have no room for the number of questions; one line tells of it, and the next is asked about."""
+def test_a_message_without_room(broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     client = connect(broker.address)
     join(client)
     full = HALF.format(group="PG") + "filler\x01"
@@ -187,7 +178,6 @@ def test_one_that_cannot_be_asked_about_keeps_nobody_back(
 
 
 def test_another_producer_of_the_group_is_asked_when_one_has_gone(broker: Broker, connect: Connect) -> None:
-    """Nobody of another group is; what was asked of nobody is asked again later."""
     stranger, first, second = connect(broker.address), connect(broker.address), connect(broker.address)
     join(stranger, "other")
     join(first)
@@ -206,7 +196,6 @@ def test_another_producer_of_the_group_is_asked_when_one_has_gone(broker: Broker
 
 
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> None:
-    """The offsets are kept like a group's: what was ended before is not asked about after it."""
     store = str(tmp_path / "store")
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as broker:
         client = connect(broker.address)
@@ -226,20 +215,6 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> Non
         assert told(client.wait_push()).body == b"y"
 
 
-def test_planted_a_check_that_does_not_know_the_ends_is_noticed(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would ask about a message that was committed, which is then delivered twice."""
-    monkeypatch.setattr(TransactionChecks, "_ended", lambda _self, _first, _end: {})
-    client = connect(broker.address)
-    join(client)
-    prepare(client, b"x")
-    for _round in range(2):
-        check_now(broker)
-        end(client, client.wait_push(), COMMIT)
-    assert bodies(client, "T") == [b"x", b"x"]
-
-
 @given(
     st.lists(
         st.tuples(
@@ -248,7 +223,6 @@ def test_planted_a_check_that_does_not_know_the_ends_is_noticed(
     )
 )
 def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, int, str, str]]) -> None:
-    """Whoever is picked is a member, each gets its turn, the count is theirs, and a client is found where it began."""
     table = Producers()
     plain: set[tuple[Hashable, str]] = set()
     clients: dict[Hashable, str] = {}

@@ -6,11 +6,12 @@ import threading
 
 import attrs
 import pytest
+from model_tests.support.service_b import answer_of, served, served_two
 
-from longpoll_broker.broker import Broker
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_broker.testing.harness.topics import make_topic
+from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -29,35 +30,10 @@ class Disk:
 
         def waits(store: MessageStore) -> int:
             self.begun.set()
-            assert self.may_end.wait(10)
+            assert self.may_end.wait(3 * PATIENCE_S)
             return flush(store)
 
         monkeypatch.setattr(MessageStore, "flush", waits)
-
-
-def sent_while_the_disk_works(
-    policy: Policy, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Broker, Disk, bool]:
-    """A pull is held, a message is appended, and its sync does not end: whether the pull is answered all the same."""
-    disk = Disk(monkeypatch)
-    broker = start_broker(policy=policy, store_config=SYNC)
-    puller, sender = connect(broker.address), connect(broker.address)
-    puller.call(
-        RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-    )
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
-    assert disk.begun.wait(10)
-    early = puller.reply(opaque, SHORT_S)
-    disk.may_end.set()
-    late = early or puller.reply(opaque)
-    assert late is not None
-    assert late.code == 0
-    reply = sender.reply(acknowledged)
-    assert reply is not None
-    assert reply.code == 0
-    return broker, disk, early is not None
 
 
 @pytest.mark.parametrize(
@@ -66,15 +42,22 @@ def sent_while_the_disk_works(
 def test_who_sees_a_message_that_is_not_durable(
     policy: Policy, seen: bool, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pull hears of it when it may: before the sync ends, or after it."""
-    _broker, _disk, early = sent_while_the_disk_works(policy, start_broker, connect, monkeypatch)
-    assert early == seen
+    """A held pull is answered before the sync ends, or after it."""
+    disk = Disk(monkeypatch)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, store_config=SYNC)
+    make_topic(broker.address, "T", 1)
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
+    assert disk.begun.wait(PATIENCE_S)
+    early = puller.reply(opaque, PATIENCE_S if seen else SHORT_S)
+    disk.may_end.set()
+    assert (early is not None) == seen
+    assert (early or answer_of(puller, opaque)).code == 0
+    assert answer_of(sender, acknowledged).code == 0
 
 
-def test_without_a_sync_nobody_waits_for_the_disk(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ASYNC_FLUSH: a message is visible when it is appended, whatever the policy says of syncs."""
+def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = start_broker(policy=STRICT)
     disk = Disk(monkeypatch)
     client = connect(broker.address)
@@ -85,11 +68,11 @@ def test_without_a_sync_nobody_waits_for_the_disk(
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_a_delayed_message_is_seen_too(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Nobody waits for the sync of what the schedule delivers, and it is visible all the same."""
     # Where no thread polls the schedule syncs itself, so the flush thread's first round need not come.
     interval_ms = SYNC.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
-    broker = start_broker(policy=policy, store_config=attrs.evolve(SYNC, flush_interval_ms=interval_ms))
-    client = connect(broker.address)
+    broker, client = served(
+        start_broker, connect, policy=policy, store_config=attrs.evolve(SYNC, flush_interval_ms=interval_ms)
+    )
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties="DELAY\x011\x02"), b"m")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0

@@ -1,158 +1,95 @@
-"""What the two clients of tests have in common: when they read, how they write, and what a closed connection is."""
+"""What the two clients of tests have in common: how they write, when they read, and what a closed connection is."""
 
 from __future__ import annotations
 
-from typing import cast
+import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
-from attrs import define, field
 
-from longpoll_broker.testing.wire_end import STALL_S, WireEnd
+from longpoll_broker.testing import wire_end
+from longpoll_broker.testing.wire_end import WireEnd
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command, encode
-from longpoll_runtime import Runtime
+from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 
 PUSH = b"".join(encode(Command(40, 1)))
-PART_SIZE = 10
-"""What the socket takes of one write; it takes every second one."""
-
-
-@define(eq=False)
-class Wire(RealRuntime):
-    """A runtime whose one socket has `coming` to be read, and whose poller counts what it is asked."""
-
-    coming: bytes = b""
-    is_closed: bool = False
-    """Whether the peer closes behind what is coming, and takes nothing."""
-    is_stuck: bool = False
-    """Whether no write is taken."""
-    taken: bytes = b""
-    polled_s: list[float | None] = field(factory=list)
-    watched: list[tuple[bool, bool]] = field(factory=list)
-    """For what the socket was watched, at each wait: reads, writes."""
-    closed_count: int = 0
-    _turn: int = 0
-
-    def __attrs_pre_init__(self) -> None:
-        super().__init__()
-
-    def connect(self, _host: str, _port: int, _timeout_s: float) -> Wire:  # type: ignore[override] # a socket of ours
-        """It is the socket as well."""
-        return self
-
-    def poller(self) -> Wire:  # type: ignore[override] # a poller of ours
-        """And the poller."""
-        return self
-
-    def send(self, content: memoryview) -> int:
-        """Take a part, every second time."""
-        self._turn += 1
-        if self.is_closed:
-            raise BrokenPipeError
-        if self.is_stuck or self._turn % 2 == 0:
-            raise BlockingIOError
-        self.taken += content[:PART_SIZE]
-        return len(content[:PART_SIZE])
-
-    def recv_into(self, buffer: bytearray) -> int:
-        """Give what is coming; then there is nothing, or the end."""
-        if not self.coming and not self.is_closed:
-            raise BlockingIOError
-        size = len(self.coming)
-        buffer[:size] = self.coming
-        self.coming = b""
-        return size
-
-    def register(self, _key: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch the socket."""
-        assert data is not None
-        self.watched.append((read, write))
-
-    def modify(self, _key: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch it for something else."""
-        assert data is not None
-        self.watched[-1] = (read, write)
-
-    def unregister(self, _key: object) -> None:
-        """Watch it no more."""
-
-    def poll(self, timeout_s: float | None) -> list[object]:
-        """Note the wait, which is over at once."""
-        self.polled_s.append(timeout_s)
-        self.watched.append(self.watched[-1])
-        return [] if self.is_stuck else [self]
-
-    def close(self) -> None:
-        """Count it."""
-        self.closed_count += 1
+PATIENCE_NS = 10e9
+CONTENT = bytes(range(256)) * 100_000
+"""More than the sockets of both sides hold."""
 
 
 class Noting(WireEnd):
     """Keeps the codes of what it reads."""
 
-    def __init__(self, wire: Wire, *, reads_while_writing: bool = True) -> None:
-        super().__init__(cast("Runtime", wire), ("127.0.0.1", 1), reads_while_writing=reads_while_writing)
+    def __init__(self, address: Address, *, reads: bool) -> None:
+        super().__init__(RealRuntime(), address, reads_while_writing=reads)
         self.codes: list[int] = []
 
     def _received(self, command: Command, read_ns: int) -> None:
         assert self.written_ns <= read_ns <= self._runtime.monotonic_ns()
         self.codes.append(command.code)
 
-    def wait(self, *left_ns: float) -> None:
-        """Read until a command is there, with so much time left at each look."""
-        rest = iter(left_ns)
-        self._read_until(lambda: bool(self.codes), lambda: next(rest))
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def connected(listening: socket.socket, *, reads: bool = True) -> tuple[Noting, socket.socket]:
+    """A client, and the peer's end of its connection."""
+    client = Noting(listening.getsockname(), reads=reads)
+    return client, listening.accept()[0]
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_who_is_said_to_reads_while_a_write_waits(reads: bool) -> None:
-    """All bytes go out in order; what comes meanwhile is read at once, or lies there as the test means it to."""
-    wire = Wire(coming=PUSH)
-    with Noting(wire, reads_while_writing=reads) as client:
-        client.send_bytes(bytes(range(25)))
+def test_who_is_said_to_reads_while_a_write_waits(reads: bool, listening: socket.socket) -> None:
+    client, peer = connected(listening, reads=reads)
+    taken = bytearray()
+
+    def take() -> None:
+        while len(taken) < len(CONTENT):
+            taken.extend(peer.recv(1 << 20))
+
+    with client, peer:
+        peer.sendall(PUSH)
+        thread = threading.Thread(target=take)
+        thread.start()
+        client.send_bytes(CONTENT)
+        thread.join()
+        assert taken == CONTENT
         assert client.codes == [40] * reads
-        assert wire.watched == [(reads, True), (reads, True), (True, False)]
-        client.drain()
+        client._read_until(lambda: bool(client.codes), lambda: PATIENCE_NS)
         assert client.codes == [40]
-    assert wire.taken == bytes(range(25))
-    assert wire.polled_s == [STALL_S, STALL_S]
 
 
-def test_a_write_that_is_not_taken_in_time_is_a_time_out() -> None:
-    """And one to a peer that has closed is the system's error."""
-    with Noting(Wire(is_stuck=True)) as client, pytest.raises(TimeoutError, match="no bytes were taken for 30 s"):
-        client.send_bytes(b"x")
-    with Noting(Wire(is_closed=True)) as client, pytest.raises(BrokenPipeError):
-        client.send_bytes(b"x")
+def test_a_write_that_is_not_taken_in_time_is_a_time_out(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_end, "STALL_S", 0.01)
+    client, peer = connected(listening)
+    with client, peer, pytest.raises(TimeoutError, match="no bytes were taken for"):
+        client.send_bytes(CONTENT)
 
 
-def test_reading_ends_with_what_was_waited_for_and_with_the_time() -> None:
-    """No wait is longer than what is left, and nobody waits for what is there."""
-    wire = Wire(coming=PUSH)
-    with Noting(wire) as client:
-        client.wait()
-        assert (client.codes, wire.polled_s) == ([40], [])
-        client.codes.clear()
-        client.wait(3e9, 0.5e9, 0)
-        assert (client.codes, client.closed, wire.polled_s) == ([], False, [3.0, 0.5])
-
-
-def test_a_closed_connection_is_noted_after_what_came_before() -> None:
-    """Nobody waits any more; and closing it twice closes it once: poller and socket."""
-    wire = Wire(coming=PUSH, is_closed=True)
-    client = Noting(wire)
-    client.drain()
-    assert (client.codes, client.closed) == ([40], False)
-    client.codes.clear()
-    client.wait(1e9)
-    assert (client.codes, client.closed, wire.polled_s) == ([], True, [])
+def test_a_closed_connection_is_noted_after_what_came_before(listening: socket.socket) -> None:
+    client, peer = connected(listening)
+    with client:
+        with peer:
+            peer.sendall(PUSH)
+        client._read_until(lambda: bool(client.codes), lambda: PATIENCE_NS)
+        assert client.codes == [40]
+        client._read_until(lambda: False, lambda: PATIENCE_NS)
+        assert client.closed
     client.close()
-    client.close()
-    assert wire.closed_count == 2
 
 
-def test_what_is_no_command_is_an_error_of_the_peers() -> None:
-    """Whoever reads says what it means."""
-    with Noting(Wire(coming=b"\xff" * 64)) as client, pytest.raises(RemoteProtocolError):
-        client.wait(1e9)
+def test_what_is_no_command_is_an_error_of_the_peers(listening: socket.socket) -> None:
+    client, peer = connected(listening)
+    with client, peer:
+        peer.sendall(b"\xff" * 64)
+        with pytest.raises(RemoteProtocolError):
+            client._read_until(lambda: False, lambda: PATIENCE_NS)

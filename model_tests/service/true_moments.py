@@ -86,7 +86,6 @@ class TruthfulBroker:
         self._ends: dict[int, BrokerEnd] = {}
 
     def run(self) -> None:
-        """Serve until standard input ends."""
         while True:
             for descriptor, _events in self._poller.poll(0.0005 if self._ends else None):
                 if descriptor == sys.stdin.fileno():
@@ -237,7 +236,6 @@ class TruthfulClient:
         self._senders = [sender]
 
     def read(self, count: int, piece: int = CHUNK) -> None:
-        """Read so many answers."""
         left = self._left
         while count:
             while len(left) >= 4:
@@ -254,7 +252,6 @@ class TruthfulClient:
             sender.join()
 
     def close(self) -> None:
-        """End the connection."""
         self._socket.close()
 
 
@@ -351,7 +348,6 @@ def compare(history: Path, log: Path, begun_ns: dict[int, int]) -> Comparison:
 
 
 def main() -> None:
-    """The broker's process."""
     seed, small_size_max, large_one_in, nodelay, log = sys.argv[1:]
     broker = TruthfulBroker(int(seed), int(small_size_max), int(large_one_in), nodelay=nodelay == "1")
     sys.stdout.write(f"{broker.listening.getsockname()[1]}\n")

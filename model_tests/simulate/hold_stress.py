@@ -399,13 +399,6 @@ def without_shard_locks(seed: int) -> Stage:
     return stage
 
 
-def without_room_guard(seed: int) -> Stage:
-    """A planted fault: the count of all held pulls has no lock."""
-    stage = Stage(seed)
-    stage.service._room.guard = nullcontext()
-    return stage
-
-
 class _Nothing(nullcontext[None]):
     """A lock that locks nothing."""
 

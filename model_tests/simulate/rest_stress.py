@@ -24,7 +24,7 @@ from attrs import define, field
 
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
-from longpoll_client.link import calls, exchange, leading
+from longpoll_client.link import calls, exchange
 from longpoll_client.link.calls import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.codes import RequestCode
@@ -40,7 +40,7 @@ from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedThread
 from longpoll_simulation.world import NEVER, Actor, World
 
-FILES: Final = tuple(str(module.__file__) for module in (remoting, calls, exchange, leading))
+FILES: Final = tuple(str(module.__file__) for module in (remoting, calls, exchange))
 HOST: Final = "127.0.0.1"
 PORT: Final = 10_911
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
@@ -49,8 +49,7 @@ LONG_S: Final = 2.0
 SHORT_S: Final = (0.05, 0.2)
 """The times of calls that are never answered."""
 PROMPT_S: Final = 0.03
-"""How late a call may be answered or ended: the reader looks at a lent socket after `LENT_S` or twice that, and each
-point of a run takes a microsecond."""
+"""How late a call may be answered or ended: each point of a run takes a microsecond."""
 PAUSES_S: Final = (0.0, 0.000_01, 0.000_04, 0.000_2, 0.01)
 MUTE: Final = b"mute"
 FIRST_COUNT: Final = 8

@@ -7,7 +7,7 @@ topic of which a message comes now and then, or one who removes the log's oldest
 between, every message is one whole record of the log, becomes visible once in each queue that lists it, in the order of
 its offsets, and what a flush returned for is durable and told by the checkpoint.
 
-Leaves out power cuts inside of calls, and what a deletion leaves behind (`store.test_simulated_store`).
+Leaves out power cuts inside of calls, and what a deletion leaves behind (`store.test_power_cut`).
 """
 
 from __future__ import annotations
@@ -105,10 +105,7 @@ class Stage:
         maps = random.Random(self.seed ^ 0xE0).choice(MAPS)
         self.readers = READERS if maps < MAPS[-1] else 0
         files = SimulatedFiles(
-            self.disk,
-            before=self.before,
-            used_ratio=lambda: FULL if self.expires else 0.0,
-            maps_max=OTHER_MAPS + maps,
+            self.disk, before=self.before, used_ratio=lambda: FULL if self.expires else 0.0, maps_max=OTHER_MAPS + maps
         )
         self.runtime = SimulatedRuntime(Network(self.preemption.world), files)
 

@@ -268,8 +268,6 @@ def test_a_broker_that_runs_again_owes_what_it_is_asked_then() -> None:
         nothing(account, 1_000.0, life=1)
 
 
-# -- what a peer notes -----------------------------------------------------------------------------------------------
-
 Answer = Callable[[World, SimulatedSocket, Command], None]
 
 

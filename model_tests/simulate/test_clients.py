@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
-from model_tests.simulate.client_world import ClientRun
-from model_tests.simulate.seeds import first_fault
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
@@ -75,25 +73,10 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
     return bodies, world.step, (world.now_ns - begun_ns) / 1e9
 
 
-CLIENT_SEEDS: Final = 60
-"""Runs of a quick test, two seconds."""
-
-
-def test_a_consumer_gets_each_message_once_and_soon() -> None:
-    """Whatever its flow control, its stored offset, quiet holds and cut connections: `client_world` says how soon."""
-    assert first_fault(range(CLIENT_SEEDS), ClientRun) is None
-
-
-@pytest.mark.long
-def test_a_consumer_gets_each_message_once_and_soon_from_many_seeds() -> None:
-    """The same for longer."""
-    assert first_fault(range(CLIENT_SEEDS, 3_000), ClientRun) is None
-
-
 @pytest.mark.parametrize("observed", [False, True])
 def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
     """Each message is consumed once, no thread is left, and a seed gives the same run."""
-    for seed in range(4):
+    for seed in range(2):
         run = sent_and_consumed(seed, observed=observed)
         assert sorted(run[0]) == [str(number).encode() for number in range(COUNT)]
         assert sent_and_consumed(seed, observed=observed) == run

@@ -198,9 +198,6 @@ def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
         shutil.rmtree(directory)
 
 
-# ---------------------------------------------------------------------- what is left
-
-
 def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) -> tuple[Disk, SimulatedFiles]:
     """A disk with one durable directory, `/d`."""
     disk = Disk()
@@ -470,19 +467,3 @@ def test_equal_seeds_leave_equal_disks() -> None:
 
     assert [run(seed) for seed in range(20)] == [run(seed) for seed in range(20)]
     assert len({str(run(seed)) for seed in range(20)}) > 10
-
-
-@pytest.mark.parametrize("planted", ["sync", "sync_directory", "commit"])
-def test_planted_slips_are_seen(monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
-    """A sync that forgets, and a directory that is not synced, are seen in what a cut leaves."""
-    if planted == "sync":
-        monkeypatch.setattr("longpoll_simulation.file_bytes.FileBytes.sync", lambda *_: False)
-        broken = test_synced_bytes_survive_a_cut_and_others_by_chance
-    elif planted == "sync_directory":
-        monkeypatch.setattr("longpoll_simulation.disk.Directory.sync", lambda *_: None)
-        broken = test_names_are_durable_with_their_directory
-    else:
-        monkeypatch.setattr("longpoll_simulation.disk.Disk.commit", lambda _: None)
-        broken = test_changes_in_order
-    with pytest.raises((AssertionError, FileNotFoundError)):
-        broken()

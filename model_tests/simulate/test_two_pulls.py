@@ -10,8 +10,8 @@ import pytest
 from model_tests.simulate.two_pulls import race
 
 from longpoll_simulation.lines import Grain
-from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
-from longpoll_simulation.world import Strategy, World
+from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, WeightedWalk
+from longpoll_simulation.world import Strategy
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
 
 SEEDS: Final = range(150)
@@ -48,23 +48,6 @@ def test_a_hold_needs_its_recheck(make: Callable[[int], Strategy]) -> None:
 def test_from_line_to_line_nothing_is_lost(policy: Policy, grain: Grain) -> None:
     """Within every critical section and without."""
     assert not is_red(lambda seed: FewSwitches(seed, (40, 120)), policy, grain)
-
-
-def test_a_run_of_the_plain_order_counts_its_points() -> None:
-    """What a weighted walk needs to know beforehand."""
-    counts = PointCount()
-    seen: list[World] = []
-
-    class Counting(Replay):
-        def begin(self, world: World) -> None:
-            world.note = counts
-            seen.append(world)
-            super().begin(world)
-
-    race(Counting())
-
-    assert set(counts.counts) == {"main", "first", "message"}
-    assert sum(counts.counts.values()) <= seen[0].step
 
 
 @pytest.mark.long

@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest import mock
 
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.support.faults import raising
 
 import longpoll
 from longpoll.cli import main
@@ -24,18 +25,8 @@ from longpoll.simulated.account import PROMISES
 from longpoll.simulated.bad_disk import BadDisk
 from longpoll.simulated.plan import plan_of
 from longpoll.simulated.run import Outcome, RandomWeather, Run, play
-from longpoll.simulated.search import (
-    Settings,
-    explain,
-    one_run,
-    run_again,
-    search,
-    stalls_of,
-    strategy_of,
-)
+from longpoll.simulated.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll_broker.core.tables.statistics import Statistics
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.service.pull.dispatch_service import DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store import message_store
@@ -46,16 +37,15 @@ from longpoll_protocol.frames.frame import FrameReader
 from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import Replay, ToldStalls
-from longpoll_simulation.sync import SimulatedCondition
 from longpoll_simulation.tokens import decode_token
 from longpoll_spec.policy import STRICT
 from longpoll_spec.testing.cases import quick_if
 
-SEEDS: Final = range(80)
+SEEDS: Final = range(50)
 SEEDS_LONG: Final = range(1_000, 12_000)
 DAY_MS: Final = 86_400_000
 SEEDS_PLANTED: Final = range(400)
-SEEDS_AGAIN: Final = range(24)
+SEEDS_AGAIN: Final = range(10)
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
@@ -86,10 +76,7 @@ def test_promises_are_kept_for_a_day(policy: str) -> None:
 @pytest.mark.parametrize("grain", quick_if(("line", "access"), lambda grain: grain == "line"))
 def test_promises_are_kept_from_line_to_line(grain: Any) -> None:
     """The broker's own code may be interrupted anywhere in it."""
-    assert search(Settings(grain=grain), range(12)) is None
-
-
-# -- planted faults --------------------------------------------------------------------------------------------------
+    assert search(Settings(grain=grain), range(6)) is None
 
 
 def without(kind: type, name: str, result: object = None) -> Plant:
@@ -100,43 +87,6 @@ def without(kind: type, name: str, result: object = None) -> Plant:
 def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
     """Wakes as if no queue id were above 7."""
     _notify(service, (key[0], key[1] & 7), *rest)
-
-
-class WallClock:
-    """A runtime whose monotonic clock is the wall clock."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def monotonic_ns(self) -> int:
-        """As many steps as the wall clock made."""
-        return int(self._runtime.monotonic_ns()) + int(self._runtime.unix_ahead_ms) * 1_000_000
-
-
-def by_the_wall_clock() -> AbstractContextManager[Any]:
-    """Deadlines are watched by a clock that its owner may set."""
-    made = HoldService.__init__
-    return mock.patch.object(
-        HoldService,
-        "__init__",
-        lambda self, runtime, *rest, **named: made(self, cast("Any", WallClock(runtime)), *rest, **named),
-    )
-
-
-def deaf_to_resets() -> AbstractContextManager[Any]:
-    """A connection that was cut is taken for one on which nothing came."""
-    receive_into = Channel.receive_into
-
-    def receives(channel: Channel, buffer: bytearray) -> int:
-        try:
-            return receive_into(channel, buffer)
-        except ConnectionResetError:
-            raise BlockingIOError from None
-
-    return mock.patch.object(Channel, "receive_into", receives)
 
 
 def of_whole_frames() -> AbstractContextManager[Any]:
@@ -156,44 +106,18 @@ def as_if_closed() -> AbstractContextManager[Any]:
     )
 
 
-def dead_in_its_second_life() -> AbstractContextManager[Any]:
-    """The clock of deadlines is woken until the broker is started again."""
-    tell = HoldService._tell_clock
-
-    def tells(service: HoldService, *parts: Any) -> None:
-        if service._runtime.process == "broker":  # type: ignore[attr-defined] # a simulated one
-            tell(service, *parts)
-
-    return mock.patch.object(HoldService, "_tell_clock", tells)
-
-
 _notify: Final = HoldService.notify
 PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "no deadline wakes the clock": (without(HoldService, "_tell_clock"), {"late"}, set()),
     "the wrong queue is woken": (lambda: mock.patch.object(HoldService, "notify", other_queue), {"lost wakeup"}, set()),
-    "a closed channel's pulls stay": (without(HoldService, "drop_channel", []), {"left behind"}, set()),
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
-    "no loop is ever woken": (without(IoLoop, "wake"), {"late"}, set()),
-    "nobody is notified": (
-        without(SimulatedCondition, "notify"),
-        {"StuckError", "unacknowledged", "unanswered"},
-        set(),
-    ),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
         # Moved on: a queue lists what the log has lost.
         {"two at one offset", "told nothing", "lost", "moved"},
         {"power"},
     ),
-    "a directory's names are not synced": (
-        without(SimulatedFiles, "sync_directory"),
-        {"told nothing", "lost"},
-        {"power"},
-    ),
-    "deadlines by the wall clock": (by_the_wall_clock, {"early", "late"}, {"clock"}),
-    "a reset is not heard": (deaf_to_resets, {"left behind", "StuckError"}, {"cut"}),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
-    "no clock after a restart": (dead_in_its_second_life, {"late"}, {"kill", "power", "stop"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
 """Each fault with what it breaks, and the troubles of which one is needed to show it."""
@@ -242,14 +166,14 @@ def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
         start(run)
 
     with mock.patch.object(SimulatedRuntime, "spawn", spawns), mock.patch.object(Run, "start", starts):
-        search(Settings(), (seed for seed in range(100) if {"kill", "power"} & troubles(seed)))
+        search(Settings(), (seed for seed in range(40) if {"kill", "power"} & troubles(seed)))
 
     assert wrote
     assert "/store/left" not in seen
     assert "/store/abort" in seen
 
 
-SLOW = {"a crash is recovered as a stop", "a reset is not heard"}
+SLOW = {"a crash is recovered as a stop"}
 """Those that many runs are needed for."""
 
 
@@ -267,36 +191,9 @@ def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str
     assert not needed or needed & troubles(found[0])
 
 
-def test_a_channel_needs_its_lock() -> None:
-    """Two threads that write to one connection: its answers come twice, or not at all."""
-
-    class Nothing:
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *_error: object) -> None:
-            pass
-
-    made = Channel.__init__
-
-    def without_lock(self: Channel, *parts: Any) -> None:
-        made(self, *parts)
-        self._lock = Nothing()  # type: ignore[assignment]
-
-    with mock.patch.object(Channel, "__init__", without_lock):
-        found = search(Settings(), SEEDS_PLANTED)
-
-    assert found is not None
-    assert found[1].kind in {"answered twice", "unanswered", "late", "closed", "IndexError"}
-
-
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
     """What is logged as an error, and costs nobody anything, ends the search."""
-
-    def fails(*_values: Any, **_named: Any) -> None:
-        raise LookupError("planted")
-
-    with mock.patch.object(Statistics, "sample", fails):
+    with mock.patch.object(Statistics, "sample", raising(LookupError("planted"))):
         found = search(Settings(), SEEDS_PLANTED)
 
     assert found is not None
@@ -371,7 +268,7 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
         runs.append(run)
 
     with mock.patch.object(BadDisk, "before", meets):
-        for seed in range(600):
+        for seed in range(300):
             plan = plan_of(seed)
             if "disk" in troubles(seed) or plan.slow_ms_max:
                 runs: list[Run] = []
@@ -385,16 +282,6 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
-def test_rocketmq_keeps_what_a_closed_channel_left(policy: str) -> None:
-    """Seen from outside, on the wire of the whole broker: finding (e)."""
-    found = search(Settings(policy), range(400), promises=("left behind",))
-
-    assert found is not None
-    assert found[1].kind == "left behind"
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     "settings", [Settings("strict", ("recheck_after_hold=none",)), Settings("rocketmq-4.9"), Settings("rocketmq-5")]
 )
@@ -404,27 +291,6 @@ def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
 
     assert found is not None
     assert found[1].kind == "lost wakeup"
-
-
-@pytest.mark.long
-def test_a_connection_that_was_dealt_out_is_closed_by_a_stop() -> None:
-    """Planted: a loop that ends forgets who was accepted for it and not served yet; its client waits for ever."""
-
-    def only_served(loop: IoLoop) -> None:
-        waiting = loop._to_adopt.copy()
-        loop._to_adopt.clear()
-        closes(loop)
-        loop._to_adopt.extend(waiting)
-
-    closes = IoLoop._close_all
-    with mock.patch.object(IoLoop, "_close_all", only_served):
-        found = search(Settings(), range(2_000), promises=("unacknowledged", "unanswered"))
-
-    assert found is not None
-    assert one_run(Settings(), found[0]).failure is None
-
-
-# -- one seed, one run -----------------------------------------------------------------------------------------------
 
 
 def digest(seeds: range) -> str:
@@ -448,7 +314,7 @@ def digest(seeds: range) -> str:
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
     """Byte for byte of store and history, whatever the process's own hashes are."""
-    script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(12)))"
+    script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(6)))"
     root = str(Path(__file__).parents[2])
     said = {
         subprocess.run(
@@ -462,8 +328,8 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
         for seed in ("1", "2")
     }
 
-    assert said == {digest(range(12))}
-    assert digest(range(12)) != digest(range(12, 24))
+    assert said == {digest(range(6))}
+    assert digest(range(6)) != digest(range(6, 12))
 
 
 def test_the_turns_of_a_run_give_it_again() -> None:
@@ -475,14 +341,14 @@ def test_the_turns_of_a_run_give_it_again() -> None:
         changed += play(plan_of(seed), STRICT, Replay(()), ToldStalls(())) != outcome
         assert play(plan_of(seed), STRICT, Replay(outcome.turns), ToldStalls(outcome.turns)) == outcome
 
-    assert stalled >= 3
-    assert changed >= 3, "turns do nothing"
+    assert stalled
+    assert changed, "turns do nothing"
 
 
 def test_the_judge_accuses_no_simulated_run() -> None:
     """What the broker recorded of its lives, up to kills, is a history that may be; and not all of it is unknown."""
     verdicts = []
-    for seed in range(12):
+    for seed in range(8):
         runs: list[Run] = []
 
         def prepare(run: Run, runs: list[Run] = runs) -> None:
@@ -506,9 +372,6 @@ def histories(run: Run, scratch: Path) -> list[Path]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(files.read(path))
     return sorted((scratch / "record").iterdir())
-
-
-# -- what is told of a failure ---------------------------------------------------------------------------------------
 
 
 def test_a_failure_is_made_short_and_replayed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,13 +14,7 @@ from longpoll_simulation.errors import StuckError
 from longpoll_simulation.lines import Grain, Lines
 from longpoll_simulation.story import Notes, tell
 from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
-from longpoll_simulation.sync import (
-    SimulatedCondition,
-    SimulatedEvent,
-    SimulatedLock,
-    SimulatedQueue,
-    SimulatedThread,
-)
+from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
 from longpoll_simulation.tokens import RunToken, decode_token, encode_token
 from longpoll_simulation.world import Strategy, Turn, World
 from longpoll_spec.errors import TokenError
@@ -107,30 +100,6 @@ def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[i
 def test_the_plain_order_has_no_turns() -> None:
     """An actor goes on until it must wait; then the one of the lowest number."""
     assert added(Replay(), locked=True) == (6, "aabbcc", ())
-
-
-def test_a_weighted_walk_is_fairer_than_one_by_points() -> None:
-    """One actor of ten points and one of two: where the short one ends is spread more evenly by weight."""
-
-    def place_of_the_end(strategy: Strategy) -> int:
-        world = World(strategy)
-        came: list[str] = []
-
-        def steps(name: str, count: int) -> Callable[[], None]:
-            def run() -> None:
-                for _ in range(count):
-                    world.point(name)
-                    came.append(name)
-
-            return run
-
-        world.run(spawn_all(world, {"long": steps("long", 10), "short": steps("short", 2)}))
-        return len(came) - came[::-1].index("short")
-
-    walked = [place_of_the_end(RandomWalk(seed)) for seed in range(400)]
-    weighted = [place_of_the_end(WeightedWalk(seed, {"long": 10, "short": 2})) for seed in range(400)]
-
-    assert sum(place > 8 for place in weighted) > 4 * sum(place > 8 for place in walked)
 
 
 def test_time_passes_only_when_nobody_can_go_on() -> None:
@@ -438,9 +407,6 @@ def test_giving_a_lock_back_is_a_point_too() -> None:
     assert any(lost(seed) for seed in SEEDS)
 
 
-# -- what is made of a run ---------------------------------------------------------------------------------------------
-
-
 def test_a_failing_run_is_made_shorter() -> None:
     """A lost addition of a random walk comes down to two turns: away between reading and writing, and back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
@@ -517,11 +483,3 @@ def test_too_many_turns_are_no_token() -> None:
 
     with pytest.raises(TokenError, match="shorten the run"):
         encode_token(RunToken("broker", ("strict",), 7, turns=turns))
-
-
-def test_nothing_of_the_real_world_is_used() -> None:
-    """The simulation's own modules import neither threads nor clocks nor the system's sockets."""
-    sources = Path(shorten.__file__).parent.glob("*.py")
-    banned = ("import threading", "import time", "import select", "import subprocess", "time.sleep")
-
-    assert not [path.name for path in sources for each in banned if each in path.read_text()]

@@ -23,7 +23,7 @@ from longpoll_spec.engines.packed.words import Words
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
 
-QUICK_STATES: Final = 10_000
+QUICK_STATES: Final = 5_000
 TOGETHER: Final[Mapping[str, Any]] = {"workers": 2, "symmetry": True, "memory_mb": 1}
 MODES: Final[Mapping[str, Mapping[str, Any]]] = {
     "python": {"engine": "python"},

@@ -46,7 +46,7 @@ def test_every_engine_finds_the_pinned_numbers(engine: str, entry: Entry) -> Non
     assert entry_of(explore(model_named(entry.policy), engine=engine)) == entry
 
 
-@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-5"}))
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "rocketmq-5"))
 def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
     """The packed engine at small: at least a hundred thousand states, nothing vacuous, and all as pinned."""
     entry = pinned_entry(policy, "small")
@@ -108,9 +108,7 @@ def test_the_manifest_has_every_preset() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "name", quick_if(VARIANTS, lambda name: name in {"strict-clone+heap_entry=one_shot+tick=free", "rocketmq-5"})
-)
+@pytest.mark.parametrize("name", quick_if(VARIANTS, lambda name: name == "rocketmq-5"))
 def test_engines_agree(name: str) -> None:
     """Counts, what each action instance fired, verdicts and lengths are equal, and every token replays."""
     model = model_named(name)
@@ -207,7 +205,7 @@ def test_states_of_several_words_agree_with_the_python_engine(requests: int, opt
     policy = preset("strict-clone")
     model = law_of(policy, named("tiny", policy, requests=requests))
     judged = [item for item in properties_of(model) if item.kind == "always"]
-    limit = {6: 5_000, 12: 1_000}[requests]
+    limit = {6: 1_500, 12: 1_000}[requests]
     plain = explore(model, judged, engine="python", limit_states=limit)
     fast = explore(model, judged, limit_states=limit, **options)
 

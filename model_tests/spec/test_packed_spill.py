@@ -172,6 +172,7 @@ print(subprocess.run([sys.executable, "-c", measure], check=True, capture_output
 """
 
 
+@pytest.mark.long
 def test_what_the_starting_process_has_does_not_count() -> None:
     """The memory that a program itself takes is its own: a search is not refused because a large program began it."""
     done = subprocess.run(

@@ -54,8 +54,8 @@ def test_two_workers_find_the_pinned_numbers_at_small(policy: str) -> None:
 
 def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Levels that are expanded in several stretches, with trays that are used again and again, change nothing."""
-    monkeypatch.setattr(packed_part, "CHUNK_STATES", 16)
-    monkeypatch.setattr(packed_part, "STRETCH_STATES", 64)
+    monkeypatch.setattr(packed_part, "CHUNK_STATES", 64)
+    monkeypatch.setattr(packed_part, "STRETCH_STATES", 256)
 
     for workers in (1, 2):
         assert entry_of(explore(model_named("strict-clone"), workers=workers)) == pinned_entry("strict-clone", "tiny")

@@ -44,6 +44,7 @@ def test_only_what_is_so_is_found(policy: str) -> None:
     assert 0 < found.distinct_states <= entry.distinct_states
 
 
+@pytest.mark.long
 def test_a_seed_finds_the_hazards_of_the_real_broker() -> None:
     """Lost wakeups by hold and by keep, lateness and drops are found at bounds that are not explored, and shown."""
     model = model_named("rocketmq-4.9", "wide")

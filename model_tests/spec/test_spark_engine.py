@@ -88,6 +88,7 @@ def test_runs_give_the_packed_engines_numbers(
     assert _same(explore(model, engine="spark", session=session), explore(model))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tight")
 def test_states_of_several_words_are_the_same(session: SparkSession) -> None:
     """The first levels of a law whose states do not fit a word."""
@@ -357,7 +358,7 @@ def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
 LEVELS = st.lists(st.lists(st.integers(1, (1 << 128) - 1), max_size=12), min_size=1, max_size=9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(LEVELS, st.integers(1, 3), st.integers(1, 8))
 def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:
     """However they were merged, at each level, and where a merge was killed: all states of the levels so far."""

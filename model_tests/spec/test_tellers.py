@@ -61,9 +61,20 @@ def test_a_batch_that_announces_one_tag_is_told() -> None:
 
 BROKEN = sorted({(entry.policy, entry.bounds, name) for entry in pinned() for name in entry.violated if name in WRONG})
 ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKEN)}
+DEAR = "return_is_whole"
+"""Its run is the longest to find."""
 
 
-@pytest.mark.parametrize("broken", quick_if(BROKEN, lambda case: ONE_OF_EACH[case[2]] == case[:2]), ids="-".join)
+def is_quick(case: tuple[str, str, str]) -> bool:
+    """Whether a case is the first of its property, and cheap."""
+    return ONE_OF_EACH[case[2]] == case[:2] and case[2] != DEAR
+
+
+@pytest.mark.parametrize(
+    "broken",
+    quick_if(BROKEN, lambda case: ONE_OF_EACH[case[2]] == case[:2] and case[2] != "return_is_whole"),
+    ids="-".join,
+)
 def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tuple[str, str, str]) -> None:
     """Each says its window and its remedy, and the sentence of the property that it breaks."""
     policy, bounds, name = broken

@@ -1,4 +1,4 @@
-"""The recorded store of the Java broker, unpacked anew for each test that may change it."""
+"""The recorded store of the Java broker, unpacked for each test, and an end for every store that a test opens."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ import json
 import lzma
 import pathlib
 import tarfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.message_store import MessageStore
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+@pytest.fixture(autouse=True)
+def _abandoned() -> Iterator[None]:
+    """Abandon every store that a test leaves open, also when the test fails."""
+    opened: list[MessageStore] = []
+    init = MessageStore.__init__
+
+    def noted(store: MessageStore, *arguments: Any) -> None:
+        init(store, *arguments)
+        opened.append(store)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MessageStore, "__init__", noted)
+        yield
+    for store in opened:
+        store.abandon()
 
 
 @pytest.fixture

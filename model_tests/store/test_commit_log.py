@@ -1,35 +1,194 @@
-"""What a record in the log holds, whatever numbers its sender gave."""
+"""The log and its records: their bytes, bounds and damage, against a second reader."""
 
 from __future__ import annotations
 
 import errno
 import itertools
-import pathlib
 import re
+from pathlib import Path
 from typing import Final
 
 import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from longpoll_broker.errors import SyncFailedError
 from longpoll_broker.store import segment
-from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.log.commit_log import HOST_BITS, CommitLog, encode_record, size_of
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.plain import plain_store
 from longpoll_broker.testing.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
+    FIXED_SIZE,
     MAGIC_BLANK,
+    SCHEDULE_TOPIC,
     SIZE_AND_MAGIC,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
     Damage,
     Record,
+    decode,
+    host_bytes,
+    host_text,
+    keyed_part,
+    lookup_in,
+    property_of,
+    tags_code_of,
 )
+from longpoll_protocol.properties import decode_properties, encode_properties
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
+
+names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_tags_code_is_javas_hash(text: str) -> None:
+    """The tags code is `String.hashCode` as its definition gives it; no tag is 0."""
+    assert tags_code(text) == plain_store.java_hash(text)
+    assert tags_code(None) == 0
+
+
+def test_tags_codes_known_from_java() -> None:
+    """Three tags of equal hash, and one beyond the basic plane, as Java computes them."""
+    assert tags_code("AaAa") == tags_code("BBBB") == tags_code("AaBB") == 2031744
+    assert tags_code("TagA") == 2598919
+    assert tags_code("polygenelubricants") == -(2**31)
+
+
+@given(st.dictionaries(names, names))
+def test_properties_survive(properties: dict[str, str]) -> None:
+    """Properties come back as they went in, and each one is found without decoding the others."""
+    encoded = encode_properties(properties).encode()
+    assert decode_properties(encoded) == properties
+    assert decode_properties(encoded.removesuffix(b"\x02")) == properties
+    for name, value in properties.items():
+        assert property_of(encoded, name) == value
+
+
+@given(st.binary(max_size=60), names)
+def test_one_property_is_as_all_say(encoded: bytes, name: str) -> None:
+    """Looking one property up gives what decoding all gives, whatever the bytes."""
+    mixed = encoded.replace(b"a", b"\x01").replace(b"b", b"\x02" + name.encode() + b"\x01")
+    for each in (name, *decode_properties(mixed)):
+        if "\ufffd" not in each:
+            assert property_of(mixed, each) == decode_properties(mixed).get(each)
+
+
+def test_a_delayed_message_carries_when_it_is_due() -> None:
+    """In the schedule topic the tags code is the store time plus the delay of the level, capped at the last level."""
+    level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
+    assert tags_code_of(SCHEDULE_TOPIC, level3, 1000) == 11_000
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "99"}).encode(), 0) == 7_200_000
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "x", "TAGS": "a"}).encode(), 0) == 97
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "9" * 9000, "TAGS": "a"}).encode(), 0) == 97
+    assert tags_code_of("T", level3, 1000) == 97
+
+
+def test_levels_of_ones_own_say_when_a_message_is_due() -> None:
+    """A level beyond the last of them is the last; other topics have none."""
+    level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
+    assert tags_code_of(SCHEDULE_TOPIC, level3, 1000, (7, 8, 90, 1000)) == 1090
+    assert tags_code_of(SCHEDULE_TOPIC, level3, 1000, (7, 8)) == 1008
+    assert tags_code_of("T", level3, 1000, (7, 8, 90)) == 97
+
+
+@pytest.mark.parametrize(("address", "text"), [("127.0.0.1", "127.0.0.1:10911"), ("2001:db8::7", "2001:db8::7:10911")])
+def test_hosts(address: str, text: str) -> None:
+    """A host is its address and a four-byte port, 8 or 20 bytes long."""
+    host = host_bytes(address, 10911)
+    assert len(host) == (8 if "." in address else 20)
+    assert host_text(host) == text
+
+
+def one_record(directory: object, **fields: object) -> bytes:
+    """The bytes of one record as the commit log writes it."""
+    log = CommitLog(RealFiles(), str(directory), 4096)
+    made = message("Orders", 3, b"some body", tag="a", **fields)  # type: ignore[arg-type]
+    start = log.append(made, b"\x06Orders", 42, 1_800_000_000_000)
+    written = log.slice(start, log.end - start)
+    assert written is not None
+    content = bytes(written)
+    del written
+    log.segments.close()
+    return content
+
+
+def test_the_second_reader_agrees(tmp_path: object) -> None:
+    """A record we write is read field by field by a reader that shares no code."""
+    content = one_record(tmp_path, born_host=HOST_V6, sys_flag=1)
+    fields = plain_store.read_record(content)
+    assert fields == {
+        "totalSize": FIXED_SIZE + 12 + 9 + 6 + 7, "magic": "DAA320A7", "bodyCRC": fields["bodyCRC"], "queueId": 3,
+        "flag": 7, "queueOffset": 42, "physicalOffset": 0, "sysFlag": 0x11, "bornTimestamp": 1_700_000_000_000,
+        "bornHost": "2001:db8::7:10911", "storeTimestamp": 1_800_000_000_000, "storeHost": "127.0.0.1:10911",
+        "reconsumeTimes": 0, "preparedTransactionOffset": 0, "topic": "Orders", "bodyLength": 9, "body": "c29tZSBib2R5",
+        "propertiesRaw": "TAGS\x01a\x02", "properties": {"TAGS": "a"},
+    }  # fmt: skip
+
+
+def test_the_wide_topic_of_5x_is_read(tmp_path: object) -> None:
+    """A record of magic V2, with two bytes for the topic's length, is decoded to the same fields."""
+    content = one_record(tmp_path)
+    at = content.index(b"\x06Orders")
+    wide = bytearray(content[:at] + b"\x00" + content[at:])
+    wide[0:8] = len(wide).to_bytes(4) + bytes.fromhex("DAA320AB")
+    found = decode(memoryview(wide), 0, len(wide), 0)
+    assert isinstance(found, Record)
+    assert (found.topic, bytes(found.body), found.queue_offset) == ("Orders", b"some body", 42)
+    assert plain_store.read_record(bytes(wide))["topic"] == "Orders"
+
+
+def test_a_lookup_finds_properties_without_decoding(tmp_path: object) -> None:
+    """Between hosts of both kinds, in V1 and V2; of a record cut anywhere fewer are found, or none."""
+    narrow, wide_host = one_record(f"{tmp_path}/a"), one_record(f"{tmp_path}/b", born_host=HOST_V6)
+    at = narrow.index(b"\x06Orders")
+    wide_topic = bytearray(narrow[:at] + b"\x00" + narrow[at:])
+    wide_topic[0:8] = len(wide_topic).to_bytes(4) + bytes.fromhex("DAA320AB")
+    for content in (narrow, wide_host, bytes(wide_topic)):
+        lookup = lookup_in(memoryview(content))
+        assert (lookup("TAGS"), lookup("TAG"), lookup("AGS")) == ("a", None, None)
+        assert not any(lookup_in(memoryview(content)[:size])("TAGS") for size in range(len(content) - 2))
+
+
+def test_what_the_index_needs_is_read_without_decoding(tmp_path: object) -> None:
+    """As decoding gives it; of a record with an IPv6 host not at all; one that is cut or changed raises nothing."""
+    content, wide_host = one_record(f"{tmp_path}/a", sys_flag=8), one_record(f"{tmp_path}/b", store_host=HOST_V6)
+    found = decode(memoryview(content), 0, len(content), 0)
+    assert isinstance(found, Record)
+    assert keyed_part(content) == (8, found.store_ms, found.topic, found.properties)
+    assert keyed_part(wide_host) is None
+    for index in range(len(content)):
+        keyed_part(content[:index])
+        for bit in range(8):
+            keyed_part(content[:index] + bytes((content[index] ^ 1 << bit,)) + content[index + 1 :])
+
+
+def test_every_cut_is_damage(tmp_path: object) -> None:
+    """A record cut short at any byte is damage, never a record and never an exception."""
+    content = one_record(tmp_path)
+    for size in range(len(content)):
+        assert isinstance(decode(memoryview(content)[:size], 0, size, 0), Damage), size
+    assert isinstance(decode(memoryview(content), 0, len(content), 0), Record)
+
+
+def test_every_flip_that_can_be_seen_is_seen(tmp_path: object) -> None:
+    """Any flipped bit of size, magic, CRC, physical offset, inner lengths or body is damage; no flip ever raises."""
+    content = one_record(tmp_path)
+    body_at, topic_at = content.index(b"some body"), content.index(b"\x06Orders")
+    properties_at = topic_at + 7
+    seen = {*range(12), *range(28, 36), *range(body_at - 4, body_at + 9), topic_at, properties_at, properties_at + 1}
+    for index in range(len(content)):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[index] ^= 1 << bit
+            found = decode(memoryview(flipped), 0, len(flipped), 0)
+            assert isinstance(found, Damage) or index not in seen, (index, bit)
 
 
 def any_numbers() -> list[MessageToStore]:
@@ -51,7 +210,7 @@ def any_numbers() -> list[MessageToStore]:
     ]
 
 
-def found_by_verify(directory: pathlib.Path) -> list[str]:
+def found_by_verify(directory: Path) -> list[str]:
     """What a store of such messages looks like."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
     put_and_dispatch(store, any_numbers())
@@ -59,19 +218,12 @@ def found_by_verify(directory: pathlib.Path) -> list[str]:
     return [problem.found for problem in verify(RealFiles(), str(directory)).problems]
 
 
-def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: pathlib.Path) -> None:
+def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: Path) -> None:
     """The bits that say how long the hosts are are the store's own: believed, they would end the log for everybody."""
     assert found_by_verify(tmp_path) == []
 
 
-def test_planted_bits_that_are_believed_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sender's record and what it does to those behind it."""
-    monkeypatch.setattr(commit_log, "HOST_BITS", 0)
-
-    assert found_by_verify(tmp_path)
-
-
-def test_no_slice_reaches_past_the_end(tmp_path: pathlib.Path) -> None:
+def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
     """Neither past what was written, where zeros are mapped, nor into another file."""
     store = open_store(tmp_path)
     put = [store.put(message(body=b"b" * 300)) for _ in range(8)]
@@ -89,10 +241,9 @@ def test_no_slice_reaches_past_the_end(tmp_path: pathlib.Path) -> None:
     first_stop = log.segments.segments[0].stop
     assert log.slice(first_stop - 10, 10) is not None
     assert log.slice(first_stop - 10, 11) is None
-    store.close()
 
 
-def test_a_record_says_what_the_message_said(tmp_path: pathlib.Path) -> None:
+def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
     """Hosts of either kind, and the ends of every number, are read back; the two bits of the hosts are true of them."""
     store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=65_536))
     for each in any_numbers():
@@ -106,7 +257,6 @@ def test_a_record_says_what_the_message_said(tmp_path: pathlib.Path) -> None:
         assert (found.flag, found.reconsume_times) == (each.flag, each.reconsume_times)
         assert (found.born_ms, found.prepared_offset) == (each.born_ms, each.prepared_offset)
         assert (bytes(found.body), found.topic, found.properties) == (each.body, each.topic, each.properties)
-    store.close()
 
 
 def host_bits(told: MessageToStore) -> int:
@@ -119,13 +269,13 @@ FILE_SIZE: Final = 4_096
 TOPIC: Final = b"\x01T"
 
 
-def empty_log(directory: pathlib.Path) -> tuple[CommitLog, int]:
+def empty_log(directory: Path) -> tuple[CommitLog, int]:
     """A log of small files, and the size of a record without a body."""
     return CommitLog(RealFiles(), str(directory), FILE_SIZE), size_of(message(body=b""))
 
 
 @pytest.mark.parametrize("left", [0, 7, 8, 9])
-def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: pathlib.Path, left: int) -> None:
+def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, left: int) -> None:
     """Eight bytes at the end of a file are the blank's own: with fewer left a record begins the next file."""
     log, size = empty_log(tmp_path)
     assert log.append(message(body=b""), TOPIC, 0, 1) == 0
@@ -141,7 +291,7 @@ def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: pathlib.
     assert log.read(log.end) is None
 
 
-def test_a_record_that_no_file_can_hold_is_refused_and_nothing_is_changed(tmp_path: pathlib.Path) -> None:
+def test_a_record_that_no_file_can_hold_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     """The largest that fits is stored, in a file of its own."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
@@ -153,7 +303,7 @@ def test_a_record_that_no_file_can_hold_is_refused_and_nothing_is_changed(tmp_pa
     assert (log.end, log.sure_end) == (2 * FILE_SIZE - 8, 2 * FILE_SIZE - 8)
 
 
-def test_a_number_that_no_field_holds_is_refused_and_nothing_is_written(tmp_path: pathlib.Path) -> None:
+def test_a_number_that_no_field_holds_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     """A queue id of 33 bits; the next message stands where it would have."""
     log, _ = empty_log(tmp_path)
     with pytest.raises(MessageRefusedError, match="a number of the message does not fit the record"):
@@ -161,7 +311,7 @@ def test_a_number_that_no_field_holds_is_refused_and_nothing_is_written(tmp_path
     assert log.append(message(), TOPIC, 0, 1) == 0
 
 
-def test_a_log_that_was_taken_back_goes_on_in_the_file_of_its_end(tmp_path: pathlib.Path) -> None:
+def test_a_log_that_was_taken_back_goes_on_in_the_file_of_its_end(tmp_path: Path) -> None:
     """Recovery forgets a file: nothing is written to that one any more."""
     log, size = empty_log(tmp_path)
     for number in range(3):
@@ -176,7 +326,7 @@ def test_a_log_that_was_taken_back_goes_on_in_the_file_of_its_end(tmp_path: path
     assert (log.end, len(log.segments.segments)) == (FILE_SIZE - 8, 1)
 
 
-def test_room_for_several_is_in_one_file(tmp_path: pathlib.Path) -> None:
+def test_room_for_several_is_in_one_file(tmp_path: Path) -> None:
     """What was made room for begins where it can be written in a row, and no blank comes between."""
     log, size = empty_log(tmp_path)
     log.append(message(body=bytes(FILE_SIZE - 3 * size - 8)), TOPIC, 0, 1)
@@ -191,7 +341,7 @@ def test_room_for_several_is_in_one_file(tmp_path: pathlib.Path) -> None:
     assert all(isinstance(log.read(FILE_SIZE + n * size), Record) for n in range(2))
 
 
-def test_a_blank_of_another_size_is_damage(tmp_path: pathlib.Path) -> None:
+def test_a_blank_of_another_size_is_damage(tmp_path: Path) -> None:
     """Whoever believed it would read on in the middle of a file."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
@@ -202,7 +352,7 @@ def test_a_blank_of_another_size_is_damage(tmp_path: pathlib.Path) -> None:
     assert log.read(size) == Damage(0, f"blank of {rest - 1} bytes", f"a blank of {rest} bytes")
 
 
-def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the end; where recovery takes the end back, no further than that."""
     log, size = empty_log(tmp_path)
     flushed: list[tuple[int, int]] = []
@@ -217,7 +367,7 @@ def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: pathlib.Path, m
     assert log.append(message(body=b""), TOPIC, 1, 1) == size
 
 
-def test_a_blank_is_written_where_the_disk_has_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blank_is_written_where_the_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks are taken before it is written: a full disk is an error of the append, not the end of the process."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log, size = empty_log(tmp_path)
@@ -227,7 +377,7 @@ def test_a_blank_is_written_where_the_disk_has_room(tmp_path: pathlib.Path, monk
     assert first.reserved_end == size + 8
 
 
-def test_what_is_too_short_for_anything_is_damage(tmp_path: pathlib.Path) -> None:
+def test_what_is_too_short_for_anything_is_damage(tmp_path: Path) -> None:
     """The last bytes of a file, which not even a blank has room in."""
     log, size = empty_log(tmp_path)
     for number in range(2):
@@ -236,18 +386,14 @@ def test_what_is_too_short_for_anything_is_damage(tmp_path: pathlib.Path) -> Non
     assert log.read(FILE_SIZE - 8) == FILE_SIZE
 
 
-def test_where_the_next_file_begins(tmp_path: pathlib.Path) -> None:
+def test_where_the_next_file_begins(tmp_path: Path) -> None:
     """From the first byte of a file, from one in it and from its last."""
     store = open_store(tmp_path)
     size = SMALL.commit_log_file_size
     assert [store._log.next_file(each) for each in (0, 1, size - 1, size, size + 1)] == [size] * 3 + [2 * size] * 2
-    store.close()
 
 
-# -- what was written by another process, or by another log ----------------------------------------------------------
-
-
-def filled(directory: pathlib.Path) -> CommitLog:
+def filled(directory: Path) -> CommitLog:
     """A log of two files that are full, but for their blanks, and a third with one record."""
     log, size = empty_log(directory)
     for number in range(2):
@@ -269,11 +415,7 @@ def filled(directory: pathlib.Path) -> CommitLog:
     ],
 )
 def test_what_another_process_left_unsynced_is_written_anew(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    start: int,
-    end: int | None,
-    written: list[tuple[int, int]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, end: int | None, written: list[tuple[int, int]]
 ) -> None:
     """In every file from there to the log's end, and nothing outside."""
     log = filled(tmp_path)
@@ -285,12 +427,12 @@ def test_what_another_process_left_unsynced_is_written_anew(
     assert seen == [(first, last if stop < 0 else stop) for first, stop in written]
 
 
-def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: pathlib.Path) -> None:
+def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) -> None:
     """The last one; what is older is written to no more. Nor is anything after a sync that failed."""
     CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
     log = filled(tmp_path)
     log.check_names()
-    first, *_rest, last = (pathlib.Path(each.path) for each in log.segments.segments)
+    first, *_rest, last = (Path(each.path) for each in log.segments.segments)
     first.rename(tmp_path / "first")
     log.check_names()
     last.rename(tmp_path / "last")
@@ -304,7 +446,7 @@ def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: pathli
     assert raised.value.filename == str(tmp_path)
 
 
-def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands in its blanks; a file follows each of those at once, and its blocks are taken before."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log = filled(tmp_path / "one")
@@ -326,7 +468,7 @@ def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: pathlib.Path, mon
         assert bytes(one.view) == bytes(other.view)
 
 
-def test_a_log_without_files_begins_where_a_file_of_the_other_does(tmp_path: pathlib.Path) -> None:
+def test_a_log_without_files_begins_where_a_file_of_the_other_does(tmp_path: Path) -> None:
     """Be it with a blank alone."""
     log, size = empty_log(tmp_path)
     log.begin_at(3 * FILE_SIZE)

@@ -1,20 +1,29 @@
-"""One queue of units by itself: their bytes, gaps, the minimum, what goes, where writing goes on, what is durable.
-
-Leaves out what recovery finds (`test_recovery_walks`), and the bytes of the extended queue.
-"""
+"""One queue of units: its bytes, gaps, minimum, retention and durability; and its extended queue."""
 
 from __future__ import annotations
 
-import pathlib
+import shutil
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.support.store import index_all
 
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
+from longpoll_broker.store.queues.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import RESERVE_SIZE, Segment, SegmentList
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
 
 COUNT: Final = 4
@@ -27,7 +36,7 @@ EXTENDED_SIZE: Final = 64
 BLANK: Final = (0, PRE_BLANK_SIZE, 0)
 
 
-def opened(directory: pathlib.Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
+def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
     """A queue over what is in a directory."""
     further = ConsumeQueueExt(SegmentList(RealFiles(), str(directory / "more"), EXTENDED_SIZE)) if extended else None
     return ConsumeQueue(SegmentList(RealFiles(), str(directory / "units"), size), "T", 7, further)
@@ -40,7 +49,7 @@ def close(queue: ConsumeQueue) -> None:
 
 
 @pytest.fixture
-def queue(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
+def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
     """One without files."""
     made = opened(tmp_path)
     yield made
@@ -48,7 +57,7 @@ def queue(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
 
 
 @pytest.fixture
-def extended(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
+def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
     """One whose tags codes stand in an extended queue."""
     made = opened(tmp_path, extended=True)
     yield made
@@ -82,9 +91,6 @@ def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
     return [queue.unit(offset) for offset in range(queue.offset_end)]
 
 
-# -- opening ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
     """All begins at 0, and no record ends before the log's first byte."""
     assert (queue.topic, queue.queue_id, queue.extended) == ("T", 7, None)
@@ -94,7 +100,7 @@ def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
     assert (queue.unit(0), queue.units_from(0), queue.first_unit()) == (None, None, None)
 
 
-def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: pathlib.Path) -> None:
+def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: Path) -> None:
     """Until recovery says where the last unit is; what the files hold is durable as far as anybody knows."""
     close(filled(opened(tmp_path), COUNT + 2))
     queue = opened(tmp_path)
@@ -103,10 +109,7 @@ def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: p
     close(queue)
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------
-
-
-def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: pathlib.Path) -> None:
+def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: Path) -> None:
     """Twenty bytes each, big-endian; a full file is followed by the next."""
     filled(queue, 2 * COUNT + 1)
     assert (queue.offset_end, queue.physical_end) == (9, 9 * RECORD_SIZE)
@@ -124,7 +127,7 @@ def test_a_message_that_is_there_is_not_written_again(queue: ConsumeQueue) -> No
     assert (queue.offset_end, queue.physical_end, queue.unit(2), queue.unit(0)) == (3, 300, unit(2), unit(0))
 
 
-def test_blocks_are_taken_once_for_many_units(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mebibyte ahead, and again with the first unit that does not lie wholly in it."""
     asked: list[tuple[int, int]] = []
     reserve = Segment.reserve
@@ -147,10 +150,7 @@ def test_blocks_are_taken_once_for_many_units(tmp_path: pathlib.Path, monkeypatc
     close(queue)
 
 
-# -- gaps ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT + 2])
+@pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT, COUNT + 2])
 def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
     """Its file begins with pre-blank units, the minimum is the first message, and files before it are not made."""
     assert queue.put(arrival(offset))
@@ -160,12 +160,6 @@ def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
     assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
     assert units_of(queue) == [None] * offset + [unit(offset)]
     assert queue.first_unit() == unit(offset)
-
-
-def test_a_queue_may_begin_with_a_file(queue: ConsumeQueue) -> None:
-    """Then no pre-blank unit is needed."""
-    assert queue.put(arrival(COUNT))
-    assert (starts(queue), queue.offset_min, units_of(queue)[COUNT:]) == ([COUNT], COUNT, [unit(COUNT)])
 
 
 def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
@@ -187,32 +181,6 @@ def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: p
     assert asked[:2] == [(0, UNIT_SIZE, SIZE), (COUNT, 0, 2 * UNIT_SIZE)]
 
 
-@pytest.mark.parametrize("offset", [2, COUNT + 2])
-@pytest.mark.parametrize("room", [0, 1])
-def test_a_queue_that_begins_late_on_a_full_disk_begins_later(
-    queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch, offset: int, room: int
-) -> None:
-    """Without blocks for the gap, or for the unit behind it, nothing is shown; the next try writes both."""
-    asked: list[int] = []
-
-    def reserving(_segment: Segment, position: int, _stop: int) -> None:
-        asked.append(position)
-        if len(asked) > room:
-            raise OSError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Segment, "reserve", reserving)
-        with pytest.raises(OSError, match="no room"):
-            queue.put(arrival(offset))
-    start = offset // COUNT * COUNT
-    assert (queue.offset_end, [queue.unit(each) for each in range(offset + 1)]) == (start, [None] * (offset + 1))
-    assert queue.put(arrival(offset))
-    assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
-    blanks = offset - start
-    assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
-    assert units_of(queue) == [None] * offset + [unit(offset)]
-
-
 def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first file may have the room and its second not; the end stays, and the next try fills it whole."""
     filled(queue, 2)
@@ -232,9 +200,6 @@ def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pyt
     assert units_of(queue) == [unit(0), unit(1), *[BLANK] * 3, unit(COUNT + 1)]
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
-
-
 def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
     """Or to the last one that is written; nothing at the end, nor before the minimum."""
     filled(queue, COUNT + 2)
@@ -252,7 +217,7 @@ def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
     assert (read(1), queue.unit(1), queue.unit(2)) == (None, None, unit(2))
 
 
-def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: pathlib.Path) -> None:
+def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: Path) -> None:
     """Pre-blank units are passed over, also a whole file of them; where nothing is written there is none."""
     queue.put(arrival(1))
     assert queue.first_unit() == unit(1)
@@ -274,12 +239,8 @@ def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) ->
     assert [queue.next_file_offset(offset) for offset in (0, 1, 3, 4, 7, 401)] == [4, 4, 4, 8, 8, 404]
 
 
-# -- retention -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("log_start", "expected"),
-    [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)],
+    ("log_start", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)]
 )
 def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_start: int, expected: int) -> None:
     """Looked for in the oldest file alone; it stays where it is when nothing is found there."""
@@ -289,10 +250,9 @@ def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_st
 
 
 @pytest.mark.parametrize(
-    ("log_start", "expected"),
-    [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)],
+    ("log_start", "expected"), [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)]
 )
-def test_a_queue_that_follows_the_log_begins_at_its_end_when_nothing_is_left(
+def test_a_queue_that_follows_an_empty_log_begins_at_its_end(
     queue: ConsumeQueue, log_start: int, expected: int
 ) -> None:
     """As from 5.x on; while its last record is there the oldest file is searched, and what comes then is read."""
@@ -306,16 +266,6 @@ def test_a_queue_that_follows_the_log_begins_at_its_end_when_nothing_is_left(
         assert queue.unit(COUNT + 2) == unit(COUNT + 2)
         queue.correct_min(501)
         assert queue.offset_min == COUNT + 2
-
-
-def test_a_queue_without_messages_that_follows_the_log_begins_at_0(queue: ConsumeQueue) -> None:
-    """Also with a file that has no unit yet."""
-    queue.follows_log = True
-    queue.correct_min(100)
-    assert queue.offset_min == 0
-    queue.segments.append(0)
-    queue.correct_min(100)
-    assert queue.offset_min == 0
 
 
 def test_a_file_that_has_no_unit_yet_moves_no_minimum(queue: ConsumeQueue) -> None:
@@ -353,14 +303,7 @@ def test_the_minimum_of_a_later_file_counts_from_that_file(queue: ConsumeQueue) 
 
 @pytest.mark.parametrize(
     ("log_start", "left", "minimum"),
-    [
-        (300, [0, 4, 8], 3),
-        (301, [4, 8], 4),
-        (401, [4, 8], 5),
-        (700, [4, 8], 7),
-        (701, [8], 8),
-        (10_000, [8], 0),
-    ],
+    [(300, [0, 4, 8], 3), (301, [4, 8], 4), (401, [4, 8], 5), (700, [4, 8], 7), (701, [8], 8), (10_000, [8], 0)],
 )
 def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int, left: list[int], minimum: int) -> None:
     """From the oldest on, and never the newest."""
@@ -368,14 +311,6 @@ def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int,
     queue.remove_before(log_start)
     assert (starts(queue), queue.offset_min) == (left, minimum)
     assert queue.offset_end == 10
-
-
-def test_files_go_no_further_than_the_first_that_is_needed(queue: ConsumeQueue) -> None:
-    """A later file whose last unit says otherwise stays too: files are neighbours."""
-    filled(queue, 2 * COUNT + 1)
-    UNIT.pack_into(queue.segments.segments[1].view, SIZE - UNIT_SIZE, 0, RECORD_SIZE, 0)
-    queue.remove_before(300)
-    assert starts(queue) == [0, 4, 8]
 
 
 def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,10 +324,7 @@ def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatc
     assert asked == [1]
 
 
-# -- going on --------------------------------------------------------------------------------------------------------
-
-
-def test_writing_goes_on_where_recovery_says(tmp_path: pathlib.Path) -> None:
+def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
     """What is behind is forgotten, and is not durable any more; the next message takes its place."""
     close(filled(opened(tmp_path), 2 * COUNT))
     queue = opened(tmp_path)
@@ -414,9 +346,6 @@ def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueu
     assert units_of(queue) == [unit(0), unit(1)]
     queue.stand_at(2, 200)
     assert queue.flushed_offset == 1
-
-
-# -- extended --------------------------------------------------------------------------------------------------------
 
 
 def test_a_unit_leads_to_its_tags_code(extended: ConsumeQueue) -> None:
@@ -492,20 +421,6 @@ def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
     assert further.end == 40 + 20
 
 
-def test_the_extended_queue_goes_on_at_its_start_when_no_unit_has_an_address(extended: ConsumeQueue) -> None:
-    """Units may all be from before it was switched on."""
-    further = extended.extended
-    assert further is not None
-    filled(extended, 2)
-    for offset in range(2):
-        UNIT.pack_into(extended.segments.segments[0].view, offset * UNIT_SIZE, *unit(offset))
-    extended.stand_at(2, 200)
-    assert further.end == 0
-
-
-# -- durable ---------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_new_becomes_durable(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the last flush on, and nothing when nothing is new."""
     asked: list[tuple[int, int]] = []
@@ -545,3 +460,125 @@ def test_a_flush_that_failed_is_made_up_for(queue: ConsumeQueue, monkeypatch: py
         with pytest.raises(OSError, match="the disk failed"):
             queue.flush()
     assert (asked, queue.flushed_offset) == ([(0, 40)] * 2, 0)
+
+
+CONFIG = evolve(SMALL, extended_queues=True, extended_file_size=110)
+"""Files with room for five units."""
+TAGS = ["red", "blue", None]
+
+
+def extended_queue(directory: Path) -> ConsumeQueueExt:
+    """An extended queue by itself."""
+    return ConsumeQueueExt(SegmentList(RealFiles(), str(directory), 110))
+
+
+def test_the_layout_is_java_s(tmp_path: Path) -> None:
+    """Units stand one after the other; where one does not fit with four bytes to spare, -1 ends the file."""
+    queue = extended_queue(tmp_path)
+    addresses = [queue.put(number, 1000 + number) for number in range(7)]
+    assert [address + 2**63 for address in addresses] == [0, 20, 40, 60, 80, 110, 130]
+    first, second = (tmp_path / f"{start:020}" for start in (0, 110))
+    expected = b"".join(struct.pack(">hqqh", 20, number, 1000 + number, 0) for number in range(5))
+    assert first.read_bytes() == expected + struct.pack(">h", -1) + bytes(8)
+    assert second.read_bytes()[20:40] == struct.pack(">hqqh", 20, 6, 1006, 0)
+    assert [queue.tags_code(address) for address in addresses] == list(range(7))
+    for nowhere in (addresses[-1] + 20, addresses[-1] + 10_000, -(2**63) + 5):
+        assert queue.tags_code(nowhere) is None
+    queue.segments.close()
+
+
+def test_addresses_are_no_tags() -> None:
+    """Every address is below every hash of a tag, which is a signed 32-bit number."""
+    assert is_address(-(2**63))
+    assert is_address(ADDRESS_MAX)
+    assert not any(is_address(tags_code(tag)) for tag in (*TAGS, "polygenelubricants"))
+    assert not is_address(-(2**31))
+
+
+def tags_read(store: MessageStore, tag: str) -> list[int]:
+    """Offsets of the messages that a reader with a tag gets."""
+    return [
+        offset
+        for start in range(0, store.visible_end("T", 0), CONFIG.consume_queue_file_size // 20)
+        for offset in store.get("T", 0, start, 32, (lambda code: code == tags_code(tag), None)).offsets
+    ]
+
+
+@given(
+    tags=st.lists(st.sampled_from(TAGS), max_size=40),
+    plain_count=st.integers(0, 15),
+    dispatched=st.integers(0, 40),
+    ending=st.sampled_from(["close", "kill", "power"]),
+)
+def test_readers_see_through_it(
+    tmp_path_factory: pytest.TempPathFactory, tags: list[str | None], plain_count: int, dispatched: int, ending: str
+) -> None:
+    """Switched on after some messages, stopped or killed anywhere: every tag finds its messages, old and new ones."""
+    root = tmp_path_factory.mktemp("extended")
+    store = open_store(root / "0")
+    put_and_dispatch(store, [message(tag=tag) for tag in tags[:plain_count]])
+    store.close()
+    store = open_store(root / "0", CONFIG)
+    for tag in tags[plain_count:]:
+        store.put(message(tag=tag))
+    if dispatched:
+        store.dispatch(dispatched)
+    if ending == "close":
+        store.close()
+    else:
+        shutil.copytree(root / "0", root / "1")
+        store.abandon()
+    directory = root / ("0" if ending == "close" else "1")
+    if ending == "power":
+        for path in (directory / "consumequeue_ext").rglob("0*"):
+            if path.is_file():
+                path.write_bytes(bytes(110))
+    store = open_store(directory, CONFIG)
+    for tag in ("red", "blue"):
+        assert tags_read(store, tag) == [offset for offset, each in enumerate(tags) if each == tag]
+    units = [store.unit("T", 0, offset) for offset in range(len(tags))]
+    assert [unit[2] for unit in units if unit is not None] == [tags_code(tag) for tag in tags]
+    assert len(read_all(store, "T", 0)) == len(tags)
+    store.close()
+    assert verify(RealFiles(), str(directory)).problems == []
+
+
+def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
+    """The schedule reads due times through the extended queue; where a unit leads nowhere, from the record."""
+    store = open_store(tmp_path, CONFIG)
+    put, _arrivals = put_and_dispatch(store, [message(SCHEDULE_TOPIC, 2, properties={"DELAY": "3"})])
+    due = (put[0].physical_offset, put[0].size, put[0].store_ms + 10_000)
+    assert store.unit(SCHEDULE_TOPIC, 2, 0) == due
+    store.close()
+    for path in (tmp_path / "consumequeue_ext" / SCHEDULE_TOPIC / "2").iterdir():
+        path.write_bytes(bytes(110))
+    store = open_store(tmp_path, CONFIG)
+    assert store.unit(SCHEDULE_TOPIC, 2, 0) == due
+
+
+def test_it_goes_with_its_queue(tmp_path: Path) -> None:
+    """Deleting a topic removes its extended files too; removing expired files those that nothing points into."""
+    config = evolve(
+        CONFIG, delete_when=";".join(str(hour) for hour in range(24)), file_reserved_hours=0, clean_forcibly=False
+    )
+    store = open_store(tmp_path, config)
+    put_and_dispatch(store, [message(tag="red") for _ in range(100)])
+    index_all(store)
+    store.flush()
+    files = tmp_path / "consumequeue_ext" / "T" / "0"
+    before = len(list(files.iterdir()))
+    assert store.remove_expired() > 2
+    assert len(list(files.iterdir())) < before
+    start = store.visible_start("T", 0)
+    rest = [*range(start, 100, 10)]
+    assert [store.get("T", 0, offset, 1, (lambda code: code == tags_code("red"), None)).offsets for offset in rest] == [
+        [offset] for offset in rest
+    ]
+    store.delete_topic("T")
+    assert list(files.iterdir()) == []
+
+
+def test_a_size_without_room_is_told(tmp_path: Path) -> None:
+    """A file that could hold no unit is the user's mistake."""
+    with pytest.raises(StoreUserError, match="mappedFileSizeConsumeQueueExt"):
+        open_store(tmp_path, evolve(CONFIG, extended_file_size=24))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import pathlib
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from model_tests.support.faults import raising
 
 from longpoll_runtime.files import RealFiles
 
 
-def test_a_mapped_file_is_the_file(tmp_path: pathlib.Path) -> None:
+def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
     """What is written through the view is in the file, before and after syncing; a made file is zeros and sparse."""
     path = tmp_path / "file"
     mapped = RealFiles().map(str(path), 1 << 20, writable=True, create=True)
@@ -34,7 +35,7 @@ def test_a_mapped_file_is_the_file(tmp_path: pathlib.Path) -> None:
     mapped.close()
 
 
-def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill in the middle of clearing leaves no file that is too short, which after a clean stop could not be opened.
 
     A file system that punches no holes cuts the file short and fills it up, as before.
@@ -66,7 +67,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: pathlib.Path, mon
     mapped.close()
 
 
-def test_what_is_clear_is_not_cleared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros and a hole stay as they are; one byte in the same page, or far behind it, and everything is cleared."""
 
     class Counting:
@@ -94,7 +95,7 @@ def test_what_is_clear_is_not_cleared(tmp_path: pathlib.Path, monkeypatch: pytes
     mapped.close()
 
 
-def test_a_slice_outlives_the_closing(tmp_path: pathlib.Path) -> None:
+def test_a_slice_outlives_the_closing(tmp_path: Path) -> None:
     """A slice that is still in use when the file is closed stays readable; closing does not fail."""
     mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
     mapped.view[:3] = b"abc"
@@ -103,7 +104,7 @@ def test_a_slice_outlives_the_closing(tmp_path: pathlib.Path) -> None:
     assert bytes(held) == b"abc"
 
 
-def test_maps_that_cannot_be(tmp_path: pathlib.Path) -> None:
+def test_maps_that_cannot_be(tmp_path: Path) -> None:
     """A missing file, another length, and writing to a read-only map are errors that name what is wrong."""
     files = RealFiles()
     with pytest.raises(FileNotFoundError):
@@ -121,7 +122,7 @@ def test_maps_that_cannot_be(tmp_path: pathlib.Path) -> None:
     empty.close()
 
 
-def test_a_failed_sync_raises(tmp_path: pathlib.Path) -> None:
+def test_a_failed_sync_raises(tmp_path: Path) -> None:
     """A sync of memory that is not mapped is an OSError and not silence."""
     mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
     mapped._address = 4096
@@ -131,24 +132,20 @@ def test_a_failed_sync_raises(tmp_path: pathlib.Path) -> None:
     mapped.close()
 
 
-def test_replacing_is_all_or_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is replaced whole; when the disk is full the old bytes stay and nothing lies about."""
     files, path = RealFiles(), tmp_path / "file"
     files.write_atomic(str(path), b"old")
     assert files.read(str(path)) == b"old"
-
-    def full(descriptor: int, content: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "write", raising(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(OSError, match="No space"):
             files.write_atomic(str(path), b"new")
     assert files.read(str(path)) == b"old"
     assert files.list(str(tmp_path)) == ["file"]
 
 
-def test_appending(tmp_path: pathlib.Path) -> None:
+def test_appending(tmp_path: Path) -> None:
     """A file opened for appending grows, also after it was opened again."""
     files, path = RealFiles(), str(tmp_path / "file")
     for part in (b"one", b"two"):
@@ -160,7 +157,7 @@ def test_appending(tmp_path: pathlib.Path) -> None:
     assert (files.read(path), files.size(path)) == (b"onetwo", 6)
 
 
-def test_directories(tmp_path: pathlib.Path) -> None:
+def test_directories(tmp_path: Path) -> None:
     """Directories are made with their parents, listed sorted, and what is gone is no error to remove."""
     files = RealFiles()
     files.make_directory(f"{tmp_path}/a/b")
@@ -175,7 +172,7 @@ def test_directories(tmp_path: pathlib.Path) -> None:
     assert (files.exists(f"{tmp_path}/a/y"), files.exists(f"{tmp_path}/a/z")) == (False, True)
 
 
-def test_locks(tmp_path: pathlib.Path) -> None:
+def test_locks(tmp_path: Path) -> None:
     """A lock keeps others of this process out, under any name of the file, until it is given back."""
     files = RealFiles()
     (tmp_path / "other").symlink_to(tmp_path / "lock")
@@ -187,7 +184,7 @@ def test_locks(tmp_path: pathlib.Path) -> None:
     RealFiles().lock(str(tmp_path / "lock"))()
 
 
-def test_many_files_raise_the_limit(tmp_path: pathlib.Path) -> None:
+def test_many_files_raise_the_limit(tmp_path: Path) -> None:
     """When the soft limit of open files is met, it is raised to the hard one and mapping goes on."""
     script = (
         "import resource, sys\n"
@@ -205,7 +202,7 @@ def test_many_files_raise_the_limit(tmp_path: pathlib.Path) -> None:
     assert "Too many open files" in kept.stderr
 
 
-def test_a_mapped_file_keeps_no_descriptor(tmp_path: pathlib.Path) -> None:
+def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
     """So a process may map more files than it may have open; closed and dropped, the memory is given back."""
     script = (
         "import os, resource, sys\n"
@@ -226,20 +223,7 @@ def test_a_mapped_file_keeps_no_descriptor(tmp_path: pathlib.Path) -> None:
     assert ended.stdout == "64\n1 b'\\x00\\x00\\x00'\n0\n", ended.stderr
 
 
-def test_what_is_mapped_for_reading_cannot_be_written(tmp_path: pathlib.Path) -> None:
-    """The view refuses it, where the processor would end the process."""
-    path = tmp_path / "file"
-    path.write_bytes(b"content")
-    mapped = RealFiles().map(str(path), 7, writable=False)
-    with pytest.raises(TypeError):
-        mapped.view[:1] = b"x"
-    assert bytes(mapped.view) == b"content"
-    mapped.close()
-
-
-def test_a_disk_that_does_not_say_whether_a_file_exists_says_neither(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exists_raises_when_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a store with a mark of its crash would open without recovery, and a table that is there would begin empty."""
     file = tmp_path / "file"
     file.touch()

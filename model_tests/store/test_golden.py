@@ -5,25 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import pathlib
 import shutil
+from pathlib import Path
 from typing import Any
 
-import pytest
 from attrs import evolve
 from click.testing import CliRunner
 
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import GetStatus
-from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 
 
-def dump(store: pathlib.Path, *options: str) -> list[dict[str, Any]]:
+def dump(store: Path, *options: str) -> list[dict[str, Any]]:
     """The lines of `longpoll store dump --json`."""
     result = CliRunner().invoke(main, ["store", "dump", str(store), "--json", *options])
     assert result.exit_code == 0, result.output
@@ -38,7 +36,7 @@ def as_expected(line: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def test_every_record_is_dumped_field_by_field(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+def test_every_record_is_dumped_field_by_field(java_store: Path, java_expected: dict[str, Any]) -> None:
     """The dump of the Java broker's commit log is exactly the recorded one."""
     expected = [
         {name: value for name, value in record.items() if name != "bodyCRCok"}
@@ -48,7 +46,7 @@ def test_every_record_is_dumped_field_by_field(java_store: pathlib.Path, java_ex
     assert len(expected) == 1272
 
 
-def test_blanks_and_units_are_dumped(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+def test_blanks_and_units_are_dumped(java_store: Path, java_expected: dict[str, Any]) -> None:
     """So are the blanks of the log and every unit of every queue."""
     blanks = [{key: line[key] for key in ("physicalOffset", "size")} for line in dump(java_store, "--what", "blanks")]
     assert blanks == java_expected["commitlog"]["blanks"]
@@ -59,7 +57,7 @@ def test_blanks_and_units_are_dumped(java_store: pathlib.Path, java_expected: di
     assert units == {key: queue["units"] for key, queue in java_expected["consumequeues"].items() if queue["units"]}
 
 
-def test_verify_finds_it_sound(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+def test_verify_finds_it_sound(java_store: Path, java_expected: dict[str, Any]) -> None:
     """Verifying gives the number of records, the range of every queue and no problem."""
     result = CliRunner().invoke(main, ["store", "verify", str(java_store), "--json"])
     assert result.exit_code == 0, result.output
@@ -72,7 +70,7 @@ def test_verify_finds_it_sound(java_store: pathlib.Path, java_expected: dict[str
         assert ranges.get(key, (0, 0)) == (queue["min"], queue["max"]), key
 
 
-def test_show_is_what_a_consumer_gets(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+def test_show_is_what_a_consumer_gets(java_store: Path, java_expected: dict[str, Any]) -> None:
     """Showing a queue gives the physical offsets that the running broker gave to a consumer."""
     result = CliRunner().invoke(main, ["store", "show", str(java_store), "--json"])
     shown: dict[str, list[int]] = {}
@@ -86,7 +84,7 @@ def test_show_is_what_a_consumer_gets(java_store: pathlib.Path, java_expected: d
     assert checked > 1200
 
 
-def test_reading_never_writes(java_store: pathlib.Path) -> None:
+def test_reading_never_writes(java_store: Path) -> None:
     """Verify, show and dump work in a directory without write permission and leave every byte and time as it was."""
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in java_store.rglob("*")}
     for path in sorted(java_store.rglob("*"), reverse=True):
@@ -101,9 +99,7 @@ def test_reading_never_writes(java_store: pathlib.Path) -> None:
             path.chmod(0o755)
 
 
-def test_our_store_serves_every_message(
-    java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig
-) -> None:
+def test_our_store_serves_messages(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
     """Our store opens the Java broker's directory and gives each queue's messages, ranges and statuses."""
     by_offset = {record["physicalOffset"]: record for record in java_expected["commitlog"]["records"]}
     store = open_store(java_store, java_config)
@@ -120,10 +116,9 @@ def test_our_store_serves_every_message(
             assert record["propertiesRaw"] == by_offset[record["physicalOffset"]]["propertiesRaw"]
             checked += 1
     assert checked > 1200
-    store.close()
 
 
-def test_a_queue_without_its_log(java_store: pathlib.Path, java_config: StoreConfig) -> None:
+def test_a_queue_without_its_log(java_store: Path, java_config: StoreConfig) -> None:
     """A queue whose log was deleted: minimum 0 and found null, then removed messages, as seen from Java 4.9.7."""
     store = open_store(java_store, java_config)
     found = store.get("T_trim", 1, 0, 32)
@@ -131,10 +126,9 @@ def test_a_queue_without_its_log(java_store: pathlib.Path, java_config: StoreCon
     assert (found.offset_min, found.offset_max) == (0, 150)
     found = store.get("T_trim", 1, 100, 32)
     assert (found.status, found.offset_next) == (GetStatus.MESSAGE_WAS_REMOVING, 150)
-    store.close()
 
 
-def test_a_queue_without_its_log_on_5(java_store: pathlib.Path, java_config: StoreConfig) -> None:
+def test_a_queue_without_its_log_on_5(java_store: Path, java_config: StoreConfig) -> None:
     """It begins at its end, and who reads before is told to go there, as seen from Java 5.5.0."""
     store = open_store(java_store, evolve(java_config, minimum_follows_log=True))
     assert store.ends("T_trim", 1) == (150, 150)
@@ -142,10 +136,9 @@ def test_a_queue_without_its_log_on_5(java_store: pathlib.Path, java_config: Sto
     assert (found.status, found.offset_next) == (GetStatus.OFFSET_TOO_SMALL, 150)
     assert store.get("T_trim", 1, 150, 32).status is GetStatus.OFFSET_OVERFLOW_ONE
     assert store.visible_start("T_trim", 0) == 202
-    store.close()
 
 
-def test_times_are_searched(java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
+def test_times_are_searched(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
     """The offset of a store time is the Java broker's where a queue has one file; elsewhere the range's edges hold."""
     store = open_store(java_store, java_config)
     one_file = {key for key, queue in java_expected["consumequeues"].items() if len(queue["files"]) == 1}
@@ -159,11 +152,10 @@ def test_times_are_searched(java_store: pathlib.Path, java_expected: dict[str, A
     assert checked > 0
     assert store.offset_by_time("T_plain", 0, 0) == 0
     assert store.offset_by_time("T_plain", 0, 2**60) == 149
-    store.close()
 
 
-def test_it_is_continued_and_opened_again(
-    java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig
+def test_it_is_continued_and_reopened(
+    java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig
 ) -> None:
     """Ours appends to the Java broker's log where it ended, and everything is there after closing and opening."""
     store = open_store(java_store, java_config)
@@ -181,12 +173,9 @@ def test_it_is_continued_and_opened_again(
     assert len(read_queues(java_store)["T_plain@1"]) == 190
     store = open_store(java_store, java_config)
     assert len(read_all(store, "T_plain", 1)) == 190
-    store.close()
 
 
-def test_a_crashed_copy_recovers_the_same(
-    java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig
-) -> None:
+def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
     """With an abort file and no consume queue at all, the queues are built again from the log, byte for byte."""
     (java_store / "abort").touch()
     shutil.rmtree(java_store / "consumequeue")
@@ -200,13 +189,3 @@ def test_a_crashed_copy_recovers_the_same(
         assert [unit for unit in rebuilt.get(key, []) if unit[1] >= log_start] == expected, key
         checked += len(expected)
     assert checked > 1200
-
-
-@pytest.mark.parametrize(("log_size", "queue_size"), [(4000, 2000), (65_536, 4000)])
-def test_other_file_sizes_are_refused(
-    java_store: pathlib.Path, java_config: StoreConfig, log_size: int, queue_size: int
-) -> None:
-    """Opening with other file sizes is refused with a word on what to do, and the store can be opened afterwards."""
-    with pytest.raises(StoreUserError, match="file sizes"):
-        open_store(java_store, evolve(java_config, commit_log_file_size=log_size, consume_queue_file_size=queue_size))
-    open_store(java_store, java_config).close()

@@ -1,37 +1,236 @@
-"""The index: its bytes are the Java broker's, it finds what a plain search finds, and a crash costs it nothing."""
+"""The index: its bytes are the Java broker's, each file's header and bounds hold, and a crash costs it nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import pathlib
 import shutil
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.examples import fewer
+from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index import index, index_file, indexer
-from longpoll_broker.store.index.index import keys_of
+from longpoll_broker.store.index.index_file import (
+    ENTRY,
+    ENTRY_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    SLOT,
+    IndexFile,
+    IndexHeader,
+    index_file_size,
+    read_header,
+)
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record, decode
-from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime import Files
+from longpoll_runtime.files import RealMappedFile
+
+PIECE = 64 * 1024
+SLOTS = 3
+
+
+class Mapped:
+    """A file in memory that notes which bytes got disk blocks."""
+
+    def __init__(self, size: int) -> None:
+        self.view = memoryview(bytearray(size))
+        self.reserved: list[tuple[int, int]] = []
+        self.room = 1 << 40
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Take blocks, if there are any."""
+        if stop > self.room:
+            raise OSError(28, "No space left on device")
+        self.reserved.append((start, stop))
+
+
+def made(entry_count: int = 5, slot_count: int = SLOTS, mapped: Mapped | None = None) -> tuple[IndexFile, Mapped]:
+    """A file, new or of these bytes."""
+    found = Mapped(index_file_size(slot_count, entry_count)) if mapped is None else mapped
+    files = cast("Files", SimpleNamespace(map=lambda *_path, **_how: found))
+    return IndexFile(files, "index/1", slot_count, entry_count), found
+
+
+def entry(mapped: Mapped, number: int, slot_count: int = SLOTS) -> tuple[Any, ...]:
+    """Hash, physical offset, seconds and the entry before."""
+    return ENTRY.unpack_from(mapped.view, HEADER_SIZE + SLOT.size * slot_count + ENTRY_SIZE * number)
+
+
+@pytest.mark.parametrize(("entry_next", "counts_as"), [(-1, 1), (0, 1), (1, 1), (2, 2)])
+def test_a_header_says_where_the_next_entry_goes(entry_next: int, counts_as: int) -> None:
+    """At 1, in a file that says less; everything else is as it stands there."""
+    content = bytearray(HEADER_SIZE)
+    HEADER.pack_into(content, 0, 11, 12, 13, 14, 15, entry_next)
+    assert read_header(memoryview(content)) == IndexHeader(11, 12, 13, 14, 15, counts_as)
+
+
+@pytest.mark.parametrize(
+    ("slots_used", "entry_next", "is_plausible"),
+    [(0, 1, True), (SLOTS, 5, True), (0, 6, False), (SLOTS + 1, 5, False), (-1, 1, False), (0, 5, True)],
+)
+def test_a_header_that_leads_out_of_the_file_is_none(slots_used: int, entry_next: int, is_plausible: bool) -> None:
+    """No more slots are in use than there are, and no entry is behind the last."""
+    mapped = Mapped(index_file_size(SLOTS, 5))
+    HEADER.pack_into(mapped.view, 0, 1, 1, 1, 1, slots_used, entry_next)
+    file, _mapped = made(mapped=mapped)
+    assert file.is_plausible is is_plausible
+    assert file.is_full is (entry_next >= 5)
+
+
+def test_an_entry_says_when_and_which_one_was_before_it() -> None:
+    """Seconds count from the first message, none below 0 and none that does not fit; the first one's own are 0."""
+    file, mapped = made(entry_count=8)
+    times = [5_000, 7_999, 4_000, 5_000 + 1000 * (2**31 - 1), 5_000 + 1000 * 2**31]
+    entries = [(7 + SLOTS * (number == 4), 100 + number, at) for number, at in enumerate(times)]
+    assert file.put(entries[:1]) == 1
+    assert file.put(entries[1:]) == 4
+    assert [entry(mapped, number) for number in range(1, 6)] == [
+        (7, 100, 0, 0),
+        (7, 101, 2, 1),
+        (7, 102, 0, 2),
+        (7, 103, 2**31 - 1, 3),
+        (10, 104, 2**31 - 1, 4),
+    ]
+    header = IndexHeader(5_000, times[-1], 100, 104, 1, 6)
+    assert file.header == read_header(mapped.view) == header
+    assert list(file.find(7, 5_000, 8_000)) == [None, None, 102, 101, 100]
+
+
+def test_a_slot_that_leads_nowhere_counts_as_unused() -> None:
+    """One below 1, or above the entry that is added: a damaged file leads into no circle."""
+    for wrong, is_kept in ((-1, False), (0, False), (1, True), (2, True), (3, False)):
+        file, mapped = made()
+        file.put([(0, 100, 1_000), (1, 101, 1_000)][:1])
+        SLOT.pack_into(mapped.view, HEADER_SIZE + SLOT.size * 2, wrong)
+        file.put([(2, 102, 1_000)])
+        assert entry(mapped, 2)[3] == (wrong if is_kept else 0)
+        assert file.header.slot_count == 1 + (not is_kept)
+
+
+def test_a_file_takes_as_many_as_fit() -> None:
+    """Place 0 is never used."""
+    file, mapped = made(entry_count=4)
+    assert file.put([(0, 100 + number, 1_000) for number in range(9)]) == 3
+    assert file.is_full
+    assert entry(mapped, 0) == (0, 0, 0, 0)
+    assert entry(mapped, 3) == (0, 102, 0, 2)
+
+
+def test_a_file_begins_where_the_one_before_ended() -> None:
+    """In time and place, with nothing in it; its first entry counts from there, and is what it then begins with."""
+    before, _mapped = made()
+    before.put([(0, 100, 1_000), (0, 200, 4_000)])
+    file, mapped = made()
+    file.begin_after(before)
+    assert mapped.reserved == [(0, index_file_size(SLOTS, 5))]
+    assert file.header == read_header(mapped.view) == IndexHeader(4_000, 4_000, 200, 200, 0, 1)
+    file.put([(0, 300, 6_000), (0, 400, 9_000)])
+    assert [entry(mapped, number)[2] for number in (1, 2)] == [2, 3]
+    assert file.header == IndexHeader(6_000, 9_000, 300, 400, 1, 3)
+
+
+def test_disk_blocks_are_taken_before_what_is_written_there_and_once() -> None:
+    """A piece of 64 KiB at a time; of header, slot and entry, also where an entry lies across two pieces."""
+    slot_count = 3 * PIECE // SLOT.size
+    file, mapped = made(entry_count=10_000, slot_count=slot_count)
+    file.put([(2 * PIECE // SLOT.size, 100, 1_000)])
+    assert mapped.reserved == [(0, PIECE), (3 * PIECE, 4 * PIECE), (2 * PIECE, 3 * PIECE)]
+    start = HEADER_SIZE + SLOT.size * slot_count
+    across = (4 * PIECE - start) // ENTRY_SIZE
+    assert start + ENTRY_SIZE * across < 4 * PIECE < start + ENTRY_SIZE * (across + 1)
+    file.put([(0, 101, 1_000)] * (across - 2))
+    assert len(mapped.reserved) == 3
+    file.put([(0, 102, 1_000)])
+    assert mapped.reserved[3:] == [(4 * PIECE, min(5 * PIECE, index_file_size(slot_count, 10_000)))]
+    assert file.header.entry_next == across + 1
+    mapped.room = 0
+    assert file.put([(0, 103, 1_000)]) == 1, "what has blocks needs none"
+    with pytest.raises(OSError, match="No space"):
+        file.put([(PIECE // SLOT.size, 104, 1_000)])
+    assert file.header.entry_next == across + 2
+
+
+@pytest.mark.parametrize(
+    ("begin_ms", "end_ms", "overlaps"),
+    [
+        (0, 9, False),
+        (0, 10, True),
+        (0, 15, True),
+        (10, 10, True),
+        (20, 99, True),
+        (21, 99, False),
+        (9, 21, True),
+        (12, 13, True),
+        (10, 21, True),
+        (9, 20, True),
+    ],
+)
+def test_times_overlap_that_share_a_moment(begin_ms: int, end_ms: int, overlaps: bool) -> None:
+    """The first and the last one count."""
+    mapped = Mapped(index_file_size(SLOTS, 5))
+    HEADER.pack_into(mapped.view, 0, 10, 20, 0, 0, 0, 1)
+    assert made(mapped=mapped)[0].overlaps(begin_ms, end_ms) is overlaps
+
+
+@pytest.mark.parametrize(("slot", "found"), [(-1, []), (0, []), (1, [100]), (2, [101, 100]), (3, []), (4, [])])
+def test_a_search_begins_at_an_entry_that_there_is(slot: int, found: list[int]) -> None:
+    """Wherever a damaged slot leads, and ends where an entry leads to none before it."""
+    file, mapped = made()
+    file.put([(0, 100, 1_000), (0, 101, 1_000)])
+    SLOT.pack_into(mapped.view, HEADER_SIZE, slot)
+    assert list(file.find(0, 0, 9_999)) == found
+    for before in (-1, 0, 2, 3):
+        ENTRY.pack_into(mapped.view, HEADER_SIZE + SLOT.size * SLOTS + ENTRY_SIZE * 2, 0, 101, 0, before)
+        SLOT.pack_into(mapped.view, HEADER_SIZE, 2)
+        assert list(file.find(0, 0, 9_999)) == [101]
+    ENTRY.pack_into(mapped.view, HEADER_SIZE + SLOT.size * SLOTS + ENTRY_SIZE * 2, 0, 101, -1, 1)
+    assert list(file.find(0, 0, 9_999)) == [], "seconds below 0 are nobody's"
+
+
+def test_a_search_ends_before_what_is_older_than_asked_for() -> None:
+    """What is older still is not looked at, and what is as old is given."""
+    file, _mapped = made(entry_count=9)
+    file.put([(0, 100 + number, 1_000 * number) for number in range(1, 6)])
+    assert list(file.find(0, 3_000, 4_000)) == [None, 104, 103, None]
+    assert list(file.find(SLOTS, 3_000, 4_000)) == [None, None, None, None]
+
+
+def test_a_sync_that_failed_is_for_ever() -> None:
+    """All of the file is synced; after a failure none is tried, for it would succeed with nothing on the disk."""
+    file, mapped = made()
+    synced: list[tuple[int, int]] = []
+    holder = cast("Any", mapped)
+    holder.sync = lambda start, stop: synced.append((start, stop))
+    file.flush()
+    assert synced == [(0, index_file_size(SLOTS, 5))]
+
+    def fails(_start: int, _stop: int) -> None:
+        synced.append((-1, -1))
+        raise OSError(5, "Input/output error")
+
+    holder.sync = fails
+    with pytest.raises(OSError, match="Input/output error"):
+        file.flush()
+    holder.sync = lambda start, stop: synced.append((start, stop))
+    with pytest.raises(OSError, match="index/1"):
+        file.flush()
+    assert synced == [(0, index_file_size(SLOTS, 5)), (-1, -1)]
+
 
 FOR_EVER = 2**60
 Stored = list[tuple[str, list[str], int, int]]
 """(topic, keys, physical offset, store time) of every message, as a plain index keeps them."""
-
-
-def index_all(store: MessageStore) -> None:
-    """Bring the index up to the log."""
-    while not store.index(7):
-        pass
 
 
 def offsets(
@@ -46,13 +245,13 @@ def offsets(
     return found
 
 
-def index_files(directory: pathlib.Path) -> list[bytes]:
+def index_files(directory: Path) -> list[bytes]:
     """The content of every index file, in the order of the names."""
     return [path.read_bytes() for path in sorted((directory / "index").iterdir())]
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_files_are_java_s_byte_for_byte(java_store: pathlib.Path, java_config: StoreConfig, kept: int) -> None:
+def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConfig, kept: int) -> None:
     """Index files made anew from the Java broker's log, after its own first ones, are its own bytes."""
     before = index_files(java_store)
     assert len(before) == 4
@@ -60,23 +259,20 @@ def test_files_are_java_s_byte_for_byte(java_store: pathlib.Path, java_config: S
     for path in sorted((java_store / "index").iterdir())[kept:]:
         path.unlink()
     store = open_store(java_store, java_config)
-    index_all(store)
+    index_all(store, 7)
     store.close()
     # Not in the assertion itself: pytest would explain a difference of thousands of entries for minutes.
     are_equal = index_files(java_store) == before
     assert are_equal
 
 
-def test_java_s_queries_are_answered_alike(
-    java_store: pathlib.Path, java_config: StoreConfig, java_expected: dict[str, Any]
-) -> None:
+def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]) -> None:
     """Every key query that was asked of the Java broker finds the same messages."""
     store = open_store(java_store, java_config)
     asked = java_expected["keyQueries"]
     for query in asked:
         assert offsets(store, query["topic"], query["key"]) == query["physicalOffsets"], query
     assert len([query for query in asked if query["physicalOffsets"]]) > 10
-    store.close()
 
 
 @given(
@@ -117,61 +313,13 @@ def test_finds_what_a_plain_search_finds(
             expected = [where for name, keys, where, _ms in stored if name == topic for each in keys if each in equal]
             assert offsets(store, topic, key) == sorted(expected)[-64:], (topic, key)
             assert offsets(store, topic, key, 2) == sorted(expected)[-2:], (topic, key)
-    store.close()
 
 
-def test_times_are_compared_by_the_second(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query gives the messages stored between two times, counted in whole seconds from each file's first message."""
-    times = iter(range(1_800_000_000_000, 1_800_000_100_000, 700))
-    monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times))
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(15)])
-    index_all(store)
-    first_ms = put[0].store_ms
-    for begin in range(0, 11_000, 500):
-        for end in (begin, begin + 900, begin + 5000):
-            expected = [
-                each.physical_offset
-                for each in put
-                if begin <= (each.store_ms - first_ms) // 1000 * 1000 <= end and begin <= put[-1].store_ms - first_ms
-            ]
-            assert offsets(store, "T", "k", 64, (first_ms + begin, first_ms + end)) == expected, (begin, end)
-    store.close()
-
-
-def test_a_following_file_begins_where_the_last_ended(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Java the first entry of a following file counts its seconds from the last message of the file before."""
-    times = iter(range(1_800_000_000_000, 1_800_000_200_000, 3000))
-    monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times) // 3000 * 3000)
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(SMALL.index_entry_count)])
-    store.close()
-    first, second = index_files(tmp_path)
-    entry = index_file.HEADER_SIZE + 4 * SMALL.index_slot_count + index_file.ENTRY_SIZE
-    assert (index_file.read_header(memoryview(first)).begin_ms, first[entry + 12 : entry + 16]) == (
-        1_800_000_000_000,
-        bytes(4),
-    )
-    gap_ms = index_file.read_header(memoryview(second)).begin_ms - index_file.read_header(memoryview(first)).end_ms
-    assert gap_ms >= 3000
-    assert second[entry + 12 : entry + 16] == (gap_ms // 1000).to_bytes(4)
-
-
-def test_a_rolled_back_message_has_no_key(tmp_path: pathlib.Path) -> None:
-    """A message that was rolled back is not found; a prepared one is."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(
-        store, [message(sys_flag=flag, properties={"KEYS": "k"}) for flag in (0x4, 0x8, 0xC)]
-    )
-    assert offsets(store, "T", "k") == [each.physical_offset for each in put[:2]]
-    store.close()
-
-
-def test_a_crash_keeps_only_what_is_sure(tmp_path: pathlib.Path) -> None:
+def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
     """After a crash the newest file, and each that the checkpoint does not know, is made again as it was."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number} x"}) for number in range(50)])
-    index_all(store)
+    index_all(store, 7)
     store.flush()
     store.flush_queues()
     shutil.copytree(tmp_path / "0", tmp_path / "1")
@@ -182,78 +330,13 @@ def test_a_crash_keeps_only_what_is_sure(tmp_path: pathlib.Path) -> None:
     files[-1].write_bytes(bytes(len(expected[-1])))
     sure = files[0].stat().st_mtime_ns
     store = open_store(tmp_path / "1")
-    index_all(store)
+    index_all(store, 7)
     store.close()
     assert index_files(tmp_path / "1") == expected
     assert files[0].stat().st_mtime_ns == sure
 
 
-def test_another_size_is_told(tmp_path: pathlib.Path) -> None:
-    """Index files of other numbers than the settings are the user's mistake, and stay as they are."""
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(properties={"KEYS": "k"})])
-    store.close()
-    before = index_files(tmp_path)
-    with pytest.raises(StoreUserError, match="maxIndexNum=21"):
-        open_store(tmp_path, evolve(SMALL, index_entry_count=21))
-    with pytest.raises(StoreUserError, match="maxIndexNum 1"):
-        open_store(tmp_path, evolve(SMALL, index_entry_count=1))
-    assert index_files(tmp_path) == before
-    open_store(tmp_path).close()
-
-
-def test_a_message_of_many_keys_is_indexed_in_turns(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn writes as many entries as it may, long keys counting for more, and the files are as of one go."""
-    keys = " ".join(["k"] * 100 + ["l" * 300])
-    written: list[int] = []
-    put = index_file.IndexFile.put
-
-    def counted(self: index_file.IndexFile, entries: Sequence[index_file.Entry]) -> int:
-        count = put(self, entries)
-        written.append(count)
-        return count
-
-    monkeypatch.setattr(index_file.IndexFile, "put", counted)
-    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
-    put_and_dispatch(store, [message(properties={"KEYS": keys}) for _ in range(2)])
-    turns: list[int] = []
-    while not store.index(20):
-        turns.append(sum(written))
-        written.clear()
-    assert max(turns) == 20
-    assert sum(turns) + sum(written) == 202
-    assert len(turns) >= 10
-    assert len(offsets(store, "T", "k", 64)) == 64
-    store.close()
-
-
-def test_long_messages_with_keys_are_indexed_in_turns(tmp_path: pathlib.Path) -> None:
-    """As many bytes a turn as are looked at in the time of its records: a query that waits for a turn waits as long."""
-    long = 16 * indexer.RECORD_WORTH
-    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2 << 20, message_size_max=1 << 20))
-    put_and_dispatch(store, [message(body=bytes(long), properties={"KEYS": f"k{number}"}) for number in range(12)])
-    turns = 1
-    while not store.index(40):
-        turns += 1
-    assert turns == 4
-    assert [len(offsets(store, "T", f"k{number}")) for number in range(12)] == [1] * 12
-    store.close()
-
-
-def test_a_long_search_gives_others_their_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries of another time are looked at a few a turn, and what a search without turns finds is found."""
-    monkeypatch.setattr(index, "WALKED_MAX", 10)
-    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
-    put_and_dispatch(store, [message(properties={"KEYS": " ".join(["k"] * 100)}) for _ in range(2)])
-    index_all(store)
-    turns = list(store.query_in_turns("T", "absent", 64, 0, FOR_EVER))
-    assert turns == []
-    searched = list(store.query_in_turns("T", "k", 64, 0, FOR_EVER))
-    assert len(searched) == 64 // 10
-    store.close()
-
-
-def test_without_an_index_nothing_is_found(tmp_path: pathlib.Path) -> None:
+def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
     """`messageIndexEnable=false` makes no files; switched on later everything is indexed."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"})])
@@ -263,41 +346,11 @@ def test_without_an_index_nothing_is_found(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "index").exists()
     store = open_store(tmp_path)
     assert offsets(store, "T", "k") == [put[0].physical_offset]
-    store.close()
 
 
-def test_a_full_disk_costs_no_entry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full in the middle of a message's keys the index goes on there once there is room again."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b c"})])
-    reserve, left = RealMappedFile.reserve, [2]
-
-    def full(self: RealMappedFile, start: int, stop: int) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, "no space")
-        reserve(self, start, stop)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(index_file, "_PIECE_BITS", 3)
-        patch.setattr(RealMappedFile, "reserve", full)
-        while True:
-            left[0] = min(left[0], 0) + 3
-            try:
-                if store.index(3):
-                    break
-            except OSError:
-                continue
-        put_and_dispatch(store, [message(properties={"KEYS": "d"})])
-        left[0] = 0
-        assert offsets(store, "T", "a") == [put[0].physical_offset]
-    for key in "abc":
-        assert offsets(store, "T", key) == [put[0].physical_offset]
-    store.close()
-
-
+@fewer(2)
 @given(gaps=st.lists(st.integers(0, 3), max_size=40), count_max=st.integers(1, 80))
-def test_entries_added_together_are_those_added_one_by_one(
+def test_batched_entries_equal_single_ones(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int], count_max: int
 ) -> None:
     """Whatever a disk that is full now and then, the size of a turn, and a file's end cut apart."""
@@ -317,8 +370,7 @@ def test_entries_added_together_are_those_added_one_by_one(
         shutil.copytree(root / "0", root / "1")
         patch.setattr(index.Index, "_next_name", next_number)
         store = open_store(root / "0")
-        while not store.index(1):
-            pass
+        index_all(store, 1)
         store.close()
         patch.setattr(RealMappedFile, "reserve", reserve_sometimes(gaps))
         patch.setattr(index_file, "_PIECE_BITS", 3)
@@ -353,7 +405,7 @@ def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], N
     return sometimes
 
 
-def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each moment while entries are added together, all that slots name, older ones in the same slot among them."""
     store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b"}) for _ in range(20)])
@@ -368,129 +420,28 @@ def test_who_reads_meanwhile_finds_what_is_there(tmp_path: pathlib.Path, monkeyp
         seen.append((number, found))
 
     monkeypatch.setattr(index_file, "_pack_slot", looked_at)
-    index_all(store)
+    index_all(store, 7)
     newest_first = [each.physical_offset for each in put][::-1]
     assert [number for number, _found in seen] == list(range(1, 41))
     for number, found in seen:
         assert found == newest_first[len(newest_first) - (number + 1) // 2 :], number
-    store.close()
 
 
-@pytest.mark.parametrize(("owner", "call"), [(RealMappedFile, "reserve"), (RealFiles, "sync_directory")])
-def test_a_following_file_that_cannot_begin_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, owner: type, call: str
-) -> None:
-    """Nothing is written to it before it has disk blocks, and once there is room there is one such file."""
-    store = open_store(tmp_path)
-    keyed = message(properties={"KEYS": "k"})
-    put, _arrivals = put_and_dispatch(store, [keyed] * (SMALL.index_entry_count - 1))
-    index_all(store)
-    last, _arrivals = put_and_dispatch(store, [keyed])
-
-    def full(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, call, full)
-        for _try in range(2):
-            with pytest.raises(OSError, match="no space"):
-                index_all(store)
-            assert len(index_files(tmp_path)) == 1
-    index_all(store)
-    assert len(index_files(tmp_path)) == 2
-    assert offsets(store, "T", "k") == [each.physical_offset for each in (*put, *last)]
-    store.close()
-
-
-def test_files_without_messages_are_removed(tmp_path: pathlib.Path) -> None:
-    """Index files that speak only of removed records go, never the newest."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": f"k{number}"}) for number in range(100)])
-    index_all(store)
-    before = len(index_files(tmp_path))
-    assert store._indexer is not None
-    store._indexer.remove_before(put[50].physical_offset)
-    middle = len(index_files(tmp_path))
-    assert 1 < middle < before
-    assert offsets(store, "T", "k51") == [put[51].physical_offset]
-    store._indexer.remove_before(FOR_EVER)
-    assert len(index_files(tmp_path)) == 1
-    store.close()
-
-
-def found_behind_keyless(directory: pathlib.Path) -> list[int]:
+def found_behind_keyless(directory: Path) -> list[int]:
     """Which of twenty keys are found, each behind messages without any, at every place of a stretch of the log."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
     for number in range(20):
         put_and_dispatch(store, [message("A", body=b"x" * size) for size in (5, number)])
         put_and_dispatch(store, [message("A", properties={"KEYS": f"k{number}"})])
-    index_all(store)
+    index_all(store, 7)
     found = [number for number in range(20) if offsets(store, "A", f"k{number}")]
     store.close()
     return found
 
 
-def test_keys_are_seen_behind_messages_without(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_seen_behind_messages_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a stretch or a pass ends."""
     for stretch_size, pass_size in ((16, 1 << 20), (1 << 20, 300), (17, 100)):
         monkeypatch.setattr(indexer, "STRETCH_SIZE", stretch_size)
         monkeypatch.setattr(indexer, "PASS_SIZE", pass_size)
         assert found_behind_keyless(tmp_path / f"{stretch_size}") == list(range(20))
-    # A look that ends at the border of a stretch, as a planted fault.
-    monkeypatch.setattr(indexer, "PASS_SIZE", 1 << 20)
-    monkeypatch.setattr(indexer, "_find_key", in_whole_stretches)
-    assert found_behind_keyless(tmp_path / "planted") != list(range(20))
-
-
-def in_whole_stretches(view: memoryview, start: int, stop: int) -> int:
-    """As `_find_key`, but blind to what lies across a border."""
-    for at in range(start, stop, 17):
-        found = bytes(view[at : min(at + 17, stop)]).find(b"KEY")
-        if found >= 0:
-            return at + found
-    return -1
-
-
-@pytest.mark.parametrize("planted", ["hash", "previous", "order of keys"])
-def test_planted_faults_are_seen(
-    java_store: pathlib.Path, java_config: StoreConfig, monkeypatch: pytest.MonkeyPatch, planted: str
-) -> None:
-    """A wrong hash, a lost chain, keys in another order: the comparison with Java's bytes sees each."""
-    if planted == "hash":
-        monkeypatch.setattr(index, "key_hashes", lambda keys: index_file.key_hashes([key[::-1] for key in keys]))
-    elif planted == "previous":
-        pack = index_file._pack_entry
-        monkeypatch.setattr(index_file, "_pack_entry", lambda *entry: pack(*entry[:-1], 0))
-    else:
-        monkeypatch.setattr(indexer, "keys_of", lambda *record: keys_of(*record)[::-1])
-    with pytest.raises(AssertionError):
-        test_files_are_java_s_byte_for_byte(java_store, java_config, 1)
-
-
-def splits_of(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often the keys of a record with 400 of them are split, when it is indexed ten at a time."""
-    count = [0]
-
-    def counted(*record: Any) -> list[str]:
-        count[0] += 1
-        return keys_of(*record)
-
-    monkeypatch.setattr(indexer, "keys_of", counted)
-    put_and_dispatch(store, [message(properties={"KEYS": " ".join(map(str, range(400)))})])
-    turns = 1
-    while not store.index(10):
-        turns += 1
-    assert turns >= 40
-    assert len(store.query("T", "399", 1, 0, 2**60).records) == 1
-    return count[0]
-
-
-def test_the_keys_of_a_record_are_split_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many turns it takes to index them; forgotten after each turn, as planted, they are split in each."""
-    store = open_store(tmp_path / "0", evolve(SMALL, index=True))
-    assert splits_of(store, monkeypatch) == 1
-    store.close()
-    monkeypatch.setattr(indexer.Indexer, "_begun", property(lambda _self: None, lambda _self, _keyed: None))
-    store = open_store(tmp_path / "1", evolve(SMALL, index=True))
-    assert splits_of(store, monkeypatch) >= 40
-    store.close()

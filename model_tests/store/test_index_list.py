@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import pathlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -36,14 +36,14 @@ class Files(RealFiles):
 
     def sync_directory(self, path: str) -> None:
         """Note it."""
-        self.notes.append(("names", pathlib.Path(path).name))
+        self.notes.append(("names", Path(path).name))
         if self.refused == "names":
             raise OSError(errno.ENOSPC, "No space left on device")
         super().sync_directory(path)
 
     def remove(self, path: str) -> None:
         """Note it."""
-        self.notes.append(("remove", pathlib.Path(path).name))
+        self.notes.append(("remove", Path(path).name))
         if self.refused:
             raise OSError(errno.EROFS, "Read-only file system")
         super().remove(path)
@@ -67,7 +67,7 @@ class World(RealRuntime):
         return self.now_ms
 
 
-def index_in(directory: pathlib.Path, world: World | None = None, *, entries: int = ENTRIES) -> Index:
+def index_in(directory: Path, world: World | None = None, *, entries: int = ENTRIES) -> Index:
     """The index of a store; what it has already is mapped."""
     return Index(world or World(), str(directory / "index"), SLOTS, entries)
 
@@ -82,20 +82,17 @@ def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int
     return result_of(index.find("T", key, count_max, *stored_ms))[0]
 
 
-def names(directory: pathlib.Path) -> list[str]:
+def names(directory: Path) -> list[str]:
     """Of the files."""
     return sorted(path.name for path in (directory / "index").iterdir())
 
 
-def filled(directory: pathlib.Path, *offsets: int, world: World | None = None) -> Index:
+def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
     """An index of records with one key each, all of them `k`."""
     index = index_in(directory, world)
     for offset in offsets:
         assert index.put([keyed(offset, "k")], 9) == (1, 1)
     return index
-
-
-# -- which keys ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,10 +112,7 @@ def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
 
 
-# -- what is put -----------------------------------------------------------------------------------------------------
-
-
-def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: pathlib.Path) -> None:
+def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) -> None:
     """Those of one record may be in two; work and records are counted."""
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "c", "a", "d"), keyed(8, "e")]
@@ -131,9 +125,7 @@ def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: pathli
 @pytest.mark.parametrize(
     ("work_max", "work", "whole"), [(1, 2, 0), (2, 3, 2), (3, 3, 2), (4, 4, 2), (5, 5, 2), (6, 6, 3), (7, 7, 4)]
 )
-def test_what_is_too_much_for_one_turn_is_left_to_the_next(
-    tmp_path: pathlib.Path, work_max: int, work: int, whole: int
-) -> None:
+def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int, work: int, whole: int) -> None:
     """It goes on with the first key that is not in; nothing is in twice. One without keys is passed in any case."""
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "a", "a", "a"), keyed(8, "a")]
@@ -147,7 +139,7 @@ def test_what_is_too_much_for_one_turn_is_left_to_the_next(
     index.close()
 
 
-def test_long_keys_count_for_more(tmp_path: pathlib.Path) -> None:
+def test_long_keys_count_for_more(tmp_path: Path) -> None:
     """One, and one for so many characters."""
     index = index_in(tmp_path)
     for size, work in ((KEY_WORTH - 1, 1), (KEY_WORTH, 2), (2 * KEY_WORTH, 3)):
@@ -172,7 +164,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("room", range(1, 8))
-def test_a_full_disk_costs_no_key(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """What is in stays, and is counted; the next call goes on after it, and with nothing in it raises."""
     index = index_in(tmp_path, entries=99)
     there_is_room = refuse(monkeypatch, room)
@@ -188,10 +180,7 @@ def test_a_full_disk_costs_no_key(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     index.close()
 
 
-# -- its files -------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_is_named_by_the_time_it_was_made(tmp_path: pathlib.Path) -> None:
+def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
     """One after another, though the clock stands still or goes back; its directory is made with the first."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, 4, world=world)
@@ -205,7 +194,7 @@ def test_a_file_is_named_by_the_time_it_was_made(tmp_path: pathlib.Path) -> None
     index.close()
 
 
-def test_an_index_is_made_in_a_store_that_is_there(tmp_path: pathlib.Path) -> None:
+def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
     """Not in the place of one that somebody took away."""
     index = index_in(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="the store is not there any more"):
@@ -213,10 +202,10 @@ def test_an_index_is_made_in_a_store_that_is_there(tmp_path: pathlib.Path) -> No
     assert not (tmp_path / "none").exists()
 
 
-def test_a_full_file_is_durable_before_the_next_begins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is told up to when; a flush is of the newest alone."""
     flushed: list[str] = []
-    monkeypatch.setattr(IndexFile, "flush", lambda file: flushed.append(pathlib.Path(file.path).name))
+    monkeypatch.setattr(IndexFile, "flush", lambda file: flushed.append(Path(file.path).name))
     index = index_in(tmp_path)
     index.flush()
     index.put([keyed(offset, "k") for offset in (1, 2, 3)], 9)
@@ -229,9 +218,7 @@ def test_a_full_file_is_durable_before_the_next_begins(tmp_path: pathlib.Path, m
 
 
 @pytest.mark.parametrize("step", ["make", "begin", "names"])
-def test_a_file_that_cannot_begin_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Neither a name nor a map; where not even the name can be taken away, the next one is another."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, world=world)
@@ -239,7 +226,7 @@ def test_a_file_that_cannot_begin_leaves_nothing(
     close = IndexFile.close
 
     def closing(file: IndexFile) -> None:
-        closed.append(pathlib.Path(file.path).name)
+        closed.append(Path(file.path).name)
         close(file)
 
     with monkeypatch.context() as patched:
@@ -266,7 +253,7 @@ def _full() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: pathlib.Path) -> None:
+def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: Path) -> None:
     """A name has seventeen digits, of those that are ASCII."""
     filled(tmp_path, 1, 2, 3, 4).close()
     for name in ("2023111422132012", "202311142213201230", "2023111422132012x", "٣" * 17):
@@ -277,14 +264,14 @@ def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: 
     index.close()
 
 
-def test_a_file_of_another_size_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers that make it; what was mapped is given back. One without bytes is as new."""
     filled(tmp_path, 1, 2, 3, 4).close()
     last = tmp_path / "index" / "20231114221320124"
     last.write_bytes(bytes(7))
     closed: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr(IndexFile, "close", lambda file: closed.append(pathlib.Path(file.path).name))
+        patched.setattr(IndexFile, "close", lambda file: closed.append(Path(file.path).name))
         size = index_file_size(SLOTS, ENTRIES)
         with pytest.raises(StoreUserError, match=f"has 7 bytes, maxHashSlotNum=4 and maxIndexNum=4 make {size}: "):
             index_in(tmp_path)
@@ -295,9 +282,7 @@ def test_a_file_of_another_size_is_told(tmp_path: pathlib.Path, monkeypatch: pyt
     index.close()
 
 
-def test_a_file_that_cannot_be_right_goes_with_those_after_it(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They are made anew from the log; what is older stays."""
     filled(tmp_path, *range(1, 11)).close()
     second = names(tmp_path)[1]
@@ -311,16 +296,11 @@ def test_a_file_that_cannot_be_right_goes_with_those_after_it(
     index.close()
 
 
-# -- after a stop, and after a crash ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("durable_ms", "log_end", "kept"),
     [(99, 99, 2), (6, 7, 2), (5, 99, 1), (99, 6, 1), (3, 4, 1), (2, 99, 0), (99, 3, 0)],
 )
-def test_after_a_crash_full_files_that_were_durable_are_kept(
-    tmp_path: pathlib.Path, durable_ms: int, log_end: int, kept: int
-) -> None:
+def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: int, log_end: int, kept: int) -> None:
     """Never the newest, though it is full, nor one of a record that the log has no more."""
     world = World()
     index = filled(tmp_path, *range(1, 10), world=world)
@@ -333,25 +313,11 @@ def test_after_a_crash_full_files_that_were_durable_are_kept(
     index.close()
 
 
-def test_a_file_that_is_not_full_is_not_sure(tmp_path: pathlib.Path) -> None:
-    """Whatever stands behind it."""
-    filled(tmp_path, 1, 2, 3, 4).close()
-    names_before = names(tmp_path)
-    later = tmp_path / "index" / "20301114221320124"
-    later.write_bytes((tmp_path / "index" / FIRST_NAME).read_bytes())
-    index = index_in(tmp_path)
-    index.forget_unsure(99, 99)
-    assert names(tmp_path) == names_before[:1]
-    index.close()
-
-
 @pytest.mark.parametrize(
     ("before", "last_keys"),
     [(0, 1), (0, 2), (0, 3), (0, 4), (0, 7), (1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1), (3, 4)],
 )
-def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(
-    tmp_path: pathlib.Path, before: int, last_keys: int
-) -> None:
+def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, before: int, last_keys: int) -> None:
     """In however many files those of the last message are; a file without entries says nothing."""
     index = index_in(tmp_path)
     last = keyed(9, *"k" * 12)
@@ -366,7 +332,7 @@ def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(
     index.close()
 
 
-def test_an_empty_index_goes_on_at_the_beginning(tmp_path: pathlib.Path) -> None:
+def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
     """Nothing is taken for indexed."""
     index = index_in(tmp_path)
     assert (index.go_on(), index.end_offset, index.end_ms) == (-1, -1, 0)
@@ -376,7 +342,7 @@ def test_an_empty_index_goes_on_at_the_beginning(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(("log_start", "gone"), [(0, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 2), (99, 2)])
-def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: pathlib.Path, log_start: int, gone: int) -> None:
+def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start: int, gone: int) -> None:
     """Never the newest."""
     world = World()
     index = filled(tmp_path, *range(1, 8), world=world)
@@ -388,10 +354,7 @@ def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: pathlib.Path, l
     index.close()
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: pathlib.Path) -> None:
+def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
     """As many as are wanted, over all files, of that topic and key alone."""
     index = filled(tmp_path, *range(1, 8))
     index.put([keyed(8, "other"), Keyed(9, "U", ("k",), 9, 10)], 9)
@@ -402,48 +365,9 @@ def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: pathlib.Path) ->
     index.close()
 
 
-def test_only_files_of_the_time_are_looked_at(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the newest on, up to the one that begins before the time: none before that has anything."""
-    index = index_in(tmp_path)
-    for number in range(1, 13):
-        index.put([keyed(number, "k", ms=number * 10_000)], 9)
-    looked: list[str] = []
-    find = IndexFile.find
-
-    def finding(file: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Any:
-        looked.append(pathlib.Path(file.path).name[-1])
-        return find(file, hashed, begin_ms, end_ms)
-
-    monkeypatch.setattr(IndexFile, "find", finding)
-    for (begin, end), numbers, files in (
-        ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
-        # The first of a file counts from where the one before ended, so the seventh is told to be of 80,000 too.
-        ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
-        ((30_000, 30_000), [3], ["3"]),
-        ((31_000, 39_000), [], []),
-    ):
-        looked.clear()
-        assert found(index, "k", 64, (begin, end)) == numbers
-        assert looked == files, (begin, end)
-    for count, files in ((2, ["6"]), (3, ["6"]), (4, ["6", "5"])):
-        looked.clear()
-        assert found(index, "k", count) == list(range(13 - count, 13))
-        assert looked == files, "with as many as are wanted it is over"
-    index.close()
-
-
-def test_a_time_may_be_that_of_the_end_of_a_file_and_of_the_next(tmp_path: pathlib.Path) -> None:
-    """What is found goes back over both."""
-    index = index_in(tmp_path)
-    for number in range(1, 7):
-        index.put([keyed(number, "k", ms=30_000 if number < 3 else 40_000)], 9)
-    assert found(index, "k", 64, (40_000, 60_000)) == [3, 4, 5, 6]
-    index.close()
-
-
 @pytest.mark.parametrize(("walked_max", "turns"), [(1, 7), (3, 2), (7, 1), (8, 0)])
-def test_a_search_gives_others_their_turn(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, walked_max: int, turns: int
+def test_a_search_yields_between_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walked_max: int, turns: int
 ) -> None:
     """Every so many entries, also those looked at in vain."""
     index = index_in(tmp_path, entries=64)
@@ -452,14 +376,3 @@ def test_a_search_gives_others_their_turn(
     assert result_of(index.find("T", "k", 64, *FOR_EVER)) == (list(range(1, 8)), turns)
     assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
     index.close()
-
-
-def test_a_closed_index_has_no_files(tmp_path: pathlib.Path) -> None:
-    """Each is unmapped, and nothing is found any more."""
-    index = filled(tmp_path, 1, 2, 3, 4)
-    files = index._files
-    index.close()
-    assert found(index, "k") == []
-    for file in files:
-        with pytest.raises(ValueError, match="released"):
-            file.find(0, *FOR_EVER).__next__()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import pathlib
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -46,7 +46,7 @@ class Lock:
 class World:
     """An indexer between a log of small files and an index that notes what it is given."""
 
-    def __init__(self, directory: pathlib.Path, file_size: int = FILE_SIZE) -> None:
+    def __init__(self, directory: Path, file_size: int = FILE_SIZE) -> None:
         self.log = CommitLog(RealFiles(), str(directory), file_size)
         self.lock = Lock()
         self.given: list[Keyed] = []
@@ -153,11 +153,8 @@ def keyed(place: tuple[int, int], *keys: str) -> Keyed:
     return Keyed(place[0], "T", list(keys), 7, place[1])
 
 
-# -- which records ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count_max", [1, 2, 3, 10_000])
-def test_each_record_with_keys_is_given_once(tmp_path: pathlib.Path, count_max: int) -> None:
+def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> None:
     """Of several files, past blanks, and past what has none."""
     world = World(tmp_path)
     with_keys = []
@@ -173,7 +170,7 @@ def test_each_record_with_keys_is_given_once(tmp_path: pathlib.Path, count_max: 
 
 
 @pytest.mark.parametrize("hosts", [{}, {"born_host": HOST_V6, "store_host": HOST_V6}])
-def test_what_a_record_is_found_by(tmp_path: pathlib.Path, hosts: dict[str, bytes]) -> None:
+def test_what_a_record_is_found_by(tmp_path: Path, hosts: dict[str, bytes]) -> None:
     """Its properties, read from the whole record also where hosts are of IPv6; one that only looks like it by none."""
     world = World(tmp_path)
     (one,) = world.append("KEYS\x01a b\x02UNIQ_KEY\x01u\x02", **hosts)
@@ -183,7 +180,7 @@ def test_what_a_record_is_found_by(tmp_path: pathlib.Path, hosts: dict[str, byte
     assert world.given == [keyed(one, "u", "a", "b"), keyed(other), keyed(last, "c")]
 
 
-def test_a_record_that_is_damaged_is_passed(tmp_path: pathlib.Path) -> None:
+def test_a_record_that_is_damaged_is_passed(tmp_path: Path) -> None:
     """It has no keys; the others are given."""
     world = World(tmp_path)
     one, other, last = world.append(*["KEYS\x01a\x02"] * 3, body=b"body", born_host=HOST_V6)
@@ -194,7 +191,7 @@ def test_a_record_that_is_damaged_is_passed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, FILE_SIZE])
-def test_only_what_is_before_the_end_is_looked_at(tmp_path: pathlib.Path, start: int) -> None:
+def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) -> None:
     """What is not visible yet is not found either; in whatever file."""
     world = World(tmp_path)
     world.log.begin_at(start)
@@ -207,7 +204,7 @@ def test_only_what_is_before_the_end_is_looked_at(tmp_path: pathlib.Path, start:
     assert (len(world.given), world.indexer.cursor) == (4, world.log.end)
 
 
-def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: pathlib.Path) -> None:
+def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: Path) -> None:
     """Also one that was told where it begins."""
     world = World(tmp_path)
     assert world.indexer.build(0, 9)
@@ -216,7 +213,7 @@ def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: pathlib.Path) -> None:
     assert world.indexer.cursor == 0
 
 
-def test_what_the_log_has_no_more_is_passed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_log_has_no_more_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it went before, or while it was looked for."""
     world = World(tmp_path)
     world.append(*["KEYS\x01a\x02"] * 100)
@@ -238,12 +235,7 @@ def test_what_the_log_has_no_more_is_passed(tmp_path: pathlib.Path, monkeypatch:
     assert (world.given, world.indexer.cursor) == ([], 2 * FILE_SIZE)
 
 
-# -- how much at once ------------------------------------------------------------------------------------------------
-
-
-def test_a_record_with_many_keys_goes_on_where_it_stopped(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_with_many_keys_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is decoded once; those after it are looked at when it is in."""
     world = World(tmp_path)
     ((_start, world.indexer.cursor),) = world.append("KEYS\x01first\x02")
@@ -263,7 +255,7 @@ def test_a_record_with_many_keys_goes_on_where_it_stopped(
     assert world.indexer._begun is None
 
 
-def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tmp_path: pathlib.Path) -> None:
+def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tmp_path: Path) -> None:
     """Many are hashed at the cost of a few; what may not be done now is not looked at."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (HASHED_COUNT + 5))
@@ -278,7 +270,7 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
     assert world.calls == [(7, 7)]
 
 
-def test_what_only_looks_like_a_key_counts_too(tmp_path: pathlib.Path) -> None:
+def test_what_only_looks_like_a_key_counts_too(tmp_path: Path) -> None:
     """One a record."""
     world = World(tmp_path, 1 << 20)
     world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
@@ -286,7 +278,7 @@ def test_what_only_looks_like_a_key_counts_too(tmp_path: pathlib.Path) -> None:
     assert [count for count, _work in world.calls] == [HASHED_COUNT, 1]
 
 
-def test_the_end_of_a_file_counts_for_one(tmp_path: pathlib.Path) -> None:
+def test_the_end_of_a_file_counts_for_one(tmp_path: Path) -> None:
     """As a record without keys does."""
     world = World(tmp_path)
     places = world.append(*["KEYS\x01a\x02"] * 60)
@@ -296,7 +288,7 @@ def test_the_end_of_a_file_counts_for_one(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("worth", "count"), [(0, 20), (1, 10), (3, 5)])
-def test_a_long_record_counts_for_several(tmp_path: pathlib.Path, worth: int, count: int) -> None:
+def test_a_long_record_counts_for_several(tmp_path: Path, worth: int, count: int) -> None:
     """By its bytes."""
     world = World(tmp_path, 4 << 20)
     world.append(*["KEYS\x01a\x02"] * 60, body=bytes(worth * RECORD_WORTH))
@@ -304,7 +296,7 @@ def test_a_long_record_counts_for_several(tmp_path: pathlib.Path, worth: int, co
     assert world.calls == [(count, 20)]
 
 
-def test_what_has_no_keys_counts_by_its_bytes(tmp_path: pathlib.Path) -> None:
+def test_what_has_no_keys_counts_by_its_bytes(tmp_path: Path) -> None:
     """Where all of it is passed at once."""
     world = World(tmp_path, 4 << 20)
     places = world.append(*["b\x01c\x02"] * 60, body=bytes(RECORD_WORTH))
@@ -313,8 +305,8 @@ def test_what_has_no_keys_counts_by_its_bytes(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 7])
-def test_what_has_no_keys_is_passed_with_a_few_looks(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: int
+def test_records_without_keys_are_passed_in_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     """So many bytes at once, and no further than to whole records; it counts by its bytes, or by its records."""
     world = World(tmp_path, 1 << 20)
@@ -333,16 +325,11 @@ def test_what_has_no_keys_is_passed_with_a_few_looks(
     assert world.indexer.build(world.log.end, 2)
 
 
-# -- after a stop, and for others ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("crashed", "end_offset", "forgets"),
     [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
 )
-def test_after_a_stop_the_index_keeps_what_is_sure(
-    tmp_path: pathlib.Path, crashed: bool, end_offset: int, forgets: bool
-) -> None:
+def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, end_offset: int, forgets: bool) -> None:
     """All of it, unless it was a crash or it knows more than the log; it goes on with the last message."""
     world = World(tmp_path)
     world.log.end = 300
@@ -353,16 +340,7 @@ def test_after_a_stop_the_index_keeps_what_is_sure(
     assert world.indexer.cursor == 200
 
 
-def test_it_goes_on_where_the_log_begins_at_the_earliest(tmp_path: pathlib.Path) -> None:
-    """What is not there cannot be indexed."""
-    world = World(tmp_path)
-    world.append(*["KEYS\x01a\x02"] * 60)
-    world.log.segments.remove(1)
-    world.indexer.recover(crashed=False, durable_ms=0)
-    assert world.indexer.cursor == FILE_SIZE
-
-
-def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: pathlib.Path) -> None:
+def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> None:
     """Not while they are closed, at the end."""
     world = World(tmp_path)
     world.indexer.remove_before(7)
@@ -372,15 +350,12 @@ def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: pathlib.Pat
     assert world.indexer.flushed_ms == 55
 
 
-# -- queries ---------------------------------------------------------------------------------------------------------
-
-
 def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:
     """What a query finds, and how often it gives others their turn."""
     return result_of(world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end))
 
 
-def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: pathlib.Path) -> None:
+def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: Path) -> None:
     """In turns, and no further than it may; what is found is the log's records, and how far the index is."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (TURN_COUNT + 1))
@@ -398,7 +373,7 @@ def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: pathlib.Path) ->
     assert isinstance(world.log.read(places[0][0]), Record)
 
 
-def test_a_query_does_not_index_for_ever(tmp_path: pathlib.Path) -> None:
+def test_a_query_does_not_index_for_ever(tmp_path: Path) -> None:
     """The flush thread does the rest."""
     world = World(tmp_path, 4 << 20)
     world.append(*["KEYS\x01a\x02"] * 700)
@@ -411,7 +386,7 @@ def test_a_query_does_not_index_for_ever(tmp_path: pathlib.Path) -> None:
     assert turns == 2 + -(-CATCH_UP_COUNT_MAX // TURN_COUNT)
 
 
-def test_a_query_finds_what_there_is_where_the_index_has_no_room(tmp_path: pathlib.Path) -> None:
+def test_a_query_finds_what_there_is_where_the_index_has_no_room(tmp_path: Path) -> None:
     """Nothing found says nothing of how far it is."""
     world = World(tmp_path)
     places = world.append("KEYS\x01a\x02")

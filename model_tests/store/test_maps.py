@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import errno
-import pathlib
-import re
 import shutil
-import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.examples import fewer
+from model_tests.support.faults import raising
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
@@ -28,13 +28,13 @@ EXTENDED = evolve(SMALL, extended_queues=True, extended_file_size=110)
 QUEUES = [("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 5)]
 
 
-def mapped_count(directory: pathlib.Path) -> int:
+def mapped_count(directory: Path) -> int:
     """How many maps of files below a directory this process has, by what the kernel says."""
-    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(f" {directory}/" in line for line in lines)
 
 
-def made(directory: pathlib.Path, count: int, maps: Maps) -> list[Segment]:
+def made(directory: Path, count: int, maps: Maps) -> list[Segment]:
     """`count` files, made one after the other."""
     return [Segment(RealFiles(), f"{directory}/{number}", 0, SIZE, maps) for number in range(count)]
 
@@ -51,7 +51,7 @@ def close(segments: list[Segment]) -> None:
         segment.close()
 
 
-def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: pathlib.Path) -> None:
+def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
     """Of five files the last two have maps; who looks at the first maps it again, finds its bytes, and another goes."""
     segments = made(tmp_path, 5, Maps(2))
     assert [each._mapped is not None for each in segments] == [False, False, False, True, True]
@@ -66,7 +66,7 @@ def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: pathlib.Path) -> None:
     close(segments)
 
 
-def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: pathlib.Path) -> None:
+def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
     """What a reader holds stays readable, whole or a slice, and shows what is written through a new map."""
     segments = made(tmp_path, 1, Maps(9))
     held, part = segments[0].view, segments[0].view[2:4]
@@ -82,7 +82,7 @@ def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: pathlib.Path, is_whole: bool) -> None:
+def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_whole: bool) -> None:
     """Who looks at it again finds no other file's units, and who makes it durable is told; put back, all is well."""
     (tmp_path / "0").write_bytes(bytes(SIZE))
     segment = Segment(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(9), is_whole=is_whole)
@@ -102,7 +102,7 @@ def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: pathlib.Path
     segment.close()
 
 
-def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
     """What is written goes where nobody finds it: no sync of it counts, and none is called a failure of the disk."""
     (segment,) = made(tmp_path, 1, Maps(9))
     write(segment, b"ours")
@@ -115,7 +115,7 @@ def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: pathlib.Path) 
     close([segment])
 
 
-def test_what_is_not_durable_keeps_its_map(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A map goes before an older one whose file was written to, until that is synced; nothing is synced for it."""
     synced: list[str] = []
     monkeypatch.setattr(RealMappedFile, "sync", lambda mapped, _start, _stop: synced.append(mapped._path))
@@ -132,9 +132,7 @@ def test_what_is_not_durable_keeps_its_map(tmp_path: pathlib.Path, monkeypatch: 
     close(segments)
 
 
-def test_where_everything_was_written_to_the_oldest_is_made_durable(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sync for one map, to the end of the file; it is the first that was not looked at, and all others stay."""
     synced: list[tuple[str, int, int]] = []
 
@@ -156,31 +154,7 @@ def test_where_everything_was_written_to_the_oldest_is_made_durable(
     close(segments)
 
 
-def test_what_cannot_be_made_durable_is_told_and_stays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who needed a map hears of the disk's error; the file keeps its map and is tried again."""
-    maps = Maps(1)
-    segments = made(tmp_path, 1, maps)
-    write(segments[0], b"x")
-    (tmp_path / "more").mkdir()
-
-    def failing(mapped: RealMappedFile, _start: int, _stop: int) -> None:
-        raise OSError(errno.EIO, "no disk", mapped._path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RealMappedFile, "sync", failing)
-        other = Segment(RealFiles(), f"{tmp_path}/more/0", 0, SIZE)
-        other._maps, other._mapped = maps, None
-        other.is_dirty = True
-        with pytest.raises(OSError, match="no disk"):
-            assert other.view
-        assert (segments[0]._mapped is not None, segments[0].is_dirty) == (True, True)
-    other.is_dirty = False
-    assert other.give_back()
-    assert len(other.view) == SIZE
-    close([*segments, other])
-
-
-def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: pathlib.Path) -> None:
+def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
     """Somebody begins to write just as the map is given back: it stays, for the write may come by that very map."""
 
     class Between(Segment):
@@ -203,7 +177,7 @@ def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: pathlib.Path) -> Non
     close([segment])
 
 
-def test_a_sync_covers_what_came_before_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit that is written between the look at the end and the sync is synced too, for it is dirty no more."""
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
@@ -212,11 +186,7 @@ def test_a_sync_covers_what_came_before_it(tmp_path: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(RealMappedFile, "sync", lambda _mapped, start, stop: synced.append((start, stop)))
     segments.flush(0, 20)
     assert (synced, segment.is_dirty) == ([(0, SIZE)], False)
-
-    def failing(_mapped: RealMappedFile, _start: int, _stop: int) -> None:
-        raise OSError(errno.EIO, "no disk")
-
-    monkeypatch.setattr(RealMappedFile, "sync", failing)
+    monkeypatch.setattr(RealMappedFile, "sync", raising(OSError(errno.EIO, "no disk")))
     write(segment, b"y")
     with pytest.raises(OSError, match="no disk"):
         segments.flush(0, 20)
@@ -224,7 +194,7 @@ def test_a_sync_covers_what_came_before_it(tmp_path: pathlib.Path, monkeypatch: 
     segments.close()
 
 
-def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: pathlib.Path) -> None:
+def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: Path) -> None:
     """A reader that still has the old one is told that it is gone, and never reads what another queue writes there."""
     maps = Maps(1)
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
@@ -240,9 +210,7 @@ def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: p
     again.close()
 
 
-def test_a_file_that_cannot_be_removed_is_there_as_before(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks at it after the failure maps it again."""
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
@@ -259,7 +227,7 @@ def test_a_file_that_cannot_be_removed_is_there_as_before(
     segments.close()
 
 
-def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was removed has no units any more; a file that somebody took away is an error, and skips no message."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     for config in (SMALL, EXTENDED):
@@ -290,6 +258,7 @@ def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: pathlib.Path, mo
 
 
 @pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
+@fewer(3)
 @given(
     steps=st.lists(
         st.tuples(
@@ -312,7 +281,7 @@ def test_few_maps_make_no_difference(
     shutil.rmtree(root)
 
 
-def played(directory: pathlib.Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
+def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
     """What a store answers to steps, and the bytes of its queues in the end."""
     answers: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -343,73 +312,7 @@ def played(directory: pathlib.Path, config: StoreConfig, steps: list[tuple[str, 
     return answers
 
 
-def misread(store: MessageStore, topic: str, queue_id: int) -> list[object]:
-    """Of each visible message that is not found where it should be, what is there."""
-    wrong: list[object] = []
-    for offset in range(store.visible_end(topic, queue_id)):
-        unit = store.unit(topic, queue_id, offset)
-        record = store.read_record(unit[0]) if unit is not None else None
-        if record is None or (record.queue_id, record.queue_offset) != (queue_id, offset):
-            wrong.append((queue_id, offset, unit))
-    return wrong
-
-
-def test_threads_read_while_maps_go(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four readers of twenty queues, and one writer, with two maps: every unit is right, and no more maps are left."""
-    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 2)
-    store = open_store(tmp_path)
-    places = [("T", queue_id) for queue_id in range(20)]
-    put_and_dispatch(store, [message(*place) for place in places for _ in range(3)])
-    store.flush_queues()
-    wrong: list[object] = []
-    begin = threading.Barrier(5)
-
-    def read_and_tell() -> None:
-        begin.wait()
-        try:
-            for turn in range(600):
-                wrong.extend(misread(store, *places[turn * 7 % 20]))
-        except (OSError, ValueError, AssertionError) as error:
-            wrong.append(error)
-
-    readers = [threading.Thread(target=read_and_tell) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    begin.wait()
-    for turn in range(100):
-        put_and_dispatch(store, [message(*places[turn % 20])])
-        if turn % 10 == 0:
-            store.flush_queues()
-    for reader in readers:
-        reader.join()
-
-    assert wrong == []
-    store.flush_queues()
-    assert [store.visible_end(*place) for place in places] == [8] * 20
-    assert mapped_count(tmp_path / "consumequeue") <= 3
-    store.close()
-
-
-def test_more_files_of_queues_than_maps_open_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty queues on three maps, with a file each, or two with extended units: served, killed, stopped, opened."""
-    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
-    for config in (SMALL, EXTENDED):
-        directory = tmp_path / str(config.extended_queues)
-        for life in range(1, 4):
-            store = open_store(directory, config)
-            assert mapped_count(directory / "consumequeue") + mapped_count(directory / "consumequeue_ext") <= 3
-            put_and_dispatch(store, [message("T", queue_id, b"%d" % queue_id) for queue_id in range(40)])
-            for queue_id in range(40):
-                records = read_all(store, "T", queue_id)
-                assert len(records) == life
-                assert all(re.search(rb"\x00[\x01\x02]%d\x01T" % queue_id, record) for record in records)
-            store.abandon() if life == 1 else store.close()
-        assert verify(RealFiles(), str(directory)).problems == []
-
-
-def test_a_start_maps_no_file_twice_that_still_has_its_map(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start looks at all queues twice: with maps for thirty of forty files it maps ten of them again.
 
     In the same order it would map all of them again, for the next one is always the one that has just gone.
@@ -433,47 +336,22 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(
     assert len(of_queues) == 40 + 10
 
 
-def test_a_reader_without_a_map_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no file can be opened a read of a file without a map raises, skips nothing, and goes well afterwards."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     store: MessageStore = open_store(tmp_path)
     put_and_dispatch(store, [message("T", 0), message("T", 1)])
     store.flush_queues()
     assert store.unit("T", 1, 0) is not None
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
     with monkeypatch.context() as patch:
-        patch.setattr(RealFiles, "_map", refuse)
+        patch.setattr(RealFiles, "_map", raising(OSError(errno.EMFILE, "too many open files")))
         with pytest.raises(OSError, match="too many open files"):
             store.get("T", 0, 0, 1)
         assert store.get("T", 1, 0, 1).offsets == [0]
     assert store.get("T", 0, 0, 1).offsets == [0]
-    store.close()
 
 
-def test_a_file_that_was_written_to_is_never_without_a_map(tmp_path: pathlib.Path) -> None:
-    """Not for a moment, in which a reader would map it again for nothing."""
-    seen: list[object] = []
-
-    class Told(Segment):
-        """Tells what becomes of its map."""
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if name == "_mapped":
-                seen.append(value)
-            super().__setattr__(name, value)
-
-    segment = Told(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(1))
-    segment.is_dirty = True
-    seen.clear()
-    assert not segment.give_back()
-    assert seen == []
-    close([segment])
-
-
-def test_every_writer_of_a_queue_says_so(tmp_path: pathlib.Path) -> None:
+def test_every_writer_of_a_queue_says_so(tmp_path: Path) -> None:
     """A unit, the blanks before one, an extended unit, and the end of an extended file: each keeps the map it needs."""
     store = open_store(tmp_path, EXTENDED)
     put_and_dispatch(store, [message("T")])
@@ -492,4 +370,3 @@ def test_every_writer_of_a_queue_says_so(tmp_path: pathlib.Path) -> None:
     store.flush_queues()
     queue._fill_gap(queue.offset_end + 1)
     assert units.is_dirty
-    store.abandon()

@@ -1,20 +1,23 @@
-"""The facade: what goes in comes out, what is refused leaves nothing, what a read gives is what RocketMQ gives."""
+"""The facade: what goes in comes out, what is refused leaves nothing, and what each call returns and leaves behind."""
 
 from __future__ import annotations
 
 import base64
 import errno
-import pathlib
 import shutil
 import subprocess
 import sys
-import threading
-import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.examples import fewer
+from model_tests.support.faults import raising
+from model_tests.support.store import Clock
 from msgspec import structs
 
 from longpoll_broker.core.filter.filters import sql_filter
@@ -23,24 +26,16 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
-from longpoll_broker.testing.stores import (
-    SMALL,
-    message,
-    mixed_messages,
-    open_store,
-    put_and_dispatch,
-    read_all,
-)
+from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
-def test_what_is_written_is_read_back_equal(tmp_path: pathlib.Path) -> None:
+def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     """By the store itself, the inspector and a reader that shares no code: the same messages, units and blanks."""
     messages = mixed_messages(120)
     store = open_store(tmp_path)
@@ -75,7 +70,7 @@ def test_what_is_written_is_read_back_equal(tmp_path: pathlib.Path) -> None:
     assert verify(RealFiles(), str(tmp_path)).problems == []
 
 
-def test_nothing_is_visible_before_dispatch(tmp_path: pathlib.Path) -> None:
+def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
     """A message appended and not dispatched is in the log but in no queue, and a pull does not find it."""
     store = open_store(tmp_path)
     result = store.put(message())
@@ -85,21 +80,9 @@ def test_nothing_is_visible_before_dispatch(tmp_path: pathlib.Path) -> None:
     assert len(store.dispatch(10)) == 1
     assert store.dispatch(10) == []
     assert (store.visible_end("T", 0), store.queues()) == (1, [("T", 0)])
-    store.close()
 
 
-def test_asking_for_a_queue_makes_none(tmp_path: pathlib.Path) -> None:
-    """Reading a queue that is not there answers so and makes no file."""
-    store = open_store(tmp_path)
-    assert store.visible_end("nowhere", 3) == store.visible_start("nowhere", 3) == 0
-    found = store.get("nowhere", 3, 7, 32)
-    assert (found.status, found.offset_next) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-    assert store.store_ms_of("nowhere", 3, 0) is None
-    store.close()
-    assert list((tmp_path / "consumequeue").iterdir()) == []
-
-
-def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
+def test_statuses_and_next_offsets(tmp_path: Path) -> None:
     """Each status of getMessage with RocketMQ's correction of the next offset."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(tag="a" if index < 4 else "b") for index in range(15)])
@@ -122,83 +105,18 @@ def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
     assert (some.offsets, some.offset_next) == (list(range(4, 10)), 10)
     by_property = store.get("T", 0, 0, 32, (None, sql_filter("TAGS = 'b'", "SQL92")))
     assert by_property.offsets == list(range(4, 10))
-    del some, by_property, asked, filtered
-    store.close()
-
-
-@pytest.mark.parametrize(("count_max", "count"), [(-1, 1), (0, 1), (1, 1), (3, 3), (32, 10)])
-def test_count_asked(tmp_path: pathlib.Path, count_max: int, count: int) -> None:
-    """At most what was asked, but one message always."""
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message() for _ in range(10)])
-    assert len(store.get("T", 0, 0, count_max).offsets) == count
-    store.close()
-
-
-def test_limits_in_memory_and_on_disk(tmp_path: pathlib.Path) -> None:
-    """Bytes and count have one limit near the log's end and another further behind it than memory allows."""
-    config = evolve(
-        SMALL, transfer_count_max_in_memory=5, transfer_count_max_on_disk=2, transfer_bytes_max_in_memory=1000,
-        transfer_bytes_max_on_disk=300, consume_queue_file_size=2000,
-    )  # fmt: skip
-    store = open_store(tmp_path, config)
-    put, _arrivals = put_and_dispatch(store, [message(body=b"x" * 100) for _ in range(20)])
-    size = put[0].size
-    assert len(store.get("T", 0, 0, 32).offsets) == min(5, 1000 // size)
-    store.close()
-    store = open_store(tmp_path, evolve(config, memory_size=10 * size, memory_ratio_max=40))
-    behind, near = store.get("T", 0, 0, 32), store.get("T", 0, 17, 32)
-    assert (len(behind.offsets), behind.suggest_slave) == (min(2, 300 // size), True)
-    assert (len(near.offsets), near.suggest_slave) == (3, False)
-    del behind, near
-    store.close()
-    store = open_store(tmp_path, evolve(config, transfer_bytes_max_in_memory=1))
-    assert len(store.get("T", 0, 0, 32).offsets) == 1, "the first message is given whatever its size"
-    store.close()
-
-
-def test_a_scan_ends_after_800_units(tmp_path: pathlib.Path) -> None:
-    """A filter that matches nothing looks at 800 units, and at more only when more messages were asked for."""
-    store = open_store(tmp_path, evolve(SMALL, consume_queue_file_size=20 * 1000, commit_log_file_size=1 << 20))
-    put_and_dispatch(store, [message(body=b"") for _ in range(950)])
-    assert store.get("T", 0, 0, 32, (lambda _code: False, None)).offset_next == 800
-    assert store.get("T", 0, 0, 900, (lambda _code: False, None)).offset_next == 900
-    store.close()
-
-
-def test_neighbours_are_one_slice(tmp_path: pathlib.Path) -> None:
-    """Records that stand next to each other come as one slice of the map, and never as a copy."""
-    store = open_store(tmp_path)
-    put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in (0, 0, 0, 1, 0, 0)])
-    found = store.get("T", 0, 0, 32)
-    assert [len(record) // (found.size_bytes // 5) for record in found.records] == [3, 2]
-    assert all(record.obj is found.records[0].obj and record.nbytes for record in found.records)
-    del found
-    store.close()
-
-
-def test_transactional_messages_are_in_the_log_only(tmp_path: pathlib.Path) -> None:
-    """Prepared and rolled-back messages take no queue offset; a committed one does."""
-    store = open_store(tmp_path)
-    put, arrivals = put_and_dispatch(store, [message(sys_flag=flag) for flag in (0x4, 0xC, 0x8, 0)])
-    assert [result.queue_offset for result in put] == [0, 0, 0, 1]
-    assert [arrival.offset_end for arrival in arrivals] == [1, 2]
-    assert store.dispatched_end == store.log_end
-    store.close()
-    assert verify(RealFiles(), str(tmp_path)).problems == []
 
 
 @pytest.mark.parametrize("topic", ["", "../x", "a/b", ".", "..", "x" * 128, "nul\0", "new\nline", "ü" * 64])
-def test_bad_topics_are_refused(tmp_path: pathlib.Path, topic: str) -> None:
+def test_bad_topics_are_refused(tmp_path: Path, topic: str) -> None:
     """A topic that is too long or no safe file name is refused, and nothing is written."""
     store = open_store(tmp_path)
     with pytest.raises(MessageRefusedError):
         store.put(message(topic))
     assert store.log_end == 0
-    store.close()
 
 
-def test_too_large_is_refused(tmp_path: pathlib.Path) -> None:
+def test_too_large_is_refused(tmp_path: Path) -> None:
     """A body or properties over the limit, a bad queue id, a record that no file can hold: refused, nothing written."""
     store = open_store(tmp_path, evolve(SMALL, message_size_max=5000))
     for refused in (
@@ -214,11 +132,10 @@ def test_too_large_is_refused(tmp_path: pathlib.Path) -> None:
             store.put(refused)
     assert store.log_end == 0
     assert store.put(message("x" * 127)).queue_offset == 0
-    store.close()
 
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
-def test_zero_bytes_are_taken(tmp_path: pathlib.Path, value: str) -> None:
+def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
     """Zero bytes in properties are stored as RocketMQ stores them, and are whole after a crash wherever they stand."""
     store = open_store(tmp_path / "0")
     count = 16
@@ -236,10 +153,9 @@ def test_zero_bytes_are_taken(tmp_path: pathlib.Path, value: str) -> None:
     store.dispatch(count)
     for record in read_all(store, "T", 0):
         assert read_record(record)["properties"] == {"k": value}
-    store.close()
 
 
-def test_a_batch_stands_in_one_file(tmp_path: pathlib.Path) -> None:
+def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
     """A batch that does not fit moves to the next file as a whole, whoever reads it; its offsets are neighbours."""
     store = open_store(tmp_path)
     for size in range(0, 900, 36):
@@ -258,7 +174,7 @@ def test_a_batch_stands_in_one_file(tmp_path: pathlib.Path) -> None:
     assert len(read_log(tmp_path)["blanks"]) > 2
 
 
-def test_a_refused_batch_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_batch_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One bad message, a batch that no file can hold, a full disk: none of its messages is stored."""
     store = open_store(tmp_path)
     for batch in (
@@ -280,14 +196,6 @@ def test_a_refused_batch_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pyt
         store.put_batch([message(body=b"x" * 500) for _ in range(3)])
     assert store.log_end == 0
     assert [result.queue_offset for result in store.put_batch([message(), message()])] == [0, 1]
-    store.close()
-
-
-def test_a_batch_without_room_made_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without making room first a batch would end up in two files."""
-    monkeypatch.setattr("longpoll_broker.store.log.commit_log.CommitLog.make_room", lambda *_: None)
-    with pytest.raises(AssertionError):
-        test_a_batch_stands_in_one_file(tmp_path)
 
 
 def put_until_full(store: MessageStore) -> int:
@@ -314,16 +222,12 @@ def dispatch_until_full(store: MessageStore) -> int:
     raise AssertionError("the disk is not full")
 
 
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When no block is left, a put fails, reads go on, and after room is made everything goes on where it stood."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message() for _ in range(5)])
     reserve = RealMappedFile.reserve
-
-    def full(self: RealMappedFile, start: int, stop: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "log")
-
-    monkeypatch.setattr(RealMappedFile, "reserve", full)
+    monkeypatch.setattr(RealMappedFile, "reserve", raising(OSError(errno.ENOSPC, "No space left on device", "log")))
     assert put_until_full(store) > 0
     end = store.log_end
     with pytest.raises(OSError, match="No space"):
@@ -340,7 +244,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: pathlib.Path, monkeyp
     assert (verdict.problems, verdict.messages) == ([], arrivals[-1].offset_end)
 
 
-def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the disk is full just after a blank was written, nothing waits for ever: the store closes and is whole."""
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(body=b"x" * 800) for _ in range(2)])
@@ -361,82 +265,7 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: pathlib.Path, monkeyp
     assert verify(RealFiles(), str(tmp_path)).messages == 2
 
 
-def test_a_lost_hand_over_is_made_good(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that reached the log but not the dispatcher is read from the log, in its turn and once."""
-    store = open_store(tmp_path)
-    hand = dispatch.Dispatcher.hand
-    store.put(message(tag="0"))
-    with monkeypatch.context() as patch:
-        patch.setattr(dispatch.Dispatcher, "hand", lambda *_: None)
-        store.put(message(tag="1"))
-    assert dispatch.Dispatcher.hand is hand
-    _put, arrivals = put_and_dispatch(store, [message(tag=str(index)) for index in range(2, 6)])
-    assert [(each.offset_end, each.tags_code) for each in arrivals] == [
-        (index + 1, tags_code(str(index))) for index in range(6)
-    ]
-    store.close()
-
-
-def test_threads_see_whole_messages_in_order(tmp_path: pathlib.Path) -> None:
-    """Four writers, one dispatcher and a reader at once: every message once, in order, whole from the first sight."""
-    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=16_384, consume_queue_file_size=2000))
-    count = 400
-    seen: list[str] = []
-    arrived: list[Arrival] = []
-    writers: list[threading.Thread] = []
-    for writer in range(4):
-        made = [message("T", writer % 2, f"{writer}:{index}".encode(), tag="t") for index in range(count)]
-        writers.append(threading.Thread(target=lambda made=made: [store.put(each) for each in made]))
-
-    def make_visible() -> None:
-        while len(arrived) < 4 * count:
-            arrived.extend(store.dispatch(50))
-
-    workers = [*writers, threading.Thread(target=make_visible)]
-    for worker in workers:
-        worker.start()
-    offsets = [0, 0]
-    deadline = time.monotonic() + 60
-    while len(seen) < 4 * count and time.monotonic() < deadline:
-        for queue in (0, 1):
-            found = store.get("T", queue, offsets[queue], 32)
-            content = b"".join(found.records)
-            for offset in found.offsets:
-                assert offset == offsets[queue]
-                record = read_record(content[: int.from_bytes(content[:4])])
-                content = content[record["totalSize"] :]
-                assert (record["queueId"], record["queueOffset"]) == (queue, offset)
-                seen.append(base64.b64decode(record["body"]).decode())
-                offsets[queue] += 1
-            offsets[queue] = max(offsets[queue], found.offset_next if found.offsets else 0)
-    for worker in workers:
-        worker.join(60)
-    assert sorted(seen) == sorted(f"{writer}:{index}" for writer in range(4) for index in range(count))
-    for writer in range(4):
-        mine = [body for body in seen if body.startswith(f"{writer}:")]
-        assert mine == [f"{writer}:{index}" for index in range(count)]
-    ends = [[each.offset_end for each in arrived if each.queue_id == queue] for queue in (0, 1)]
-    assert ends == [list(range(1, 2 * count + 1))] * 2
-    store.close()
-
-
-def test_records_and_times_are_found(tmp_path: pathlib.Path) -> None:
-    """A record is found by its physical offset only where one begins; store times by queue offset."""
-    store = open_store(tmp_path)
-    put, _arrivals = put_and_dispatch(store, mixed_messages(30))
-    for result in put:
-        record = store.record_at(result.physical_offset)
-        assert record is not None
-        assert len(record) == result.size
-        assert store.record_at(result.physical_offset + 1) is None
-        del record
-    assert store.record_at(store.log_end) is None
-    assert store.record_at(-5) is None
-    assert store.store_ms_of("Orders", 1, 0) == put[1].store_ms
-    store.close()
-
-
-def test_two_openers(tmp_path: pathlib.Path) -> None:
+def test_two_openers(tmp_path: Path) -> None:
     """A store that is open is refused to a second opener, in this process and in another, and free after closing."""
     script = (
         "import sys\n"
@@ -455,30 +284,9 @@ def test_two_openers(tmp_path: pathlib.Path) -> None:
     assert subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60).returncode == 0
 
 
-def test_flush_says_how_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flushing syncs exactly the bytes written since the last time, and says up to where the log is durable."""
-    synced: list[tuple[int, int]] = []
-    sync = RealMappedFile.sync
-
-    def watched(self: RealMappedFile, start: int, stop: int) -> None:
-        synced.append((start, stop))
-        sync(self, start, stop)
-
-    monkeypatch.setattr(RealMappedFile, "sync", watched)
-    store = open_store(tmp_path)
-    first = store.put(message())
-    assert (store.flushed_end, store.flush(), store.flushed_end) == (0, first.log_end, first.log_end)
-    second = store.put(message())
-    assert store.flush() == second.log_end
-    assert store.flush() == second.log_end
-    assert synced == [(0, first.log_end), (first.log_end, second.log_end)]
-    store.close()
-
-
+@fewer(2)
 @given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
-def test_handed_over_or_read_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int
-) -> None:
+def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int) -> None:
     """Whether the dispatcher is handed the units or must read the log, the arrivals are the same and none is missed."""
     arrivals: list[list[object]] = []
     for count_max in (10_000, handed_max):
@@ -495,3 +303,90 @@ def test_handed_over_or_read_is_the_same(
         store.close()
         arrivals.append(seen)
     assert arrivals[0] == arrivals[1]
+
+
+def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
+    """By its queue and offset, as a pull that is held with a filter asks; where no message is there is nothing."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
+    for index in range(6):
+        lookup = store.properties_at("T", index % 2, index // 2)
+        assert lookup is not None
+        assert (lookup("color"), lookup("size")) == (f"c{index}", None)
+    store.put(message())
+    nowhere = (("T", 0, 3), ("T", 0, -1), ("T", 2, 0), ("U", 0, 0))
+    assert [store.properties_at(*place) for place in nowhere] == [None] * 4
+
+
+def test_a_store_can_be_opened_after_a_failed_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery that fails lets go of the directory; the next one finds every message."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message()] * 5)
+    store.abandon()
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "_recover", raising(OSError(errno.EIO, "the disk failed")))
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk failed"):
+                open_store(tmp_path)
+    store = open_store(tmp_path)
+    assert store.visible_end("T", 0) == 5
+
+
+def store_times(directory: Path) -> list[int]:
+    """The store times of messages put in every way there is, while the clock is set back, before and after opening."""
+    runtime = Clock()
+    times: list[int] = []
+    for start_ms in (2_000, 1_500):
+        runtime.now_ms = start_ms
+        store = MessageStore.open(runtime, str(directory), SMALL)
+        times.append(store.put(message()).store_ms)
+        runtime.now_ms -= 1_000
+        times.append(store.put(message()).store_ms)
+        times += [result.store_ms for result in store.put_batch([message(), message()])]
+        times += [arrival.store_ms for arrival in store.put_burst([message(), message()])]
+        runtime.now_ms += 1_200
+        times.append(store.put(message()).store_ms)
+        store.close()
+    return times
+
+
+def test_store_times_never_go_back(tmp_path: Path) -> None:
+    """A search by time and a recovery go by them; a clock that was set back stands still until it is caught up."""
+    times = store_times(tmp_path)
+
+    assert times == sorted(times)
+    assert times == [2_000] * 6 + [2_200] + [2_200] * 7
+
+
+def prepared(store: MessageStore) -> int:
+    """The store time of a prepared batch."""
+    batch = store.prepare("T", 0)
+    batch.add([message(), message()])
+    return store.put_prepared(batch).store_ms
+
+
+WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
+    "put": lambda store: [store.put(message()).store_ms],
+    "put_batch": lambda store: [each.store_ms for each in store.put_batch([message(), message()])],
+    "put_prepared": lambda store: [prepared(store)],
+    "put_burst": lambda store: [each.store_ms for each in store.put_burst([message(), message()])],
+}
+
+
+@pytest.mark.parametrize("later", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
+    """The clock is set back between two of them."""
+    runtime = Clock()
+    runtime.now_ms = 2_000
+    store = MessageStore.open(runtime, str(tmp_path), SMALL)
+    # A burst needs a queue that is there.
+    store.put(message())
+    runtime.now_ms = 5_000
+    times = WAYS[first](store)
+    runtime.now_ms = 4_000
+    times += WAYS[later](store)
+    store.close()
+
+    assert len(times) >= 2
+    assert set(times) == {5_000}

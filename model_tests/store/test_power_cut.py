@@ -1,27 +1,32 @@
-"""A power cut: of the pages that were not synced any subset is on the disk, and opening must make the best of it.
-
-Fault model: a sector of 512 bytes is written or not; what was synced is written; a file's name and length are there
-once it was made; a replaced file is old or new as a whole.
-"""
+"""Power cuts: of the pages that were not synced any subset is on the disk, and every flushed message is found."""
 
 from __future__ import annotations
 
 import itertools
-import pathlib
 import random
 import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.examples import fewer
 
+from longpoll_broker.store import recovery
+from longpoll_broker.store.checkpoint import Checkpoint
+from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.recovery import Recovered
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_record
+from longpoll_broker.testing.simulated.store import SimulatedStore
 from longpoll_broker.testing.stores import SMALL, message, open_store, read_all
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.files import SimulatedFiles
 
 SECTOR = 512
 CONFIG = evolve(SMALL, index_slot_count=300, index_entry_count=40)
@@ -53,7 +58,7 @@ class Disk:
         patch.setattr(RealMappedFile, "sync", synced)
         patch.setattr(RealMappedFile, "clear_from", cleared)
 
-    def cut(self, directory: pathlib.Path, target: pathlib.Path, chance: random.Random) -> None:
+    def cut(self, directory: Path, target: Path, chance: random.Random) -> None:
         """Write what a power cut at this moment leaves."""
         for path in directory.rglob("*"):
             if path.is_file():
@@ -67,7 +72,7 @@ class Disk:
                 copy.write_bytes(content)
 
 
-def run_and_cut(root: pathlib.Path, seed: int) -> None:
+def run_and_cut(root: Path, seed: int) -> None:
     """Append singly and in bursts, dispatch and flush at random, cut the power, open, look for what was promised."""
     chance = random.Random(seed)
     sent: list[tuple[str, str]] = []
@@ -120,13 +125,14 @@ def keyed(store: MessageStore, key: str) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_thousand_power_cuts(tmp_path: pathlib.Path) -> None:
+def test_a_thousand_power_cuts(tmp_path: Path) -> None:
     """A thousand fixed seeds: every flushed message is there, whole, in order, and is found by its key."""
     for seed in range(1000):
         run_and_cut(tmp_path / str(seed), seed)
         shutil.rmtree(tmp_path / str(seed))
 
 
+@fewer(2)
 @given(seed=st.integers(0, 2**32))
 def test_what_was_flushed_survives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Whatever pages a power cut loses: every flushed message is there, and only whole ones, in their order."""
@@ -134,7 +140,7 @@ def test_what_was_flushed_survives(tmp_path_factory: pytest.TempPathFactory, see
 
 
 @pytest.mark.parametrize("planted", ["no sync", "queues believed", "zeros believed", "index believed"])
-def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+def test_planted_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """A flush that syncs nothing, or a recovery that believes too much, is found within two hundred power cuts."""
     if planted == "no sync":
         monkeypatch.setattr("longpoll_broker.store.segment.SegmentList.flush", lambda *_: None)
@@ -152,3 +158,95 @@ def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         except (AssertionError, ValueError):
             return
     pytest.fail(f"not seen: {planted}")
+
+
+QUICK_COUNT = 100
+FOUND_WITHIN = 2000
+
+
+def test_some_hundred_seeds() -> None:
+    """Nothing is lost, and every kind of fault came up."""
+    runs = [SimulatedStore(seed).run() for seed in range(QUICK_COUNT)]
+    assert sum(run.messages for run in runs) > 5 * QUICK_COUNT
+    assert (
+        min(sum(run.cuts for run in runs), sum(run.ended_inside for run in runs), sum(run.errors for run in runs)) > 25
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_seeds() -> None:
+    """The same, with other seeds and many."""
+    for seed in range(QUICK_COUNT, 12_000):
+        assert SimulatedStore(seed).run().openings > 1
+
+
+def test_a_seed_is_a_run() -> None:
+    """The same seed tells the same story, line by line; others tell others."""
+    stories = [[tuple(SimulatedStore(seed).run().story) for seed in range(20)] for _ in range(2)]
+    assert stories[0] == stories[1]
+    assert len(set(stories[0])) == len(stories[0])
+
+
+def lost_sync(patch: pytest.MonkeyPatch) -> None:
+    """A flush says that it synced, and did not."""
+
+    def flush(self: CommitLog) -> int:
+        self.flushed_end = self.end
+        return self.end
+
+    patch.setattr(CommitLog, "flush", flush)
+
+
+def lost_names(patch: pytest.MonkeyPatch) -> None:
+    """The log's directory is never synced."""
+    sync_directory = SimulatedFiles.sync_directory
+
+    def skips(self: SimulatedFiles, path: str) -> None:
+        if not path.endswith("/commitlog"):
+            sync_directory(self, path)
+
+    patch.setattr(SimulatedFiles, "sync_directory", skips)
+
+
+def one_queue_only(patch: pytest.MonkeyPatch) -> None:
+    """A recovery walks the first queue and leaves the others as they are."""
+    recover_crashed = recovery.recover_crashed
+
+    def skips(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
+        return recover_crashed(log, list(queues)[:1], checkpoint)
+
+    patch.setattr(recovery, "recover_crashed", skips)
+
+
+def no_note(patch: pytest.MonkeyPatch) -> None:
+    """A deletion is not noted before files are removed."""
+    patch.setattr("longpoll_broker.store.log.deletions.Deletions._write", lambda *_: None)
+
+
+def early_mark(patch: pytest.MonkeyPatch) -> None:
+    """A flush promises what comes after it as well."""
+    flush = MessageStore.flush
+    patch.setattr(MessageStore, "flush", lambda self: max(flush(self), self.log_end + 200))
+
+
+PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [lost_sync, lost_names, one_queue_only, no_note, early_mark]
+
+
+def first_found(planted: Callable[[pytest.MonkeyPatch], None], count: int) -> str | None:
+    """What the first seed that turns red says."""
+    for seed in range(count):
+        try:
+            SimulatedStore(seed).run()
+        except AssertionError as error:
+            return str(error).partition("\n")[0]
+    return None
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
+def test_planted_faults_are_red(monkeypatch: pytest.MonkeyPatch, planted: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """Each is found in fewer than two thousand seeds."""
+    planted(monkeypatch)
+    found = first_found(planted, FOUND_WITHIN)
+    assert found is not None, planted.__doc__
+    assert found.startswith(("AssertionError", "StoreUserError", "StoreDamageError")), found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import pathlib
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -18,12 +18,12 @@ from longpoll_runtime.files import RealFiles
 EXTENDED = evolve(SMALL, extended_queues=True)
 
 
-def table_of(store: pathlib.Path, config: StoreConfig = SMALL, *, lengthen: bool = False) -> QueueTable:
+def table_of(store: Path, config: StoreConfig = SMALL, *, lengthen: bool = False) -> QueueTable:
     """The table of a store's directory, before it has looked there."""
     return QueueTable(RealFiles(), str(store), config, lengthen=lengthen)
 
 
-def write(store: pathlib.Path, topic: str, queue: str, size: int = SMALL.consume_queue_file_size) -> pathlib.Path:
+def write(store: Path, topic: str, queue: str, size: int = SMALL.consume_queue_file_size) -> Path:
     """A queue's directory with its first file, as a process left it."""
     directory = store / "consumequeue" / topic / queue
     directory.mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_a_topic_has_its_name_as_a_record_carries_it() -> None:
     assert Topic("Größe").part == b"\x07" + "Größe".encode()
 
 
-def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: pathlib.Path) -> None:
+def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: Path) -> None:
     """Other names, and directories in which nothing is, make no queue; nor does looking for one."""
     for topic, queue in (("A", "0"), ("A", "12"), ("B", "3"), ("B", "lost"), ("B", "\N{ARABIC-INDIC DIGIT THREE}")):
         write(tmp_path, topic, queue)
@@ -66,7 +66,7 @@ def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: pathlib
     close(table)
 
 
-def test_files_that_are_nobodys_are_passed_over(tmp_path: pathlib.Path) -> None:
+def test_files_that_are_nobodys_are_passed_over(tmp_path: Path) -> None:
     """Beside the topics, beside the queues, and where a queue's directory would be."""
     write(tmp_path, "T", "0")
     for name in ("stray", "T/note", "T/7"):
@@ -77,7 +77,7 @@ def test_files_that_are_nobodys_are_passed_over(tmp_path: pathlib.Path) -> None:
     close(table)
 
 
-def test_a_queue_stands_once_and_makes_no_file(tmp_path: pathlib.Path) -> None:
+def test_a_queue_stands_once_and_makes_no_file(tmp_path: Path) -> None:
     """Who makes it again gets the one that is there; its files come with its first unit, in its own directory."""
     table = table_of(tmp_path)
     first = table.make("T", 2)
@@ -92,7 +92,7 @@ def test_a_queue_stands_once_and_makes_no_file(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_extended_units_have_files_of_their_own(tmp_path: pathlib.Path) -> None:
+def test_extended_units_have_files_of_their_own(tmp_path: Path) -> None:
     """With `enableConsumeQueueExt` a queue has two lists of files, each with its own directory and size of file."""
     queue = table_of(tmp_path, EXTENDED).make("T", 2)
     assert [(each.directory, each.size) for each in queue.segment_lists()] == [
@@ -101,7 +101,7 @@ def test_extended_units_have_files_of_their_own(tmp_path: pathlib.Path) -> None:
     ]
 
 
-def test_only_a_crash_explains_a_short_file(tmp_path: pathlib.Path) -> None:
+def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
     """After one it is filled up; after a clean stop it is damage, and the user is told."""
     write(tmp_path, "T", "0", size=40)
     with pytest.raises(StoreUserError, match="has 40 bytes"):
@@ -112,7 +112,7 @@ def test_only_a_crash_explains_a_short_file(tmp_path: pathlib.Path) -> None:
     close(table)
 
 
-def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: pathlib.Path) -> None:
+def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> None:
     """Forgetting gives its queues, whose files stay till they are removed; an unknown topic has none."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
@@ -129,7 +129,7 @@ def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: pathlib.Path
     close(table)
 
 
-def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: pathlib.Path) -> None:
+def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -> None:
     """Those that there are of the named ones; with all of them, or more, the topic goes as a whole."""
     for queue in ("0", "1", "2", "3"):
         write(tmp_path, "T", queue)
@@ -145,9 +145,7 @@ def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: pathlib
     close(table)
 
 
-def test_what_is_left_of_a_single_queue_goes_before_it_is_made_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its topic is known all the while, and its other queues are found; it is made only when its old file is gone."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     write(tmp_path, "T", "1")
@@ -170,7 +168,7 @@ def test_what_is_left_of_a_single_queue_goes_before_it_is_made_again(
     close(table)
 
 
-def test_names_that_went_are_gone_for_good(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each directory that lost files is made durable, or a power cut could bring a deleted topic's messages back."""
     for queue_name in ("0", "1"):
         write(tmp_path, "T", queue_name)
@@ -184,7 +182,7 @@ def test_names_that_went_are_gone_for_good(tmp_path: pathlib.Path, monkeypatch: 
     assert synced == [f"{tmp_path}/consumequeue/T/0", f"{tmp_path}/consumequeue/T/1"]
 
 
-def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are removed all the same, and the first failure is told when all were tried."""
     directories = [write(tmp_path, "T", queue_name) for queue_name in ("0", "1", "2")]
     table = table_of(tmp_path)
@@ -205,9 +203,7 @@ def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: pathlib.Path, monkeyp
         queue.segments.close()
 
 
-def test_what_is_left_of_a_topic_goes_before_its_name_is_used_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it can be removed nothing of that name is made, and other names are; then its files are gone, and it is."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     table = table_of(tmp_path)
@@ -230,7 +226,7 @@ def test_what_is_left_of_a_topic_goes_before_its_name_is_used_again(
     assert table.find("T", 1) is not None
 
 
-def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: pathlib.Path) -> None:
+def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> None:
     """It stands among all queues meanwhile, and nothing of its name is made; then it is as it was."""
     write(tmp_path, "T", "0")
     table = table_of(tmp_path)
@@ -254,8 +250,8 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: pathlib.P
     ("maps_max", "count"),
     [(OTHER_MAPS + 6, 6), (OTHER_MAPS + MAPS_MAX + 1, MAPS_MAX), (OTHER_MAPS + 1, 1), (OTHER_MAPS, 1), (100, 1)],
 )
-def test_its_files_have_the_maps_that_others_leave(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, maps_max: int, count: int
+def test_files_get_the_remaining_maps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maps_max: int, count: int
 ) -> None:
     """What the system lets a process have, without those of the program, the log and the index; one at least."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
@@ -264,7 +260,7 @@ def test_its_files_have_the_maps_that_others_leave(
 
 
 @pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
-def test_all_its_files_share_maps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig) -> None:
+def test_all_its_files_share_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig) -> None:
     """However many queues there are, and with extended units too: as many files are mapped as may be."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
     for queue_id in range(5):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.examples import fewer
+from model_tests.support.store import killed
+from msgspec.structs import replace
 
 from longpoll_broker.store import recovery
-from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
+from longpoll_broker.store.checkpoint import SLACK_MS, Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.consume_queue import PRE_BLANK, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.recovery import Recovered, recover, recover_clean, recover_crashed, safe_start
+from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
@@ -22,15 +28,7 @@ from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
 
-def copy_of(store: pathlib.Path, name: str) -> pathlib.Path:
-    """The directory as a kill at this moment would leave it: what is mapped is in the page cache."""
-    target = store.parent / name
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(store, target)
-    return target
-
-
-def assert_sound(directory: pathlib.Path, messages: int) -> None:
+def assert_sound(directory: Path, messages: int) -> None:
     """So many messages, log and queues agree, and a clean reopening finds the same."""
     verdict = verify(RealFiles(), str(directory))
     assert (verdict.problems, verdict.messages) == ([], messages)
@@ -40,6 +38,7 @@ def assert_sound(directory: pathlib.Path, messages: int) -> None:
     assert readable == messages
 
 
+@fewer(2)
 @given(appended=st.integers(0, 60), dispatched=st.integers(0, 60), flushed=st.booleans(), queues_flushed=st.booleans())
 def test_a_kill_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, appended: int, dispatched: int, flushed: bool, queues_flushed: bool
@@ -55,7 +54,7 @@ def test_a_kill_loses_nothing(
         store.flush()
     if queues_flushed:
         store.flush_queues()
-    copy = copy_of(root / "store", "killed")
+    copy = killed(root / "store")
     store.abandon()
     opened = open_store(copy)
     assert sum(len(read_all(opened, topic, queue_id)) for topic, queue_id in opened.queues()) == appended
@@ -64,7 +63,7 @@ def test_a_kill_loses_nothing(
     assert_sound(copy, appended)
 
 
-def cut_places(directory: pathlib.Path) -> tuple[list[int], int, int]:
+def cut_places(directory: Path) -> tuple[list[int], int, int]:
     """(ends of the records in the last commit-log file, start of its third last record, start of the file)."""
     records = read_log(directory)["records"]
     last = max(path.name for path in (directory / "commitlog").iterdir())
@@ -75,9 +74,9 @@ def cut_places(directory: pathlib.Path) -> tuple[list[int], int, int]:
 
 @pytest.mark.parametrize(
     ("is_cut", "step"),
-    [(True, 3), (False, 7), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
+    [(True, 11), (False, 17), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
 )
-def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool, step: int) -> None:
+def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
     """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept.
 
     The quick forms take every `step`th byte, and those at which a record ends.
@@ -88,7 +87,7 @@ def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool, step: int) -
     ends, first, base = cut_places(tmp_path / "store")
     before = len(read_log(tmp_path / "store")["records"]) - 3
     for position in sorted({*range(first, ends[-1] + 1, step), *ends[-4:]}):
-        copy = copy_of(tmp_path / "store", "cut")
+        copy = killed(tmp_path / "store", "cut")
         (copy / "abort").touch()
         path = copy / "commitlog" / f"{base:020d}"
         content = path.read_bytes()[: position - base]
@@ -105,27 +104,7 @@ def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool, step: int) -
         assert verify(RealFiles(), str(copy)).problems == [], position
 
 
-def test_garbage_after_the_tail_is_forgotten(tmp_path: pathlib.Path) -> None:
-    """A torn record and the whole ones behind it are gone for good: what is appended does not bring them back."""
-    store = open_store(tmp_path / "store")
-    put, _arrivals = put_and_dispatch(store, [message() for _ in range(10)])
-    store.abandon()
-    path = tmp_path / "store" / "commitlog" / f"{0:020d}"
-    content = bytearray(path.read_bytes())
-    content[put[6].physical_offset + 4] ^= 1
-    path.write_bytes(content)
-    store = open_store(tmp_path / "store")
-    assert store.log_end == put[5].log_end
-    assert store.put(message()).physical_offset == put[6].physical_offset
-    copy = copy_of(tmp_path / "store", "killed")
-    store.abandon()
-    store = open_store(copy)
-    assert (store.log_end, store.visible_end("T", 0)) == (put[6].log_end, 7)
-    store.close()
-    assert_sound(copy, 7)
-
-
-def test_queues_are_rebuilt_from_the_safe_point(tmp_path: pathlib.Path) -> None:
+def test_queues_are_rebuilt_from_the_safe_point(tmp_path: Path) -> None:
     """After a crash units of records past the safe point are not believed: wrong ones are written anew."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, mixed_messages(50))
@@ -143,7 +122,7 @@ def test_queues_are_rebuilt_from_the_safe_point(tmp_path: pathlib.Path) -> None:
     assert_sound(tmp_path / "store", 50)
 
 
-def test_a_queue_that_begins_later(tmp_path: pathlib.Path) -> None:
+def test_a_queue_that_begins_later(tmp_path: Path) -> None:
     """When the log's oldest files are gone, rebuilt queues begin with pre-blank units and their minimum is right."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"x" * 50) for index in range(60)])
@@ -163,7 +142,7 @@ def test_a_queue_that_begins_later(tmp_path: pathlib.Path) -> None:
     assert {(each.offset_min, each.offset_max) for each in verdict.queues} == {(first, 30)}
 
 
-def test_safe_point_goes_by_the_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_safe_point_goes_by_the_checkpoint(tmp_path: Path) -> None:
     """The safe point is the newest file that begins with a record stored up to the checkpoint, 3 s taken off."""
     log = CommitLog(RealFiles(), str(tmp_path), SMALL.commit_log_file_size)
     for index in range(60):
@@ -178,7 +157,7 @@ def test_safe_point_goes_by_the_checkpoint(tmp_path: pathlib.Path) -> None:
     log.segments.close()
 
 
-def test_a_checkpoint_names_a_durable_record(tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_names_a_durable_record(tmp_path: Path) -> None:
     """The last that was visible when queues were flushed; none of a log that lacks it, or after RocketMQ wrote it."""
     store = open_store(tmp_path / "store", evolve(SMALL, commit_log_file_size=65_536))
     put, _arrivals = put_and_dispatch(store, mixed_messages(20))
@@ -188,7 +167,7 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: pathlib.Path) -> None:
     told = load_checkpoint(RealFiles(), str(path))
     assert told.durable_offset == put[-1].physical_offset
     store.put(message())
-    copy = copy_of(tmp_path / "store", "killed")
+    copy = killed(tmp_path / "store")
     store.abandon()
     log = CommitLog(RealFiles(), str(copy / "commitlog"), 65_536)
     told = evolve(told, queue_file_count=0)
@@ -206,7 +185,7 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: pathlib.Path) -> None:
     assert decode_checkpoint(bytes(content)).durable_offset == -1
 
 
-def test_what_another_log_had_durable_is_forgotten(tmp_path: pathlib.Path) -> None:
+def test_what_another_log_had_durable_is_forgotten(tmp_path: Path) -> None:
     """Else a record that begins at the same place one day, and that nobody has synced, would be taken for durable."""
     config = evolve(SMALL, commit_log_file_size=65_536)
     store = open_store(tmp_path / "store", config)
@@ -218,29 +197,9 @@ def test_what_another_log_had_durable_is_forgotten(tmp_path: pathlib.Path) -> No
     store = open_store(tmp_path / "store", config)
     store.flush_queues()
     assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).durable_offset == -1
-    store.abandon()
 
 
-def test_queues_whose_files_were_removed_are_made_anew(tmp_path: pathlib.Path) -> None:
-    """Those of one among several, after a crash: the checkpoint says that there were more."""
-    config = evolve(SMALL, commit_log_file_size=65_536)
-    store = open_store(tmp_path, config)
-    put_and_dispatch(store, mixed_messages(20))
-    expected = {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()}
-    store.close()
-    (tmp_path / "abort").touch()
-    shutil.rmtree(next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()))
-    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset > 0
-    store = open_store(tmp_path, config)
-    # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
-    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
-    assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
-    store.close()
-
-
-def test_what_was_durable_before_a_kill_is_not_read_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_durable_before_a_kill_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what stands behind the checkpoint, be the file as long as it may; without its queues all of it is."""
     clock = [1_800_000_000_000]
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: clock[0])
@@ -253,7 +212,7 @@ def test_what_was_durable_before_a_kill_is_not_read_again(
     store.flush()
     store.flush_queues()
     put_and_dispatch(store, mixed_messages(5))
-    copy, bare = copy_of(tmp_path / "store", "killed"), copy_of(tmp_path / "store", "bare")
+    copy, bare = killed(tmp_path / "store"), killed(tmp_path / "store", "bare")
     expected = {queue: read_all(store, *queue) for queue in store.queues()}
     expected = {queue: [bytes(each) for each in found] for queue, found in expected.items()}
     store.abandon()
@@ -287,65 +246,17 @@ def test_checkpoint_survives(fields: list[int]) -> None:
     assert decode_checkpoint(encode_checkpoint(checkpoint)[:39]) == Checkpoint()
 
 
-def test_checkpoint_follows_the_flushes(tmp_path: pathlib.Path) -> None:
-    """A clean stop leaves the store time of the last message in the checkpoint, and takes `abort` away."""
-    store = open_store(tmp_path)
-    assert (tmp_path / "abort").exists()
-    put, _arrivals = put_and_dispatch(store, [message()])
-    store.close()
-    store.close()
-    checkpoint = load_checkpoint(RealFiles(), f"{tmp_path}/checkpoint")
-    assert (checkpoint.physic_ms, checkpoint.logics_ms) == (put[0].store_ms, put[0].store_ms)
-    assert not (tmp_path / "abort").exists()
+LOG_SIZE = 2048
+QUEUE_SIZE = 10 * UNIT_SIZE
+BODY = b"x" * 600
+"""Two records of it fill a file of the log."""
+QUEUE_OFFSET_AT = 20
+"""Where a record says it."""
+LACKING = b"a\x01" + bytes(4)
+"""Properties whose end a disk never got."""
 
 
-def test_planted_forgotten_unit_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery that forgets the last unit of a queue is seen by the comparison that the tests above make."""
-    store = open_store(tmp_path / "store")
-    put_and_dispatch(store, [message() for _ in range(5)])
-    store.close()
-    stand_at = ConsumeQueue.stand_at
-    monkeypatch.setattr(
-        ConsumeQueue, "stand_at", lambda self, offset, end: stand_at(self, max(0, offset - 1), max(end, 0))
-    )
-    with pytest.raises(AssertionError):
-        assert_sound(tmp_path / "store", 5)
-
-
-def test_planted_missing_dispatch_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery that dispatches only from the log's end on leaves messages invisible, and verify sees it."""
-    store = open_store(tmp_path / "store")
-    put_and_dispatch(store, mixed_messages(9))
-    for each in mixed_messages(9):
-        store.put(each)
-    copy = copy_of(tmp_path / "store", "killed")
-    store.abandon()
-    recover = recovery.recover_crashed
-
-    def skipping(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> recovery.Recovered:
-        recovered = recover(log, queues, checkpoint)
-        return recovery.Recovered(log.end, recovered.store_ms)
-
-    monkeypatch.setattr("longpoll_broker.store.recovery.recover_crashed", skipping)
-    open_store(copy).close()
-    with pytest.raises(AssertionError):
-        assert_sound(copy, 18)
-
-
-def test_an_empty_newest_queue_file_is_dropped(tmp_path: pathlib.Path) -> None:
-    """A crash between making a queue's next file and writing its first unit leaves zeros: they are no units."""
-    store = open_store(tmp_path / "store")
-    put_and_dispatch(store, [message() for _ in range(10)])
-    store.close()
-    for crashed in (False, True):
-        (tmp_path / "store" / "consumequeue" / "T" / "0" / f"{200:020d}").write_bytes(bytes(0 if crashed else 200))
-        if crashed:
-            (tmp_path / "store" / "abort").touch()
-        open_store(tmp_path / "store").close()
-        assert_sound(tmp_path / "store", 10)
-
-
-def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: pathlib.Path) -> None:
+def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
     """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it.
 
     Of the three queues one loses its last units, one the whole of its newest file, one everything.
@@ -371,3 +282,253 @@ def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: pathlib.
     assert all(b"again" in read_all(opened, "T", queue_id)[-1] for queue_id in range(3))
     opened.close()
     assert_sound(tmp_path, 15)
+
+
+def log_of(directory: Path, *store_times_ms: int, body: bytes = BODY, lacking: int | None = None) -> CommitLog:
+    """A log of records that were stored at these times; `lacking` is the place of one with a sector of zeros."""
+    log = CommitLog(RealFiles(), f"{directory}/commitlog", LOG_SIZE)
+    for index, store_ms in enumerate(store_times_ms):
+        each = message(body=body)
+        each = replace(each, properties=LACKING) if index == lacking else each
+        log.append(each, b"\x01T", index, store_ms)
+    return log
+
+
+def records_of(log: CommitLog) -> list[Record]:
+    """The records of a log."""
+    found: list[Record] = []
+    position = log.start
+    while (each := log.read(position)) is not None:
+        assert not isinstance(each, Damage)
+        if isinstance(each, Record):
+            found.append(each)
+        position = each if isinstance(each, int) else position + each.size
+    return found
+
+
+def queue_of(directory: Path, *records: tuple[int, int]) -> ConsumeQueue:
+    """A queue that lists records, each by its physical offset and size."""
+    queue = ConsumeQueue(SegmentList(RealFiles(), f"{directory}/consumequeue/T/0", QUEUE_SIZE), "T", 0)
+    for offset, (physical_offset, size) in enumerate(records):
+        queue.put(Arrival("T", 0, offset + 1, 0, 0, physical_offset, size))
+    return queue
+
+
+def listing(directory: Path, log: CommitLog) -> ConsumeQueue:
+    """A queue that lists every record of a log."""
+    return queue_of(directory, *((each.physical_offset, each.size) for each in records_of(log)))
+
+
+def standing(queue: ConsumeQueue) -> tuple[int, int]:
+    """Where a queue goes on, and the end of the last record that it lists."""
+    return queue.offset_end, queue.physical_end
+
+
+def test_what_was_dispatched_is_not_dispatched_again_after_a_clean_stop(tmp_path: Path) -> None:
+    """Else a topic that was deleted with its queues would come back; what the queues miss is dispatched."""
+    log = log_of(tmp_path, 10, 20, 30)
+    second = records_of(log)[1].physical_offset
+    log.stand_at(log.end)
+    early, exact = Checkpoint(30, 29), Checkpoint(30, 30)
+    assert recover(log, [], exact, crashed=False, had_queues=True) == Recovered(log.end, 30)
+    assert recover(log, [], early, crashed=False, had_queues=True) == Recovered(0, 30)
+    queue = queue_of(tmp_path, (0, second))
+    assert recover(log, [queue], early, crashed=False, had_queues=True) == Recovered(second, 30)
+
+
+def test_without_queues_all_of_the_log_is_dispatched_again(tmp_path: Path) -> None:
+    """Whatever the checkpoint says, also records of the first millisecond of 1970."""
+    for number, store_ms in enumerate((0, 30)):
+        log = log_of(tmp_path / str(number), store_ms, store_ms, store_ms)
+        found = recover(log, [], Checkpoint(store_ms, store_ms), crashed=False, had_queues=False)
+        assert found == Recovered(0, store_ms)
+
+
+def test_a_crash_is_recovered_from_the_safe_point(tmp_path: Path) -> None:
+    """And not from where the queues end."""
+    log = log_of(tmp_path, 10, 20, 30)
+    found = recover(log, [listing(tmp_path, log)], Checkpoint(30, 30), crashed=True, had_queues=True)
+    assert found == Recovered(0, 30)
+
+
+def test_an_empty_store_is_whole(tmp_path: Path) -> None:
+    """No record was walked: the time of the last one is 0."""
+    log, queue = log_of(tmp_path), queue_of(tmp_path)
+    assert recover_clean(log, [queue], -1) == Recovered(0, 0)
+    assert recover_crashed(log, [queue], Checkpoint()) == Recovered(0, 0)
+    assert standing(queue) == (0, -1)
+
+
+def test_damage_before_the_newest_files_forgets_nothing(tmp_path: Path) -> None:
+    """A clean stop left the older ones whole: `verify` names what is not, and neither log nor queue is cut there."""
+    log = log_of(tmp_path, *range(1, 41))
+    end = log.end
+    queue = listing(tmp_path, log)
+    log.segments.segments[0].view[4] ^= 1
+    queue.segments.segments[0].view[:UNIT_SIZE] = bytes(UNIT_SIZE)
+    recover_clean(log, [queue], -1)
+    assert log.end == end
+    assert standing(queue) == (40, end)
+
+
+def test_a_blank_counts_if_a_file_follows_it(tmp_path: Path) -> None:
+    """Also an empty one, where writing goes on; without one it goes on before the blank."""
+    log = log_of(tmp_path, 1, 2, 3, 4)
+    *_, before, third, _ = records_of(log)
+    assert third.physical_offset == LOG_SIZE
+    log.segments.segments[1].view[:] = bytes(LOG_SIZE)
+    assert recover_clean(log, [], -1).store_ms == 2
+    assert log.end == LOG_SIZE
+    log.segments.truncate(LOG_SIZE)
+    recover_clean(log, [], -1)
+    assert log.end == before.physical_offset + before.size
+
+
+def test_a_time_of_0_is_no_safe_point(tmp_path: Path) -> None:
+    """A checkpoint that was never written says nothing of records from 1970; of those a millisecond later one may."""
+    times_ms = [0, 0, 0, 0], [1, 1, 1, 1]
+    logs = [log_of(tmp_path / str(number), *each) for number, each in enumerate(times_ms)]
+    checkpoint = Checkpoint(1 + SLACK_MS, 1 + SLACK_MS)
+    assert [safe_start(log, checkpoint) for log in logs] == [0, LOG_SIZE]
+    assert [safe_start(log, Checkpoint()) for log in logs] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "physic_ms", "kept"),
+    [(1, 21, 3), (1, 20, 1), (1, 19, 1), (2, 31, 2), (2, 30, 2), (0, 11, 3), (0, 10, 0), (None, 0, 3)],
+)
+def test_a_record_without_a_sector_needs_a_flush(
+    tmp_path: Path, lacking: int | None, physic_ms: int, kept: int
+) -> None:
+    """What the log's flushes had not reached, by the checkpoint, may have been torn, and so may the last record."""
+    log = log_of(tmp_path, 10, 20, 30, body=b"small", lacking=lacking)
+    ends = [0, *(each.physical_offset + each.size for each in records_of(log))]
+    recover_crashed(log, [], Checkpoint(physic_ms, physic_ms))
+    assert ends.index(log.end) == kept
+
+
+def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Path) -> None:
+    """A queue goes on after the last unit of the newest file that begins with one."""
+    log = log_of(tmp_path, *range(1, 12), body=b"small")
+    records = records_of(log)
+    queue = listing(tmp_path, log)
+    for segment, kept in zip(queue.segments.segments, (5, 0), strict=True):
+        segment.view[kept * UNIT_SIZE :] = bytes((10 - kept) * UNIT_SIZE)
+    recover_crashed(log, [queue], Checkpoint(durable_offset=records[-1].physical_offset))
+    assert standing(queue) == (5, records[5].physical_offset)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("place", ["another's", "its own, at another offset", "of another size", "inside"])
+def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, place: str, *, crashed: bool) -> None:
+    """It was cleared once, as its record was lost; where that stood, others stand now, durable and before any doubt."""
+    log = log_of(tmp_path, *range(1, 9), body=b"small")
+    first, second, third, *_, last = records_of(log)
+    stale = {
+        "another's": (third.physical_offset, third.size),
+        "its own, at another offset": (first.physical_offset, first.size),
+        "of another size": (second.physical_offset, second.size + 1),
+        "inside": (second.physical_offset + 7, second.size),
+    }[place]
+    if place == "another's":
+        # Of the same size and queue offset, and in another queue.
+        position = third.physical_offset + QUEUE_OFFSET_AT - log.segments.segments[0].start
+        log.segments.segments[0].view[position - 8 : position + 8] = (5).to_bytes(4) + bytes(4) + (1).to_bytes(8)
+    queue = queue_of(tmp_path, (first.physical_offset, first.size), stale, stale)
+    if crashed:
+        recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+    else:
+        recover_clean(log, [queue], 8)
+    assert standing(queue) == (1, first.size)
+    assert bytes(queue.segments.segments[0].view[UNIT_SIZE:]) == bytes(QUEUE_SIZE - UNIT_SIZE)
+
+
+def test_a_queue_of_stale_units_alone_begins_anew(tmp_path: Path) -> None:
+    """There is no unit before them whose record would tell where the queue ends in the log."""
+    log = log_of(tmp_path, 1, 2, 3, body=b"small")
+    first, second, last = records_of(log)
+    queue = queue_of(tmp_path, (second.physical_offset, second.size), (first.physical_offset, first.size))
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+    assert standing(queue) == (0, -1)
+
+
+@pytest.mark.parametrize(("damaged", "end"), [(0, 1), (4, 1), (8, 2), (88, 2)], ids=["size", "magic", "sum", "body"])
+def test_a_unit_of_a_damaged_record_is_believed(tmp_path: Path, damaged: int, end: int) -> None:
+    """Its offset is not given twice, as long as what stands there begins as a record does."""
+    log = log_of(tmp_path, 1, 2, 3, body=b"small")
+    *_, second, last = records_of(log)
+    queue = listing(tmp_path, log)
+    queue.stand_at(2, last.physical_offset)
+    log.segments.segments[0].view[second.physical_offset + damaged] ^= 1
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+    assert isinstance(log.read(second.physical_offset), Damage)
+    assert queue.offset_end == end
+
+
+def test_a_unit_of_a_record_that_expired_is_believed(tmp_path: Path) -> None:
+    """The log has nothing to say of it any more, and its offset is not given twice."""
+    log = log_of(tmp_path, 1, 2, 3, 4)
+    queue = queue_of(tmp_path, *((each.physical_offset, each.size) for each in records_of(log)[:2]))
+    last = records_of(log)[-1].physical_offset
+    log.segments.remove(1)
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last))
+    assert queue.offset_end == 2
+
+
+def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
+    """A light queue lists a message of another topic; what it says of an offset there is what counts."""
+    listed = message(properties={"INNER_MULTI_DISPATCH": "T,%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0,1"})
+    log = CommitLog(RealFiles(), f"{tmp_path}/commitlog", LOG_SIZE)
+    for index in range(3):
+        log.append(listed, b"\x05Other", index, 1)
+    first, second, last = records_of(log)
+    for units, end in (([(first.physical_offset, first.size)], 1), ([(second.physical_offset, second.size)] * 2, 1)):
+        shutil.rmtree(tmp_path / "consumequeue", ignore_errors=True)
+        queue = queue_of(tmp_path, *units)
+        recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
+        assert queue.offset_end == end
+
+
+def test_a_queue_whose_records_the_log_has_lost_goes_on_before_them(tmp_path: Path) -> None:
+    """A file that begins with such a record is not one to go on in, so the end of the record before it is known."""
+    log = log_of(tmp_path, *range(1, 12), body=b"small")
+    last = records_of(log)[-1].physical_offset
+    queue = listing(tmp_path, log)
+    assert len(queue.segments.segments) == 2
+    log.segments.segments[last // LOG_SIZE].view[last % LOG_SIZE :][:8] = bytes(8)
+    assert recover_clean(log, [queue], -1) == Recovered(last, 10)
+    assert standing(queue) == (10, last)
+
+
+def test_a_queue_of_which_nothing_is_believed_begins_anew(tmp_path: Path) -> None:
+    """Its units are written again from the log, by their offsets; also when its oldest file is gone."""
+    queue = queue_of(tmp_path, *((start, 100) for start in range(5000, 5015)))
+    queue.segments.remove(1)
+    recover_crashed(log_of(tmp_path, 1, 2), [queue], Checkpoint())
+    assert standing(queue) == (0, -1)
+
+
+def test_a_queue_whose_newest_file_is_empty_keeps_its_offset(tmp_path: Path) -> None:
+    """The files before it are gone with the log's: an offset is not given twice."""
+    queue = queue_of(tmp_path, *((0, 1) for _ in range(11)))
+    queue.segments.remove(1)
+    queue.segments.segments[0].view[:UNIT_SIZE] = bytes(UNIT_SIZE)
+    recover_clean(log_of(tmp_path, 1, 2), [queue], -1)
+    assert standing(queue) == (10, -1)
+
+
+def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
+    """Those that fill a gap have a size that no record has; what they say of a record's end is not taken for one."""
+    log = log_of(tmp_path, 1, 2)
+    first = records_of(log)[0]
+    queue = queue_of(tmp_path, (0, 1), (0, 1), (0, first.size))
+    view = log.segments.segments[0].view
+    # Its own record is the third of the queue.
+    view[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = (2).to_bytes(8)
+    for offset in (0, 1):
+        queue.segments.segments[0].view[offset * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
+    recover_clean(log, [queue], -1)
+    assert standing(queue) == (3, first.size)
+    queue.segments.segments[0].view[2 * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
+    assert recover_clean(log, [queue], -1) == Recovered(0, 2)
+    assert standing(queue) == (3, -1)

@@ -1,22 +1,17 @@
-"""One string of bytes over several files: where each byte lies, what goes, what is made durable, what is refused."""
+"""A sequence of mapped files: where each byte lies, what is removed, made durable and refused."""
 
 from __future__ import annotations
 
 import errno
-import pathlib
+from pathlib import Path
 
 import pytest
-from attrs import define, field
+from attrs import define, evolve, field
+from model_tests.support.faults import raising
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.segment import (
-    RESERVE_SIZE,
-    RESERVE_SIZE_MIN,
-    Maps,
-    Segment,
-    SegmentList,
-    segment_name,
-)
+from longpoll_broker.store.segment import RESERVE_SIZE, RESERVE_SIZE_MIN, Maps, Segment, SegmentList, segment_name
+from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 SIZE = 10
@@ -47,7 +42,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     remove, close = RealFiles.remove, RealMappedFile.close
 
     def name_of(mapped: RealMappedFile) -> str:
-        return pathlib.Path(mapped._path).name
+        return Path(mapped._path).name
 
     def reserve(_mapped: RealMappedFile, start: int, stop: int) -> None:
         seen.reserved.append((start, stop))
@@ -56,7 +51,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
     def removing(files: RealFiles, path: str) -> None:
         remove(files, path)
-        seen.removed.append(pathlib.Path(path).name)
+        seen.removed.append(Path(path).name)
 
     def closing(mapped: RealMappedFile) -> None:
         seen.closed.append(name_of(mapped))
@@ -81,7 +76,7 @@ def names(*starts: int) -> list[str]:
     return [segment_name(start) for start in starts]
 
 
-def filled(directory: pathlib.Path, *starts: int) -> SegmentList:
+def filled(directory: Path, *starts: int) -> SegmentList:
     """Files full of `x`, their directory and names made durable."""
     segments = SegmentList(RealFiles(), str(directory), SIZE)
     for start in starts:
@@ -90,22 +85,19 @@ def filled(directory: pathlib.Path, *starts: int) -> SegmentList:
     return segments
 
 
-def left(store: pathlib.Path) -> list[str]:
+def left(store: Path) -> list[str]:
     """The files that are there, oldest first."""
     return sorted(each.name for each in (store / "log").iterdir())
 
 
-def write(directory: pathlib.Path, sizes: dict[int, int]) -> None:
+def write(directory: Path, sizes: dict[int, int]) -> None:
     """Files as a process left them: their sizes, by where they begin."""
     directory.mkdir(exist_ok=True)
     for start, size in sizes.items():
         (directory / segment_name(start)).write_bytes(b"x" * size)
 
 
-# -- one file ----------------------------------------------------------------------------------------------------------
-
-
-def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
     """From where the writing stands, never beyond the file's end, and never fewer than are about to be written."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     assert segment.reserved_end == 0
@@ -119,7 +111,7 @@ def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: pathlib.Path, disk: Disk) -
     segment.mapped.close()
 
 
-def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: Disk) -> None:
     """A page at first, for most queues are short and there are many; a mebibyte at most, for the long ones."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE, Maps(1))
     for position in (0, 100, 5000, RESERVE_SIZE, 3 * RESERVE_SIZE, LARGE_SIZE - 40):
@@ -138,7 +130,7 @@ def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: pathlib.Path,
 
 
 @pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: pathlib.Path, disk: Disk, refusal: int) -> None:
+def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: Disk, refusal: int) -> None:
     """Without room to spare the bytes alone are asked for; when those do not fit either, the caller is told."""
     disk.room, disk.refusal = 500, refusal
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
@@ -151,7 +143,7 @@ def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: pathlib.Path
     segment.mapped.close()
 
 
-def test_what_cannot_be_had_is_asked_for_once(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> None:
     """A disk that fails is not asked again for less, nor a full one for the same bytes."""
     disk.room = 0
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
@@ -165,10 +157,7 @@ def test_what_cannot_be_had_is_asked_for_once(tmp_path: pathlib.Path, disk: Disk
     segment.mapped.close()
 
 
-# -- opening -----------------------------------------------------------------------------------------------------------
-
-
-def test_each_byte_is_in_one_file(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
     """A file has its first byte and not the first one after it; before the oldest and after the newest is none."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     assert (segments.start, segments.find(0), segments.segments) == (0, None, ())
@@ -186,7 +175,7 @@ def test_each_byte_is_in_one_file(tmp_path: pathlib.Path, disk: Disk) -> None:
     assert disk.closed == names(20, 30)
 
 
-def test_what_was_written_is_there_when_opened_again(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk) -> None:
     """Every file of twenty digits, in order; other names that stand beside them are nobody's."""
     filled(tmp_path / "log", 20, 30, 40).close()
     for stranger in ("x" * 20, "1" * 19, "1" * 21, "\N{ARABIC-INDIC DIGIT THREE}" * 20):
@@ -200,9 +189,7 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: pathlib.Path, dis
 
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
-def test_a_newest_file_that_a_crash_left_short_is_filled_up(
-    tmp_path: pathlib.Path, disk: Disk, size: int, after_a_crash: bool
-) -> None:
+def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size: int, after_a_crash: bool) -> None:
     """With zeros; a file that has its name and no length yet is taken for that even if nobody knows of a crash."""
     write(tmp_path / "log", {0: SIZE, 10: SIZE, 20: size})
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
@@ -229,7 +216,7 @@ def test_a_newest_file_that_a_crash_left_short_is_filled_up(
     ],
 )
 def test_files_that_are_not_one_string_are_refused(
-    tmp_path: pathlib.Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
+    tmp_path: Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
 ) -> None:
     """Other sizes than the settings say, or a file missing; what was mapped till then is let go, nothing changed."""
     write(tmp_path / "log", sizes)
@@ -240,18 +227,12 @@ def test_files_that_are_not_one_string_are_refused(
     assert {int(each.name): each.stat().st_size for each in (tmp_path / "log").iterdir()} == sizes
 
 
-# -- growing and shrinking ---------------------------------------------------------------------------------------------
-
-
-def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a clean stop a name without length would be damage; the first error is told if it cannot go either."""
 
     def no_length(files: RealFiles, path: str, _size: int, **_how: bool) -> RealMappedFile:
-        pathlib.Path(path).touch()
+        Path(path).touch()
         raise OSError(errno.ENOSPC, "the disk is full")
-
-    def stays(_files: RealFiles, _path: str) -> None:
-        raise OSError(errno.EIO, "it stays")
 
     segments = filled(tmp_path / "log", 0)
     monkeypatch.setattr(RealFiles, "map", no_length)
@@ -259,13 +240,13 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: pathlib.Path, monke
         segments.append(10)
     assert left(tmp_path) == names(0)
     assert [each.start for each in segments.segments] == [0]
-    monkeypatch.setattr(RealFiles, "remove", stays)
+    monkeypatch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
     segments.close()
 
 
-def test_a_first_file_may_come_with_its_directories(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
     """A queue's first file makes its directory and its topic's, and all three names are made durable.
 
     A later file's name stands in the queue's directory alone.
@@ -296,9 +277,7 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: pathlib.Path, disk
         ("/store/log", ["/store/log", "/store", "/"]),
     ],
 )
-def test_a_path_that_is_not_absolute_begins_where_the_process_stands(
-    tmp_path: pathlib.Path, disk: Disk, directory: str, expected: list[str]
-) -> None:
+def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
     """Not at the root: the name of a store's directory stands in the directory that the process was started in."""
 
     class Within(RealFiles):
@@ -323,7 +302,7 @@ def test_a_path_that_is_not_absolute_begins_where_the_process_stands(
     segments.close()
 
 
-def test_only_the_bytes_asked_for_are_made_durable(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -> None:
     """Of each file that has some of them, and of no other: a sync of a file costs a wait for the disk."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50)
     asked = {(35, 50): [(30, 5, 10), (40, 0, 10)], (40, 45): [(40, 0, 5)], (20, 21): [(20, 0, 1)], (60, 70): []}
@@ -334,7 +313,7 @@ def test_only_the_bytes_asked_for_are_made_durable(tmp_path: pathlib.Path, disk:
     segments.close()
 
 
-def test_what_is_cut_off_does_not_come_back(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
     """Later files go, the newest first so that no kill leaves a gap, and durably; of its own file the rest is zeros.
 
     Blocks of the zeros were given back, so they have to be had anew before anything is written there.
@@ -359,7 +338,7 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: pathlib.Path, disk: Disk) 
     segments.close()
 
 
-def test_the_oldest_files_go_first(tmp_path: pathlib.Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are told, or all; one that cannot go keeps those after it, and slices of what went stay readable."""
     segments = filled(tmp_path / "log", 0, 10, 20, 30)
     oldest = segments.segments[0].view[2:4]
@@ -368,11 +347,7 @@ def test_the_oldest_files_go_first(tmp_path: pathlib.Path, disk: Disk, monkeypat
     assert (segments.start, left(tmp_path)) == (20, names(20, 30))
     assert bytes(oldest) == b"xx"
     with monkeypatch.context() as patch:
-
-        def stays(_files: RealFiles, _path: str) -> None:
-            raise OSError(errno.EIO, "it stays")
-
-        patch.setattr(RealFiles, "remove", stays)
+        patch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
         with pytest.raises(OSError, match="it stays"):
             segments.remove()
     assert [each.start for each in segments.segments] == [20, 30]
@@ -382,7 +357,7 @@ def test_the_oldest_files_go_first(tmp_path: pathlib.Path, disk: Disk, monkeypat
 
 @pytest.mark.parametrize(("lengthen", "expected"), [(False, []), (True, [("0" * 20, 0, 1)])])
 def test_a_durable_file_is_not_made_so_again(
-    tmp_path: pathlib.Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
+    tmp_path: Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
 ) -> None:
     """Neither after a flush nor after a clean start; after a crash its name may be nowhere but in memory."""
     segments = filled(tmp_path / "log", 0)
@@ -395,7 +370,7 @@ def test_a_durable_file_is_not_made_so_again(
     assert disk.synced == [*expected, ("0" * 18 + "10", 0, 10)]
 
 
-def test_old_files_go_one_after_the_other(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_old_files_go_one_after_the_other(tmp_path: Path, disk: Disk) -> None:
     """Each is gone for good before the next, so that no power cut leaves a gap; after the last the owner syncs."""
     segments = filled(tmp_path / "log", 0, 10, 20)
     disk.directories.clear()
@@ -404,7 +379,7 @@ def test_old_files_go_one_after_the_other(tmp_path: pathlib.Path, disk: Disk) ->
     assert disk.directories == [f"{tmp_path}/log"] * 2
 
 
-def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: pathlib.Path, disk: Disk) -> None:
+def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
     """Its last one alone, unless a flush was there before: a log whose middle file a power cut takes is damaged."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     made = [segments.append(start) for start in (20, 30, 40)]
@@ -420,9 +395,7 @@ def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: pathlib.Path
     segments.close()
 
 
-def test_names_of_removed_files_are_gone_before_the_next_one_goes(
-    tmp_path: pathlib.Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest first, also on the disk: what a failure or a power cut leaves has no gap. The last may come back."""
     segments = filled(tmp_path / "log", 20, 30, 40)
     disk.directories.clear()
@@ -437,3 +410,49 @@ def test_names_of_removed_files_are_gone_before_the_next_one_goes(
     segments.remove(2)
     assert (seen, disk.directories) == ([0, 1], [str(tmp_path / "log")])
     segments.close()
+
+
+def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a flush that could not open a directory the next one syncs it; else a power cut could take the file."""
+    store = open_store(tmp_path)
+    store.put(message())
+    synced: list[str] = []
+    sync = RealFiles.sync_directory
+
+    def failing(files: RealFiles, path: str) -> None:
+        synced.append(path)
+        if len(synced) == 1:
+            raise OSError(errno.EMFILE, "too many open files")
+        sync(files, path)
+
+    monkeypatch.setattr(RealFiles, "sync_directory", failing)
+    with pytest.raises(OSError, match="too many open files"):
+        store.flush()
+    assert store.flushed_end == 0
+    assert store.flush() == store.log_end
+    assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
+
+
+def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
+
+    def stand_still(*_: object) -> None:
+        raise AssertionError("who waits for a sync keeps every other queue waiting")
+
+    # A log of one file: where the next is made before the one before is durable, a sync is waited for.
+    store = open_store(directory, evolve(SMALL, commit_log_file_size=1 << 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "sync_directory", stand_still)
+        patch.setattr(RealFiles, "write_atomic", stand_still)
+        patch.setattr(RealMappedFile, "sync", stand_still)
+        for queue_id in range(64):
+            store.put(message("NEW", queue_id))
+        store.dispatch(64)
+    visible = sum(store.visible_end("NEW", queue_id) for queue_id in range(64))
+    store.close()
+    return visible
+
+
+def test_the_first_message_of_a_queue_waits_for_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
+    assert first_messages(tmp_path, monkeypatch) == 64

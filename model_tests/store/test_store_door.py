@@ -1,17 +1,17 @@
 """What each call of a store says and leaves behind where nothing goes wrong: numbers of every field, and small files.
 
-Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_store_stress`), and what a read
+Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_stress`), and what a read
 gives within its limits (`test_message_store`).
 """
 
 from __future__ import annotations
 
-import pathlib
-import shutil
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.store import Clock, killed
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
@@ -30,7 +30,6 @@ from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_protocol.properties import encode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
-from longpoll_runtime.real import RealRuntime
 
 PREPARED = 0x4
 ROLLED_BACK = SYS_FLAG_TRANSACTION_MASK
@@ -42,48 +41,23 @@ BIG = b"b" * 700
 """Two of them fill a file of the log."""
 
 
-class Clock(RealRuntime):
-    """A wall clock that a test sets, and a machine of a million bytes."""
-
-    now_ms = 1_000_000
-
-    def unix_ms(self) -> int:
-        """What it was set to."""
-        return self.now_ms
-
-    def memory_size(self) -> int:
-        """Little."""
-        return 1_000_000
-
-
-def opened(clock: Clock, directory: pathlib.Path, config: StoreConfig = SMALL) -> MessageStore:
+def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> MessageStore:
     """A store by this clock."""
     return MessageStore.open(clock, str(directory), config)
 
 
-def checkpoint_of(directory: pathlib.Path) -> Checkpoint:
+def checkpoint_of(directory: Path) -> Checkpoint:
     """What stands in the file."""
     return load_checkpoint(RealFiles(), str(directory / "checkpoint"))
 
 
-def killed(store: pathlib.Path, to: str) -> pathlib.Path:
-    """The directory as a kill at this moment leaves it."""
-    copy = store.parent / to
-    shutil.copytree(store, copy)
-    return copy
-
-
-# -- what a store says of itself -------------------------------------------------------------------------------------
-
-
-def test_a_store_tells_where_it_is_and_what_it_takes(tmp_path: pathlib.Path) -> None:
+def test_a_store_tells_where_it_is_and_what_it_takes(tmp_path: Path) -> None:
     """Its directory, and the largest body."""
     store = open_store(tmp_path)
     assert (store.directory, store.message_size_max) == (str(tmp_path), SMALL.message_size_max)
-    store.close()
 
 
-def test_a_store_without_messages_answers_with_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_store_without_messages_answers_with_nothing(tmp_path: Path) -> None:
     """Also for queues that are not there: zeros, and None where a message would be."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     found = store.get("T", 0, 7, 32)
@@ -96,10 +70,9 @@ def test_a_store_without_messages_answers_with_nothing(tmp_path: pathlib.Path) -
     assert (store.waiting(), store.dispatchable_end, store.index(1), store.remove_expired()) == ([], 0, True, 0)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint()
-    store.close()
 
 
-def test_what_waits_is_told_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
+def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
     """Whether it was put alone, in a burst or in a batch; a prepared message never arrives."""
     store = open_store(tmp_path)
     store.put(message())
@@ -111,10 +84,9 @@ def test_what_waits_is_told_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
     assert (store.dispatchable_end, store.dispatched_end) == (store.log_end, 0)
     assert store.dispatch(10) == waiting
     assert (store.waiting(), store.dispatched_end) == ([], store.log_end)
-    store.close()
 
 
-def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path) -> None:
     """Nothing is shown before a flush; a clean stop shows and keeps the rest."""
     config = evolve(SMALL, visible_when_durable=True)
     store = open_store(tmp_path, config)
@@ -127,10 +99,9 @@ def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: path
     store.close()
     store = open_store(tmp_path, config)
     assert store.visible_end("T", 0) == 2
-    store.close()
 
 
-def test_the_machine_is_asked_for_its_memory(tmp_path: pathlib.Path) -> None:
+def test_the_machine_is_asked_for_its_memory(tmp_path: Path) -> None:
     """Where no size is configured: a reader further behind than a share of it reads from the disk."""
     for memory_size, count in ((0, 6), (1_000, 2)):
         config = evolve(
@@ -145,10 +116,7 @@ def test_the_machine_is_asked_for_its_memory(tmp_path: pathlib.Path) -> None:
         store.close()
 
 
-# -- looking at one message ------------------------------------------------------------------------------------------
-
-
-def test_a_record_is_decoded_only_where_one_begins(tmp_path: pathlib.Path) -> None:
+def test_a_record_is_decoded_only_where_one_begins(tmp_path: Path) -> None:
     """Not inside of one, behind the end, or before the beginning."""
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(tag="red"), message()])
@@ -159,10 +127,9 @@ def test_a_record_is_decoded_only_where_one_begins(tmp_path: pathlib.Path) -> No
     assert (record.queue_offset, record.size) == (1, put[1].size)
     assert store.unit("T", 0, 0) == (0, put[0].size, tags_code("red"))
     assert (store.unit("T", 0, 2), store.unit("T", 1, 0)) == (None, None)
-    store.close()
 
 
-def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: Path) -> None:
     """From its first message to its last."""
     clock = Clock()
     store = opened(clock, tmp_path)
@@ -174,11 +141,10 @@ def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: pathlib.Pat
         0, 0, 1, 4, 4, 4,
     ]  # fmt: skip
     assert store.offset_by_time("T", 1, 1_400) == 0
-    store.close()
 
 
 @pytest.mark.parametrize("reads", ["the unit", "the queue"])
-def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: pathlib.Path, reads: str) -> None:
+def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: Path, reads: str) -> None:
     """Units still hold addresses in it: their messages come to every reader of tags, who looks at the tag itself."""
     extended = evolve(SMALL, extended_queues=True, extended_file_size=200)
     store = open_store(tmp_path, extended)
@@ -194,10 +160,9 @@ def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: pathl
         found = store.get("T", 0, 0, 32, (lambda code: code == tags_code("red"), None))
         assert found.offsets == [0, 1, 2, 3]
         del found
-    store.close()
 
 
-def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: pathlib.Path) -> None:
+def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: Path) -> None:
     """Its record is gone from the log, and so is what the extended queue said of it."""
     store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
     (put,), _arrivals = put_and_dispatch(store, [message(tag="red")])
@@ -208,14 +173,10 @@ def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: pathlib.Path)
     assert store.unit("T", 0, 0) == (0, put.size, tags_code("red"))
     view[0:8] = store.log_end.to_bytes(8, signed=True)
     assert store.unit("T", 0, 0) == (store.log_end, put.size, 0)
-    store.abandon()
-
-
-# -- appending -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sys_flag", [PREPARED, ROLLED_BACK])
-def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: pathlib.Path, sys_flag: int) -> None:
+def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: Path, sys_flag: int) -> None:
     """Wherever its queue stands, and takes no place there: neither as the first nor as a later one."""
     store = open_store(tmp_path)
     puts = [store.put(message(sys_flag=flag)) for flag in (sys_flag, 0, 0, sys_flag, 0)]
@@ -226,7 +187,6 @@ def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: pathlib.Path, sys_
     record = store.read_record(puts[3].physical_offset)
     assert record is not None
     assert (record.queue_offset, record.sys_flag & SYS_FLAG_TRANSACTION_MASK) == (0, sys_flag)
-    store.close()
 
 
 def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageToStore:
@@ -235,7 +195,7 @@ def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageTo
     return structs.replace(made, inner_queues=places)
 
 
-def test_further_queues_number_their_messages(tmp_path: pathlib.Path) -> None:
+def test_further_queues_number_their_messages(tmp_path: Path) -> None:
     """Each by itself, beside the message's own queue; the record says all the offsets, and a reader finds it there."""
     store = open_store(tmp_path, MULTI)
     store.put(message(LIGHT))
@@ -253,11 +213,9 @@ def test_further_queues_number_their_messages(tmp_path: pathlib.Path) -> None:
             unit = store.unit(*place)
             assert unit is not None
             assert unit[0] == put.physical_offset
-    del records
-    store.close()
 
 
-def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
+def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """To the byte; nothing of the message is left, and its queues give the offset to the next one."""
     store = open_store(tmp_path, evolve(MULTI, commit_log_file_size=100_000))
     fixed = structs.replace(message("T", 1), inner_queues=((LIGHT, 0),))
@@ -277,10 +235,9 @@ def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: pathlib
     put(room + 1)
     store.dispatch(10)
     assert (store.visible_end("T", 1), store.visible_end(LIGHT, 0)) == (2, 2)
-    store.close()
 
 
-def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: pathlib.Path) -> None:
+def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: Path) -> None:
     """At the end of the properties, where a crash could have put it."""
     store = open_store(tmp_path, MULTI)
     store.put(listed(LIGHT, (LIGHT, 0), color="r\0"))
@@ -288,12 +245,11 @@ def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: pathlib.Path) -> 
     assert record is not None
     assert b"\0" in record.properties
     assert not record.properties.endswith(b"\0")
-    store.close()
 
 
 @pytest.mark.parametrize("multi_dispatch", [True, False])
-def test_a_broker_that_knows_no_further_queues_makes_none(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
+def test_unknown_further_queues_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
 ) -> None:
     """What a message says that another broker numbered is then a property like any other."""
     monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
@@ -301,13 +257,9 @@ def test_a_broker_that_knows_no_further_queues_makes_none(
     properties = {"INNER_MULTI_DISPATCH": LIGHT, "INNER_MULTI_QUEUE_OFFSET": "0"}
     put_and_dispatch(store, [message(properties=properties)])
     assert store.queues() == ([(LIGHT, 0)] if multi_dispatch else []) + [("T", 0)]
-    store.close()
 
 
-# -- durability ------------------------------------------------------------------------------------------------------
-
-
-def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: pathlib.Path) -> None:
+def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> None:
     """Log and queues, the last record that is so in both, and what of the log was flushed besides; none moves back."""
     clock = Clock()
     store = opened(clock, tmp_path)
@@ -336,7 +288,7 @@ def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: pathlib.P
     assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0, durable_offset=unlisted, queue_file_count=1)
 
 
-def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: pathlib.Path) -> None:
+def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: Path) -> None:
     """Its field stays 0."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
@@ -344,18 +296,17 @@ def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: pathlib.Path)
     store.flush_queues()
     found = checkpoint_of(tmp_path)
     assert (found.physic_ms > 0, found.logics_ms, found.index_ms) == (True, found.physic_ms, 0)
-    store.close()
 
 
-def maps_of(directory: pathlib.Path) -> list[str]:
+def maps_of(directory: Path) -> list[str]:
     """Files below a directory that this process has mapped."""
-    lines = pathlib.Path("/proc/self/maps").read_text("utf-8").splitlines()
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
     return sorted({line.rpartition(" ")[2] for line in lines if str(directory) in line})
 
 
-@pytest.mark.skipif(not pathlib.Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
 @pytest.mark.parametrize("end", ["close", "abandon"])
-def test_a_store_that_is_closed_has_nothing_open(tmp_path: pathlib.Path, end: str) -> None:
+def test_a_store_that_is_closed_has_nothing_open(tmp_path: Path, end: str) -> None:
     """No file of its log, its queues or its index is mapped, and another may open it."""
     store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
@@ -368,7 +319,7 @@ def test_a_store_that_is_closed_has_nothing_open(tmp_path: pathlib.Path, end: st
 
 
 @pytest.mark.parametrize("first", ["close", "abandon"])
-def test_a_store_that_is_closed_again_harms_nobody(tmp_path: pathlib.Path, first: str) -> None:
+def test_a_store_that_is_closed_again_harms_nobody(tmp_path: Path, first: str) -> None:
     """Who has opened it meanwhile keeps it for itself, with the mark that it is open."""
     store = open_store(tmp_path)
     getattr(store, first)()
@@ -381,19 +332,15 @@ def test_a_store_that_is_closed_again_harms_nobody(tmp_path: pathlib.Path, first
     other.close()
 
 
-# -- deletion and retention ------------------------------------------------------------------------------------------
-
-
-def test_deleting_a_topic_that_is_not_there_leaves_nothing(tmp_path: pathlib.Path) -> None:
+def test_deleting_a_topic_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
     """No note that it was deleted: its messages of later are its own."""
     store = open_store(tmp_path)
     store.put(message())
     store.delete_topic("never")
     assert not (tmp_path / "deletedTopics.json").exists()
-    store.close()
 
 
-def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: pathlib.Path) -> None:
+def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: Path) -> None:
     """Once a later file of the log begins with what the checkpoint knows to be durable."""
     clock = Clock()
     store = opened(clock, tmp_path)
@@ -408,13 +355,10 @@ def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: 
     store.delete_topic("second")
     text = (tmp_path / "deletedTopics.json").read_text("utf-8")
     assert ("first" in text, "second" in text) == (False, True)
-    store.close()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
-def test_a_deletion_is_finished_whatever_the_checkpoint_knows(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, again: bool
-) -> None:
+def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool) -> None:
     """Killed before its files were removed, when a recovery would believe them: they go, and no other topic's do."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
@@ -436,27 +380,9 @@ def test_a_deletion_is_finished_whatever_the_checkpoint_knows(
     assert store.queues() == [("T", 0), ("kept", 0)] + [("other", 0)] * again
     assert (len(read_all(store, "T", 0)), len(read_all(store, "kept", 0))) == (5, 1)
     assert list((copy / "consumequeue" / "gone").glob("*/*")) == []
-    store.close()
 
 
-def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: pathlib.Path) -> None:
-    """After files of the log have gone, as before it was closed."""
-    store = open_store(tmp_path, EXPIRING)
-    put_and_dispatch(store, [message()] * 60)
-    store.flush()
-    store.index(1_000)
-    assert store.remove_expired() > 0
-    start = store.visible_start("T", 0)
-    assert start > 0
-    store.close()
-    store = open_store(tmp_path, EXPIRING)
-    assert store.ends("T", 0) == (start, 60)
-    store.close()
-
-
-def test_nobody_appends_beside_a_batch_that_was_prepared(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_appends_beside_a_batch_that_was_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its place in the log, and its offsets in the queue, under the append lock."""
     store = open_store(tmp_path)
     batch = store.prepare("T", 0)
@@ -471,12 +397,9 @@ def test_nobody_appends_beside_a_batch_that_was_prepared(
     monkeypatch.setattr(CommitLog, "make_room", watched)
     store.put_prepared(batch)
     assert free == [False]
-    store.close()
 
 
-def test_nobody_else_is_at_work_while_files_of_the_log_go(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_else_is_at_work_while_files_of_the_log_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither who appends, nor who makes visible, nor who makes durable."""
     store = open_store(tmp_path, EXPIRING)
     locks = store._append_lock, store._dispatch_lock, store._flush_lock
@@ -493,28 +416,9 @@ def test_nobody_else_is_at_work_while_files_of_the_log_go(
     store.index(1_000)
     assert store.remove_expired() > 0
     assert free[:3] == [False] * 3
-    store.close()
 
 
-def test_files_of_the_index_go_with_those_of_the_log(tmp_path: pathlib.Path) -> None:
-    """Only those that speak of nothing else; without an index there are none to look after."""
-    for is_indexed in (True, False):
-        directory = tmp_path / str(is_indexed)
-        store = open_store(directory, evolve(EXPIRING, index=is_indexed))
-        put_and_dispatch(store, [message(properties={"KEYS": f"k{index}"}) for index in range(60)])
-        while not store.index(1_000):
-            pass
-        before = sorted((directory / "index").iterdir()) if is_indexed else []
-        store.flush()
-        count = store.remove_expired()
-        after = sorted((directory / "index").iterdir()) if is_indexed else []
-        assert count > 0
-        assert (len(after) < len(before)) == is_indexed
-        assert set(after) <= set(before)
-        store.close()
-
-
-def test_a_queue_counts_before_its_message_is_seen(tmp_path: pathlib.Path) -> None:
+def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
     """What has no files yet is among all queues, and not among those that have some."""
     with closing(open_store(tmp_path)) as store:
         for queue_id in (1, 0):
@@ -526,7 +430,7 @@ def test_a_queue_counts_before_its_message_is_seen(tmp_path: pathlib.Path) -> No
         assert store.queues() == store.all_queues()
 
 
-def test_a_part_of_the_log_ends_with_its_file_and_with_what_may_be_seen(tmp_path: pathlib.Path) -> None:
+def test_a_part_of_the_log_ends_with_its_file_and_with_what_may_be_seen(tmp_path: Path) -> None:
     """As much as is asked for at most, and nothing from where nothing is."""
     with closing(open_store(tmp_path)) as store:
         first = store.put(message("T", 0, BIG))

@@ -1,26 +1,33 @@
-"""A store that could not make its log durable takes nothing that could not be kept, one that was killed is mended."""
+"""Failed flushes, the locks and turns of slow work on queues, and what a kill leaves of them."""
 
 from __future__ import annotations
 
 import errno
-import pathlib
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from attrs import define, field
-from model_tests.store.test_store_door import BIG, EXPIRING, Clock, killed, opened
+from attrs import define, evolve, field
+from model_tests.store.test_store_door import BIG, EXPIRING, opened
+from model_tests.support.faults import raising
+from model_tests.support.store import Clock, killed
 
+from longpoll_broker.service.upkeep.flush_service import FlushService
 from longpoll_broker.store import message_store
+from longpoll_broker.store.checkpoint import load_checkpoint
 from longpoll_broker.store.index.indexer import Indexer
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.log.deletions import Deletions, queue_name
 from longpoll_broker.store.message_store import INDEX, LOG, QUEUES, MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 
 
 def put_prepared(store: MessageStore) -> None:
@@ -41,28 +48,21 @@ EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], object], name: str = "flush") -> None:
     """Have one call fail as on a disk that does not answer."""
-
-    def failing(*_given: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(owner, name, failing)
+        patched.setattr(owner, name, raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
             call()
 
 
-def log_file(directory: pathlib.Path) -> pathlib.Path:
+def log_file(directory: Path) -> Path:
     """The only one."""
     (path,) = (directory / "commitlog").iterdir()
     return path
 
 
-# -- what could not be made durable ----------------------------------------------------------------------------------
-
-
 @EACH_WAY
 def test_nothing_is_appended_where_it_could_not_be_kept(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
     """The log's file is gone: it is looked for once a flush has failed; what is put back is taken as it was."""
     store = open_store(tmp_path)
@@ -82,12 +82,11 @@ def test_nothing_is_appended_where_it_could_not_be_kept(
     assert store.flush() == store.log_end
     assert store.troubles == {}
     assert len(store.put_burst([message()])) == 1
-    store.close()
 
 
 @EACH_WAY
 def test_other_troubles_keep_nobody_from_appending(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
     """Queues are made anew from the log; so nothing is looked for."""
     store = open_store(tmp_path)
@@ -97,10 +96,9 @@ def test_other_troubles_keep_nobody_from_appending(
     monkeypatch.setattr(CommitLog, "check_names", lambda _log: 1 / 0)
     put(store)
     assert len(store.put_burst([message()])) == 1
-    store.close()
 
 
-def test_the_index_has_troubles_of_its_own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told until it goes well."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
@@ -108,10 +106,6 @@ def test_the_index_has_troubles_of_its_own(tmp_path: pathlib.Path, monkeypatch: 
     assert store.troubles == {INDEX: "[Errno 5] Input/output error"}
     assert store.index(9)
     assert store.troubles == {}
-    store.close()
-
-
-# -- turns, and who is kept out of them ------------------------------------------------------------------------------
 
 
 @define
@@ -123,7 +117,8 @@ class Watched:
 
     def note(self, call: str, queue_id: int) -> None:
         """Note it."""
-        locks = {name: getattr(self.store, f"_{name}_lock") for name in ("dispatch", "queues", "deletion", "append")}
+        names = ("dispatch", "queues", "deletion", "append", "flush")
+        locks = {name: getattr(self.store, f"_{name}_lock") for name in names}
         held = {name for name, lock in locks.items() if not lock.acquire(blocking=False)}
         for name in locks.keys() - held:
             locks[name].release()
@@ -142,13 +137,12 @@ def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
         return every(table)
 
     monkeypatch.setattr(QueueTable, "all", listed)
+    monkeypatch.setattr(QueueTable, "remove_files", lambda *_: seen.note("remove_files", -1))
     monkeypatch.setattr(RealFiles, "write_atomic", lambda *_: seen.note("write", -1))
     return seen
 
 
-def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While no topic begins to leave they are listed; then others have their turn in between."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(5)])
@@ -160,12 +154,9 @@ def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(
     assert seen.notes[0] == ("all", -1, {"dispatch"})
     assert seen.notes.pop() == ("write", -1, {"queues"}), "the checkpoint is the last"
     assert sorted(seen.notes[1:]) == [("flush", queue_id, {"queues"}) for queue_id in range(5)]
-    store.close()
 
 
-def test_each_queue_forgets_what_the_log_has_no_more_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few at a time without anybody who shows messages, and all without who flushes or deletes queues."""
     monkeypatch.setattr(message_store, "QUEUES_A_TURN", 2)
     store = open_store(tmp_path, EXPIRING)
@@ -177,13 +168,19 @@ def test_each_queue_forgets_what_the_log_has_no_more_once(
         assert store.remove_expired() > 0
     removed = [note for note in seen.notes if note[0] == "remove_before"]
     assert sorted(removed) == [("remove_before", each, {"dispatch", "queues", "deletion"}) for each in range(5)]
-    store.close()
 
 
-# -- long batches ----------------------------------------------------------------------------------------------------
+def test_files_are_removed_without_the_locks_of_a_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A send takes the append and the flush lock, so it never waits for the removal."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(2)])
+    with monkeypatch.context() as patched:
+        seen = watched(patched, store)
+        store.delete_topic("T", {0})
+    assert [note for note in seen.notes if note[0] == "remove_files"] == [("remove_files", -1, {"deletion"})]
 
 
-def test_a_long_batch_waits_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
+def test_a_long_batch_waits_as_it_will_arrive(tmp_path: Path) -> None:
     """Handed over as what is put alone is."""
     store = open_store(tmp_path)
     batch = store.prepare("T", 3)
@@ -193,10 +190,9 @@ def test_a_long_batch_waits_as_it_will_arrive(tmp_path: pathlib.Path) -> None:
     assert [(each.queue_id, each.offset_end) for each in waiting] == [(3, 1), (3, 2)]
     assert [each.physical_offset for each in waiting] == [first.physical_offset, first.physical_offset + first.size]
     assert store.dispatch(10) == waiting
-    store.close()
 
 
-def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: pathlib.Path) -> None:
+def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: Path) -> None:
     """However it came into the log: no path leads out of the store."""
     store = open_store(tmp_path / "store")
     for topic, queue_id in (("../../out", 0), ("T", -1)):
@@ -207,49 +203,16 @@ def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: pathlib.Path) -
     assert [each.name for each in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: pathlib.Path) -> None:
+def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: Path) -> None:
     """And one of some of its queues by these: what the log has of any other is none of it."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic, queue_id) for topic in ("T", "U") for queue_id in (0, 1)])
     store.delete_topic("T")
     store.delete_topic("U", {1})
     assert set(Deletions(RealFiles(), str(tmp_path)).ends) == {"T", queue_name("U", 1)}
-    store.close()
 
 
-@pytest.mark.parametrize(("topic", "queue_id"), [("", 0), ("a/b", 0), ("T", -1)])
-def test_a_long_batch_of_what_cannot_be_a_queue_is_refused(tmp_path: pathlib.Path, topic: str, queue_id: int) -> None:
-    """Before anything is put into it."""
-    store = open_store(tmp_path)
-    with pytest.raises(MessageRefusedError):
-        store.prepare(topic, queue_id)
-    store.close()
-
-
-# -- what a kill leaves ----------------------------------------------------------------------------------------------
-
-
-def test_what_opening_a_store_cuts_off_is_told(tmp_path: pathlib.Path) -> None:
-    """How many bytes; none of a whole log."""
-    store = open_store(tmp_path)
-    first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
-    store.abandon()
-    content = bytearray(log_file(tmp_path).read_bytes())
-    at = content.index(b"b" * 50, second.physical_offset)
-    content[at] ^= 1
-    log_file(tmp_path).write_bytes(content)
-    store = open_store(tmp_path)
-    assert store.log_end == first.log_end
-    assert store.cut_size == third.log_end - second.physical_offset
-    store.close()
-    store = open_store(tmp_path)
-    assert store.cut_size == 0
-    store.close()
-
-
-def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files go as the store is opened again, and no other one's, though no recovery looks that far back."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
@@ -268,4 +231,132 @@ def test_a_deletion_of_one_queue_that_was_cut_short_leaves_the_others(
     assert store.queues() == [("T", 0), ("U", 0), ("U", 2)]
     assert [len(read_all(store, "U", queue_id)) for queue_id in (0, 2)] == [1, 1]
     assert list((copy / "consumequeue" / "U" / "1").glob("*")) == []
-    store.close()
+
+
+QUEUE_COUNT = 5
+
+
+def queues_of(directory: Path) -> MessageStore:
+    """A store with five queues, a message in each, and a log of several files, of which the first may go."""
+    store = open_store(directory, evolve(SMALL, file_reserved_hours=0, index=False))
+    put_and_dispatch(store, [message(queue_id=queue_id, body=bytes(400)) for queue_id in range(QUEUE_COUNT)])
+    store.flush()
+    return store
+
+
+def expire(store: MessageStore) -> None:
+    """Have the log's oldest file go."""
+    assert store.remove_expired(at_any_hour=True) == 1
+
+
+def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that is removed, and made anew, before its turn or in the middle of it costs the others nothing."""
+    store = queues_of(tmp_path)
+    turns = store.flush_queues_in_turns(2)
+    next(turns)
+    store.delete_topic("T", {4})
+    put_and_dispatch(store, [message(queue_id=4)])
+    sync = Segment.sync
+
+    def removed(segment: Segment, start: int, stop: int) -> None:
+        if "/T/3/" in segment.path:
+            monkeypatch.undo()
+            store.delete_topic("T", {3})
+            put_and_dispatch(store, [message(queue_id=3)])
+        sync(segment, start, stop)
+
+    monkeypatch.setattr(Segment, "sync", removed)
+    assert len(list(turns)) == 2
+    checkpoint = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
+    # Of those that were there when it began three are left; what came since is for the next time.
+    assert checkpoint.queue_file_count == 3
+    ends = [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)]
+    store.abandon()
+    store = open_store(tmp_path)
+    assert [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)] == ends == [1] * QUEUE_COUNT
+
+
+def test_what_was_not_gone_on_with_promises_nothing(tmp_path: Path) -> None:
+    """The checkpoint comes after the last queue; two that go on beside each other write it once each, and none back."""
+    store = queues_of(tmp_path)
+    before = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
+    turns = store.flush_queues_in_turns(1)
+    for _ in range(QUEUE_COUNT):
+        next(turns)
+    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")) == before
+    put_and_dispatch(store, [message("U")])
+    store.flush_queues()
+    later = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
+    assert list(turns) == []
+    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == later.durable_offset > 0
+
+
+class Turns:
+    """A store whose queues take many turns, each as long as half a round; it counts what else is done."""
+
+    def __init__(self, turn_count: int) -> None:
+        self.turn_count = turn_count
+        self.now_ns = 0
+        self.log_end = 0
+        self.flushed_end = 0
+        self.flushes_in_turns: list[int] = []
+        self.turn = 0
+        self.waits = 0
+        self.stops_at = turn_count
+
+    def wait(self, _timeout_s: float) -> bool:
+        """Rounds up to the one in which queues are flushed."""
+        self.log_end += 1
+        self.waits += 1
+        return self.waits > 20
+
+    def is_set(self) -> bool:
+        """Whether the broker stops."""
+        return self.turn > self.stops_at
+
+    def monotonic_ns(self) -> int:
+        """The clock."""
+        return self.now_ns
+
+    def flush(self) -> None:
+        """Note in which turn."""
+        self.flushed_end = self.log_end
+        if self.turn:
+            self.flushes_in_turns.append(self.turn)
+
+    def flush_queues_in_turns(self) -> Any:
+        """Messages come in the meantime."""
+        for _ in range(self.turn_count):
+            self.turn += 1
+            self.log_end += 1
+            self.now_ns += 250_000_000
+            yield
+
+    def index(self, _count: int) -> bool:
+        """Nothing is left to do."""
+        return True
+
+
+def served(turns: Turns) -> FlushService:
+    """A flush service over such a store that has run to its end."""
+    store: Any = turns
+    tables: Any = SimpleNamespace(save=lambda: None)
+    service = FlushService(RealRuntime(), store, tables, 500, {})
+    service.runtime = service._stop = store
+    service._run()
+    return service
+
+
+def test_rounds_go_on_while_queues_are_made_durable() -> None:
+    """Between two turns there is a round whenever one is due, so that the log is durable as soon as ever."""
+    turns = Turns(9)
+    served(turns)
+    assert turns.flushes_in_turns == [2, 4, 6, 8]
+
+
+def test_a_broker_that_stops_does_not_wait_for_all_queues() -> None:
+    """The thread ends after the turn that is under way; closing the store makes the rest durable."""
+    turns = Turns(1000)
+    turns.stops_at = 3
+    served(turns)
+    assert turns.turn == 4

@@ -2,7 +2,7 @@
 
 A line counts as it reads, with its names and numbers. Passed over is what says nothing by itself: blank lines,
 comments, lone brackets, imports, and the parameters of a signature, which an overload or a twin must repeat. Lines of
-the same shape with other names are no pair: a list of typed fields is like any other (docs/decisions/0033-rooms.md).
+the same shape with other names are no pair: a list of typed fields is like any other (docs/decisions/0001-packages.md).
 
 `python -m model_tests.tidy.duplicates` lists them.
 """

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from longpoll.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
-TARGETS = {"setup", "run", "test", "test-long", "test-peers", "bench", "docs", "check", "release", "help"}
+TARGETS = {"setup", "run", "test", "test-peers", "nightly", "mutants", "bench", "docs", "check", "release", "help"}
 
 
 def unpinned(lock: str) -> list[str]:
@@ -104,3 +105,41 @@ def test_an_unknown_command_is_one_clear_line() -> None:
     assert done.returncode == 2
     assert "No such command 'chekc'; did you mean 'check'?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+STRAY = re.compile(r"(?:^|/)(?:abort|lock|.*\.(?:orig|rej|bak|tmp|log|pyc))$")
+"""What a broker, an editor or Python leaves behind."""
+KNOWN_AT_TOP = {
+    *(".ci", ".devcontainer", ".github", "docs", "model_tests", "packaging", "reference", "requirements", "spec"),
+    *(".dockerignore", ".gitignore", ".importlinter", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff"),
+    *(
+        "CONTRIBUTING.md",
+        "Dockerfile",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "SECURITY.md",
+        "pyproject.toml",
+        "ruff.toml",
+    ),
+}
+
+
+def strays(tracked: Sequence[str]) -> list[str]:
+    """Tracked files that belong nowhere: an unknown name at the top, or a file that a program left behind."""
+    return [path for path in tracked if path.split("/")[0] not in KNOWN_AT_TOP or STRAY.search(path)]
+
+
+def test_no_stray_file_is_tracked() -> None:
+    """Every file stands below a folder or under a name that the tree has on purpose."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert strays(done.stdout.splitlines()) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["None/abort", "store/commitlog/0", "docs/page.md.orig", "reference/lock", "nohup.out"]
+)
+def test_a_stray_file_is_seen(path: str) -> None:
+    """What a broker leaves in a directory by mistake, an editor's copy, an unknown name."""
+    assert strays(["README.md", path]) == [path]

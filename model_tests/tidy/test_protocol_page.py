@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -14,17 +12,11 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 
 page = cache(protocol_page.page)
 sections = cache(protocol_page.sections)
-PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
 def section_of(code: RequestCode, text: str) -> str:
     """What a page says of one code."""
     return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
-
-
-def test_the_page_is_fresh() -> None:
-    """Otherwise: `python -m longpoll_broker.testing.protocol_page >docs/protocol.md`."""
-    assert PAGE.read_text("utf-8") == page()
 
 
 def test_every_code_is_listed_and_told() -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_protocol.properties import (
-    DELAY_LEVELS_MS,
-    LEVEL_COUNT_MAX,
-    LEVEL_DAYS_MAX,
-    delay_levels_ms,
-)
+from longpoll_protocol.properties import DELAY_LEVELS_MS, LEVEL_COUNT_MAX, LEVEL_DAYS_MAX, delay_levels_ms
 
 
 def test_rocketmqs_own_levels() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from longpoll_broker.testing.plain import plain_store
 from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
 from longpoll_protocol import tags
-from longpoll_protocol import tags as tags_module
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.message import (
     BATCH_COUNT_MAX,
@@ -166,17 +165,3 @@ def test_the_limits_of_a_batch() -> None:
     assert len(decode_batch(one * BATCH_COUNT_MAX)) == BATCH_COUNT_MAX
     with pytest.raises(MessageRefusedError, match="more than"):
         decode_batch(one * (BATCH_COUNT_MAX + 1))
-
-
-def test_planted_a_hash_over_bytes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hash over UTF-8 bytes agrees on ASCII only; the emoji tells them apart."""
-
-    def over_bytes(text: str) -> int:
-        value = 0
-        for byte in text.encode():
-            value = (31 * value + byte) & 0xFFFFFFFF
-        return value - (1 << 32) if value >> 31 else value
-
-    monkeypatch.setattr(tags_module, "java_hash", over_bytes)
-    assert tags_module.java_hash("TagA") == 2598919
-    assert tags_code("\U0001f600") != 1772899

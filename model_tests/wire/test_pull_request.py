@@ -15,7 +15,6 @@ from model_tests.wire.test_send_request import OTHERS, VALUES, events_of, frame_
 from longpoll_broker.testing.raw_client import pull_fields
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.fast import pull_request
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode
@@ -130,19 +129,6 @@ def test_pulls_that_are_not_served_come_again() -> None:
     assert again.header.queue_offset == 3
     assert connection.next_pulls(9) == []
     assert connection.next_event() is NEED_DATA
-
-
-def test_planted_fields_that_nobody_checks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a look at what `sysFlag` calls for, a pull that lacks its timeout is taken."""
-    header = msgspec.json.encode(
-        {"code": 11, "extFields": pull_fields("T", 3, timeout_ms=5) | {"suspendTimeoutMillis": None}}
-    )
-    quick, plain = read_both(header)
-    assert quick == plain
-
-    monkeypatch.setattr(PullMessageRequestHeader, "check", lambda _header: None)
-    command = pull_request.read_pull(header, memoryview(b""))
-    assert command is not None
 
 
 @pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,12 +14,11 @@ from hypothesis import strategies as st
 from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
-from longpoll_protocol.fast import send_request
 from longpoll_protocol.fast.send_request import SendCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
-from longpoll_protocol.frames.frame import HEAD, FrameReader
+from longpoll_protocol.frames.frame import HEAD
 from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 
@@ -109,33 +107,6 @@ def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
     ]
 
 
-class LooseHeader(msgspec.Struct, rename={"queue_id": "e"}):
-    """A slip: a number of any size."""
-
-    queue_id: int
-
-
-class LooseValues(msgspec.Struct):
-    """A header with it."""
-
-    extFields: LooseHeader  # noqa: N815 - the key on the wire
-    code: int = 0
-    opaque: int = 0
-    flag: int = 0
-    version: int = 0
-    language: str = "JAVA"
-    remark: str | None = None
-
-
-def test_planted_a_number_that_may_be_anything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that takes a queue id out of range differs from the common way, which names the field."""
-    header = msgspec.json.encode({"code": 310, "extFields": send_fields("T") | {"e": str(2**40)}})
-    expected = told(received(header, reads_sends=True))
-    monkeypatch.setattr(send_request, "_decoder", msgspec.json.Decoder(LooseValues, strict=False))
-
-    assert told(received(header, reads_sends=True)) != expected
-
-
 def frame_of(header: bytes, body: bytes, mark: int = 0) -> bytes:
     """One frame; `mark` says how its header is written."""
     return HEAD.pack(4 + len(header) + len(body), mark << 24 | len(header)) + header + body
@@ -221,22 +192,6 @@ def test_a_burst_is_read_in_one_go() -> None:
     assert connection.next_sends() == []
     connection.receive_data(burst[-3:])
     assert isinstance(connection.next_event(), SendCommand)
-
-
-def test_a_planted_slip_in_cutting_a_burst_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit that is not looked at lets a frame through that the common way refuses."""
-    content = [frame_of(b'{"code":310,"extFields":' + msgspec.json.encode(send_fields("T")) + b"}", b"b" * size)
-               for size in (4, 400)]  # fmt: skip
-    expected = read_all([b"".join(content)], in_bursts=False)
-    next_alike = FrameReader.next_alike
-
-    def without_limit(self: FrameReader, *arguments: Any) -> list[Any]:
-        monkeypatch.setattr(self, "_size_max", 1 << 20)
-        return next_alike(self, *arguments)
-
-    monkeypatch.setattr(FrameReader, "next_alike", without_limit)
-
-    assert expected != read_all([b"".join(content)], in_bursts=True)
 
 
 @pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])

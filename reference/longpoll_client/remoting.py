@@ -4,9 +4,6 @@ Any thread may call. Writing takes a caller longer than all else, and lets the o
 writes on the caller's own thread only while few others wait for answers; where many do, and while the reader thread is
 at work anyway, that one sends at once what has gathered. It also receives, runs the callbacks, and ends what is late.
 
-A caller that waits, and lately was always alone in that, reads its own answer (`link.leading`), for two hand-overs from
-thread to thread cost more than all else of a call.
-
 Leaves out which broker to ask (`instance`) and what to say to it (`producer`, `consumer`).
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
@@ -16,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from attrs import define
 
@@ -24,7 +21,6 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, PendingCall, Write
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
-from longpoll_client.link.leading import Leading, Left, Received
 from longpoll_client.link.waits import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain, with_fields
@@ -46,8 +42,11 @@ GATHER_S: Final = 0.000_03
 """How long the reader thread rests after answers to sends while many calls wait; the system adds some 50 µs to it."""
 LOCK_WAIT_S: Final = 0.5
 """Another thread has the lock for microseconds."""
-ALONE_CALLS_MIN: Final = 8
-"""A row of calls, each made while no other waited: after more than this one that waits reads its answer itself."""
+SLEEP_S_MAX: Final = 3600.0
+"""The longest sleep until a deadline: a poller takes no more than 24 days."""
+
+Received: TypeAlias = tuple[list[Command], ClientError | None]
+"""What came, and why nothing more can be read."""
 
 
 @define(slots=True, eq=False)
@@ -72,11 +71,10 @@ class RemotingClient:
     whether it knew the request; callbacks run there too, so neither may wait for an answer of this connection.
     Raises UnreachableError.
 
-    Invariant, under `_lock`, but for what is received, which is the reader thread's or the leader's: once the exchange
-    has a failure nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false)
-    `_output` is empty, or the socket is full and its room waited for (`_is_full`), or the thread or the leader is being
-    woken; and it wakes at `_due_ns`, at or before the first deadline. Who reads is `_leading`'s to say, and the socket
-    is closed within a turn of its own.
+    Invariant, under `_lock`, except for what is received, which is the reader thread's: once the exchange has a failure
+    nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false) `_output` is empty, or
+    the socket is full and its room waited for (`_is_full`), or the thread is being woken; and it wakes at `_due_ns`, at
+    or before the first deadline.
     """
 
     sent_header = staticmethod(header_of)
@@ -108,7 +106,6 @@ class RemotingClient:
         self._due_ns: int | None = None
         self._buffer = bytearray(RECEIVE_SIZE)
         self._whole = memoryview(self._buffer)
-        self._alone_count = 0
         self._is_waited_for = False
         """Whether who made the last call waits for its answer."""
         try:
@@ -122,15 +119,6 @@ class RemotingClient:
             raise self._unservable(error) from None
         try:
             self._poller.register(self._socket, read=True, write=False, data=None)
-            self._leading = Leading(
-                runtime,
-                self._socket,
-                self._poller,
-                lock=self._lock,
-                exchange=self._exchange,
-                output=self._output,
-                receive=self._receive,
-            )
             self._thread = runtime.spawn(f"client-{self.address}", self._run)
         except (OSError, RuntimeError) as error:
             self._give_up_start()
@@ -183,15 +171,7 @@ class RemotingClient:
         if self._thread.is_current():
             raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
         waiting = _Waiting()
-        try:
-            leader_opaque = self.begin(code, write, waiting.receive, timeout_s, leader=waiting)
-            if leader_opaque is not None:
-                answer = self._leading.lead(leader_opaque, wait_ns(timeout_s) / 1e9 + GRACE_S)
-                if answer is not None:
-                    return answer
-        finally:
-            if self._leading.leader is waiting:
-                self._leading.interrupted()
+        self.begin(code, write, waiting.receive, timeout_s, is_waited_for=True)
         if waiting.answer is None:
             waiting.answered = self._runtime.event()
             if waiting.answer is None and not waiting.answered.wait(wait_ns(timeout_s) / 1e9 + GRACE_S):
@@ -218,49 +198,35 @@ class RemotingClient:
         self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
 
     def begin(
-        self, code: int, write: Write, callback: Callback, timeout_s: float, *, leader: object = None
-    ) -> int | None:
-        """The same with a request that the caller writes; its opaque where this `leader` is to read the answer."""
+        self, code: int, write: Write, callback: Callback, timeout_s: float, *, is_waited_for: bool = False
+    ) -> None:
+        """The same with a request that the caller writes, and for which it may wait."""
         if self._process_id != self._runtime.process_id():
             raise ConnectionLostError(
                 f"{self._exchange.name(code)}: the connection is that of the process before a fork"
             )
         try:
             with self._lock:
-                return self._begin_now(code, write, callback, timeout_s, leader)
+                self._begin_now(code, write, callback, timeout_s, is_waited_for)
         except FAULTS:
             raise
         except ANYTHING:
-            # Interrupted (Ctrl-C) anywhere in it: who is to read or write next is not known any more.
-            self._leading.interrupted()
+            # Interrupted (Ctrl-C) anywhere in it: half of a request may have been sent, so the connection ends.
+            with self._lock:
+                if self._exchange.failure is None:
+                    self._exchange.failure = ConnectionLostError(f"a call to {self.address} was interrupted")
+                    self._poller.wake()
             raise
 
-    def _begin_now(self, code: int, write: Write, callback: Callback, timeout_s: float, leader: object) -> int | None:
+    def _begin_now(self, code: int, write: Write, callback: Callback, timeout_s: float, is_waited_for: bool) -> None:
         """The same with the lock."""
-        calls = self._exchange.calls
-        is_alone = not calls.pending
-        opaque = self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
-        due_ns = calls.due_ns
+        self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
+        due_ns = self._exchange.calls.due_ns
         if self._due_ns is None or (due_ns is not None and due_ns < self._due_ns):
             self._due_ns = due_ns
             if not self._is_awake:
                 self._poller.wake()
-        self._alone_count = self._alone_count + 1 if is_alone else 0
-        self._is_waited_for = leader is not None
-        if leader is not None and self._alone_count > ALONE_CALLS_MIN and self._leads(leader):
-            return opaque
-        if self._leading.is_lent:
-            self._leading.take_back()
-        return None
-
-    def _leads(self, leader: object) -> bool:
-        """Whether the caller has the socket now."""
-        is_free = not (self._is_awake or self._leading.is_led or self._output.parts)
-        if is_free and self._leading.begin(leader):
-            return True
-        if is_free:
-            self._alone_count = 0
-        return False
+        self._is_waited_for = is_waited_for
 
     @property
     def is_signed(self) -> bool:
@@ -340,11 +306,6 @@ class RemotingClient:
     def _send_output(self) -> None:
         """Send what the socket takes; for the rest wait until it has room."""
         self._flush()
-        if self._leading.is_led:
-            if self._output.parts:
-                self._leading.wake()
-            return
-        self._leading.take_back()
         if bool(self._output.parts) != self._is_full:
             self._is_full = not self._is_full
             self._poller.modify(self._socket, read=True, write=self._is_full, data=None)
@@ -369,11 +330,9 @@ class RemotingClient:
         failure: ClientError | None = None
         while failure is None:
             ready = self._poller.poll(self._fall_asleep())
-            is_lent, left = self._wake_up(is_writable=any(writable for _data, _readable, writable in ready))
-            for each in left:
-                failure = self._handle(each.commands) or each.failure or failure
+            self._wake_up(is_writable=any(writable for _data, _readable, writable in ready))
             for _data, readable, _writable in ready:
-                if readable and not is_lent and failure is None:
+                if readable and failure is None:
                     commands, failure = self._receive()
                     failure = self._handle(commands) or failure
                     self._let_gather(commands)
@@ -405,19 +364,17 @@ class RemotingClient:
                 self._send_output()
             self._is_awake = False
             left_s = None if self._due_ns is None else max(0.0, (self._due_ns - self._now_ns()) / 1e9)
-            return self._leading.sleep_s(left_s)
+            return None if left_s is None else min(left_s, SLEEP_S_MAX)
 
-    def _wake_up(self, *, is_writable: bool) -> tuple[bool, list[Left]]:
-        """Whether callers read, and what those that did have left."""
+    def _wake_up(self, *, is_writable: bool) -> None:
+        """Count as awake, and send what waits where the socket has room again."""
         with self._lock:
             self._is_awake = True
-            left = self._leading.look()
-            if is_writable and not self._leading.is_lent:
+            if is_writable:
                 self._send_output()
-            return self._leading.is_lent, left
 
     def _receive(self) -> Received:
-        """Receive once: every whole command, and why the connection ended, if it did; the leader's too."""
+        """Receive once: every whole command, and why the connection ended, if it did."""
         commands: list[Command] = []
         try:
             size = self._socket.recv_into(self._buffer)
@@ -476,8 +433,6 @@ class RemotingClient:
             log.exception("the callback of %s failed", self._exchange.name(call.code))
 
     def _requested(self, command: Command) -> None:
-        # Nobody reads for a moment after a leader: who is asked something is to hear it at once.
-        self._alone_count = 0
         is_known = False
         with KeepThread(log, f"a request of {self.address} could not be served"):
             is_known = self._on_request is not None and self._on_request(command)
@@ -493,8 +448,6 @@ class RemotingClient:
                 return
             expired = self._exchange.expire(now_ns)
             self._due_ns = self._exchange.calls.due_ns
-            if expired:
-                self._leading.wake()
         for call, error in expired:
             self._tell(call, error)
 
@@ -502,11 +455,7 @@ class RemotingClient:
         with self._lock:
             lost = self._exchange.lose(failure)
             self._output.clear()
-            self._leading.wake()
-        # A leader leaves at once, for it calls nobody back.
-        with self._leading.turn, self._lock:
             self._socket.close()
             self._poller.close()
-            self._leading.close()
         for call, error in lost:
             self._tell(call, error)

@@ -314,7 +314,7 @@ class Listener(Protocol):
 
 
 class Poller(Protocol):
-    """Waits until one of many sockets is ready; `wake` may be called from any thread."""
+    """Waits until one of many sockets is ready; `wake` may be called from any thread, also during and after `close`."""
 
     def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
         """Watch a socket."""
@@ -415,10 +415,6 @@ class Runtime(Protocol):
 
     def memory_size(self) -> int:
         """Bytes of physical memory of the machine."""
-        ...
-
-    def idle_ns(self) -> int | None:
-        """Processor time that nobody has used so far, all cores together, in steps of 10 ms; None: it is not known."""
         ...
 
     @property

@@ -36,8 +36,7 @@ class RealRuntime:
     With `server_tls` every listener takes TLS connections, beside plain ones unless it says otherwise; with
     `client_tls` every connection that waits to be made is a TLS one. A thread that ends by an exception ends the
     process with exit code 70, unless `thread_died` is given: it is called with the thread's name and the exception, and
-    decides what becomes of the rest. With `uses_idle` who waits for a moment may wait awake while a core is idle;
-    without it everybody sleeps, as is right where idle time costs something.
+    decides what becomes of the rest.
     """
 
     def __init__(
@@ -46,10 +45,8 @@ class RealRuntime:
         server_tls: tls.ServerTls | ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         thread_died: Died | None = None,
-        uses_idle: bool = True,
     ) -> None:
         self._thread_died = thread_died
-        self._uses_idle = uses_idle
         self._server_tls = tls.ServerTls(server_tls) if isinstance(server_tls, ssl.SSLContext) else server_tls
         self._client_tls = client_tls
         self._files = RealFiles()
@@ -118,16 +115,6 @@ class RealRuntime:
     def memory_size(self) -> int:
         """Bytes of physical memory of the machine."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-    def idle_ns(self) -> int | None:
-        """Processor time that nobody has used so far, as Linux counts it; None where it is not to be used."""
-        if not self._uses_idle:
-            return None
-        try:
-            with open("/proc/uptime", "rb") as said:  # noqa: PTH123 - a path costs as much again
-                return int(float(said.read().split()[1]) * 1e9)
-        except (OSError, ValueError, IndexError):
-            return None
 
     @property
     def client_tls(self) -> ssl.SSLContext | None:

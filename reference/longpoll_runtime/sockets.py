@@ -175,6 +175,24 @@ def begin_connect(address: str, port: int) -> RealSocket:
     return RealSocket(connecting)
 
 
+class _WakeEvent:
+    """An eventfd that is closed once no thread uses it.
+
+    A thread that writes to it holds a reference. So its number is never closed, nor given to another file, meanwhile.
+    A lock would do the same, but a signal handler or a forked process may wake a poller too.
+    """
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        # Without a descriptor when the process had none left.
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
 class RealPoller:
     """Level-triggered epoll with an eventfd by which any thread ends a wait.
 
@@ -185,8 +203,8 @@ class RealPoller:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, select.EPOLLIN)
+        self._wake: _WakeEvent | None = _WakeEvent()
+        self._epoll.register(self._wake.descriptor, select.EPOLLIN)
         self._watched: dict[int, object] = {}
 
     def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
@@ -207,21 +225,24 @@ class RealPoller:
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
         """Wait up to `timeout` seconds; (data, readable, writable) of every ready socket."""
         ready: list[tuple[object, bool, bool]] = []
+        wake = self._wake
         for descriptor, events in self._epoll.poll(timeout):
-            if descriptor == self._wake:
-                os.eventfd_read(self._wake)
+            if wake is not None and descriptor == wake.descriptor:
+                os.eventfd_read(descriptor)
             elif descriptor in self._watched:
                 ready.append((self._watched[descriptor], bool(events & READABLE), bool(events & select.EPOLLOUT)))
         return ready
 
     def wake(self) -> None:
-        """Make a waiting `poll` return now."""
-        os.eventfd_write(self._wake, 1)
+        """Make a waiting `poll` return now; after `close` it does nothing."""
+        wake = self._wake
+        if wake is not None:
+            os.eventfd_write(wake.descriptor, 1)
 
     def close(self) -> None:
-        """Release the descriptors; nobody may call `wake` afterwards."""
+        """Release the descriptors, the eventfd after the last `wake` that is under way."""
         self._epoll.close()
-        os.close(self._wake)
+        self._wake = None
 
 
 def _mask(*, read: bool, write: bool) -> int:

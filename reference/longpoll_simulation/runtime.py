@@ -122,10 +122,6 @@ class SimulatedRuntime:
         """Bytes of memory of the simulated machine."""
         return MEMORY_SIZE
 
-    def idle_ns(self) -> None:
-        """Not known: nothing that is simulated uses a processor."""
-        return
-
     @property
     def client_tls(self) -> None:
         """None: the network is simulated, and nobody listens in."""

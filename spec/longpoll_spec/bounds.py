@@ -3,7 +3,7 @@
 A bound cuts the law's space, never its meaning: guards disable at a bound and nothing is clamped. An aspect is a part
 of the world that can be left out whole, such as several queues or offset commits: its variables and actions exist only
 where it is on, and the same text is the law with and without it. Why aspects, and not one large state:
-docs/decisions/0011-aspects.md.
+docs/decisions/0002-specification.md.
 
 Leaves out the policy's knobs (how a broker behaves) and an engine's own limits on memory and time.
 """

@@ -2,7 +2,7 @@
 
 msgspec 0.22.0 makes that table when a class is decoded or converted for the first time, and shows it to other threads
 while it is half made: two threads that come first at once end the process with a segmentation fault
-(docs/upstream/msgspec-first-use.md). Every Struct class that msgspec can decode carries `@with_table` or is a
+(docs/upstream.md). Every Struct class that msgspec can decode carries `@with_table` or is a
 `TabledStruct`; a test looks for one that is neither.
 
 Leaves out classes with fields that msgspec cannot decode, which nobody can decode therefore.

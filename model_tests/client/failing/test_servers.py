@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from model_tests.client.failing.commits import kept
 from model_tests.client.failing.run import OUR_LATE_MS
 from model_tests.client.failing.servers import Observed, OurServer, judged
 
@@ -18,7 +16,6 @@ from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fiel
 from longpoll_judge.contract.clause import STOPPING_MS
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.headers.offset import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
-from longpoll_spec.history import Event
 
 pytestmark = pytest.mark.timeout(120)
 TOPIC, GROUP = "T", "G"
@@ -31,13 +28,10 @@ COMMIT = UpdateConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, qu
 QUERY = QueryConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0).encode()
 
 
-def restarted(
-    home: Path, between: Callable[[], None], late_ms: float = OUR_LATE_MS
-) -> tuple[int, dict[str, object], int]:
+def restarted(home: Path, between: Callable[[], None], late_ms: float = OUR_LATE_MS) -> tuple[int, dict[str, object]]:
     """A broker is stopped while it holds a pull, and started again after something else was done.
 
-    What the held pull is told, the verdict, and how many groups' offsets were looked at. The second life lasts as long
-    as a pull is held, if it is.
+    What the held pull is told, and the verdict. The second life lasts as long as a pull is held, if it is.
     """
     with ExitStack() as stack:
         observed = stack.enter_context(Observed(OurServer(home), home))
@@ -58,83 +52,33 @@ def restarted(
             client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, STORED, timeout_ms=GOES_ON_MS, group=GROUP))
         observed.close()
         assert held is not None
-        return held.code, judged(observed.histories, late_ms, home), observed.kept_count
+        return held.code, judged(observed.histories, late_ms, home)
 
 
-def test_a_pull_that_is_told_of_a_stop_is_not_told_too_early(tmp_path: Path) -> None:
-    """The end of its life's record shows that there was a stop."""
-    held, result, kept_count = restarted(tmp_path, lambda: None)
-    assert kept_count == 1
+def messages(store: Path) -> None:
+    """Lose every message."""
+    for part in ("commitlog", "consumequeue"):
+        shutil.rmtree(store / part)
+
+
+@pytest.mark.long
+def test_a_stop_that_loses_nothing_is_valid(tmp_path: Path) -> None:
+    """A pull that the stop ends is not answered too early: the end of its life's record shows the stop."""
+    held, result = restarted(tmp_path, lambda: None)
     assert held == ResponseCode.PULL_NOT_FOUND
     assert (result["verdict"], result["findings"], result["gaps"]) == ("valid", [], [])
 
 
-def test_messages_that_are_lost_over_a_stop_convict(tmp_path: Path) -> None:
-    """Although two proxies saw it: the second one was there before the first one ended."""
-
-    def lose() -> None:
-        for part in ("commitlog", "consumequeue"):
-            shutil.rmtree(tmp_path / "store" / part)
-
-    _held, result, _kept_count = restarted(tmp_path, lose, 100.0)
+@pytest.mark.long
+def test_messages_that_are_lost_over_a_stop_are_found(tmp_path: Path) -> None:
+    """By the judge, although two proxies saw it: the second one was there before the first one ended."""
+    _held, result = restarted(tmp_path, lambda: messages(tmp_path / "store"), 100.0)
     assert result["verdict"] == "invalid"
     assert "pull.max.least" in str(result["findings"])
 
 
-def test_an_offset_that_is_lost_over_a_stop_is_seen(tmp_path: Path) -> None:
-    """The judge holds no proxy's commits against another one's answers, so the broker itself is asked."""
+@pytest.mark.long
+def test_offsets_that_are_lost_over_a_stop_are_found(tmp_path: Path) -> None:
+    """By asking the broker itself."""
     with pytest.raises(AssertionError, match="offset 1 is 0 after a stop"):
         restarted(tmp_path, lambda: shutil.rmtree(tmp_path / "store" / "config"))
-
-
-def test_a_group_s_own_offset_that_is_lost_over_a_stop_is_seen(tmp_path: Path) -> None:
-    """By the record of the life that has ended: the group was told that it is stored."""
-    file = tmp_path / "store" / "config" / "consumerOffset.json"
-
-    def lose() -> None:
-        table = json.loads(file.read_text())
-        assert table["offsetTable"][f"{TOPIC}@{GROUP}"] == {"0": STORED}
-        table["offsetTable"][f"{TOPIC}@{GROUP}"] = {"0": 0}
-        file.write_text(json.dumps(table))
-
-    with pytest.raises(
-        AssertionError, match=rf"group G stands at 0 in T queue 0 after a stop, and was told of \[{STORED}\]"
-    ):
-        restarted(tmp_path, lose)
-
-
-def asked(request: str, offset: int, ns: int, code: int = RequestCode.UPDATE_CONSUMER_OFFSET) -> Event:
-    """A request that carries an offset."""
-    return Event(
-        event="request_received", after_ns=ns, before_ns=ns + 1, source="s", sequence=0, request=request, code=code,
-        group="G", topic="T", queue=0, commit_offset=offset,
-    )  # fmt: skip
-
-
-def told(request: str, ns: int, code: int = 0) -> Event:
-    """Its answer."""
-    return Event(event="answer_sent", after_ns=ns, before_ns=ns + 1, source="s", sequence=0, request=request, code=code)
-
-
-LIVES: list[tuple[list[Event], set[int] | None]] = [
-    ([asked("a", 1, 0), told("a", 2)], {1}),
-    ([asked("a", 1, 0), told("a", 2), asked("b", 2, 9), told("b", 11)], {2}),
-    ([asked("a", 2, 0), told("a", 2), asked("b", 1, 9), told("b", 11)], {1}),
-    ([asked("a", 1, 0), asked("b", 2, 1), told("b", 5), told("a", 6)], {1, 2}),
-    ([asked("a", 1, 0), told("a", 2), asked("b", 2, 9)], {1, 2}),
-    ([asked("a", 1, 0), asked("b", 2, 9), told("b", 11)], {1, 2}),
-    ([asked("a", 1, 0), told("a", 2), asked("b", 2, 9), told("b", 11, 1)], {1, 2}),
-    ([asked("a", 1, 0), told("a", 2), asked("b", 2, 9, RequestCode.PULL_MESSAGE), told("b", 11)], {1, 2}),
-    ([asked("a", 1, 0), told("a", 2), asked("", 2, 9), asked("", 3, 12)], {1, 2, 3}),
-    ([asked("a", 1, 0)], None),
-    ([asked("", 1, 0), asked("", 2, 9)], None),
-    ([asked("a", 1, 0, RequestCode.PULL_MESSAGE), told("a", 2)], None),
-    ([], None),
-]
-
-
-@pytest.mark.parametrize("number", range(len(LIVES)))
-def test_what_a_group_stored_last_is_kept(number: int) -> None:
-    """Of requests that overlap, or that nobody knows the end of, any; with none that was answered nothing is said."""
-    events, wanted = LIVES[number]
-    assert kept(events) == ({} if wanted is None else {("G", "T", 0): wanted})

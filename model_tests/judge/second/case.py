@@ -1,7 +1,4 @@
-"""What the clauses share: verdicts over intervals, pulls with their answers, and what was visible when.
-
-Leaves out the clauses.
-"""
+"""What the clauses share: verdicts over intervals, pulls with their answers, and what was visible when."""
 
 from __future__ import annotations
 
@@ -11,17 +8,7 @@ from typing import Final
 
 from attrs import frozen
 from model_tests.judge.second.parts import MS, java_hash
-from model_tests.judge.second.reading import (
-    FAR,
-    LAW_EVENTS,
-    PULLS,
-    WAKE_NS,
-    Queue,
-    Record,
-    Seen,
-    before,
-    wanted,
-)
+from model_tests.judge.second.reading import FAR, LAW_EVENTS, PULLS, WAKE_NS, Queue, Record, Seen, before, wanted
 
 from longpoll_spec.policy import PRESETS
 

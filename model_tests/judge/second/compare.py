@@ -1,7 +1,4 @@
-"""The judge beside the second one on a history: do they agree, and if not, on which smallest piece of it.
-
-What counts as agreement stands in `disagreement`. Leaves out where histories come from (`observer`, `faults`).
-"""
+"""The judge beside the second one on a history: do they agree, and if not, on which smallest piece of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which worlds are looked at, and how they are seen: a function of a seed.
-
-Leaves out what happens in them (`world`) and what is written down (`observer`).
-"""
+"""Which worlds are looked at, and how they are seen: a function of a seed."""
 
 from __future__ import annotations
 

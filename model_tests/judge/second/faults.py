@@ -1,8 +1,4 @@
-"""Faults over the event schema, one a history: drop, duplicate, swap, move in time, set a field to a class of value.
-
-Systematic and not clever: every kind of event, every field and every class of value has its turn, so that what nobody
-thought of is tried as well. Whether a change does any harm is not known here. Leaves out what comes of it (`compare`).
-"""
+"""Faults over the event schema, one a history: drop, duplicate, swap, move in time, set a field to a class of value."""
 
 from __future__ import annotations
 

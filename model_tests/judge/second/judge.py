@@ -1,8 +1,4 @@
-"""The second judge: slow, obvious, and written from docs/contract.md alone; each line of it is one short function.
-
-A function gives what breaks its line: `violated` if no choice of moments makes it good, `unknown` if some choice does
-not. Leaves out histories of steps (`law.step`), and how the history was read (`reading`).
-"""
+"""The second judge: slow, obvious, and written from docs/contract.md alone; each line of it is one short function."""
 
 from __future__ import annotations
 

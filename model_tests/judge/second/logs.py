@@ -1,7 +1,4 @@
-"""The contract's clauses about logs and sends, each a function of its id.
-
-All are judged within one source: another source is another life of the broker. Leaves out pulls (`pulls`).
-"""
+"""The contract's clauses about logs and sends, each a function of its id."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What observers write down of a world: histories as plain events, with clocks, intervals, holes and ends cut off.
-
-An observer inside a broker is one source a life; one outside (a proxy) sees no step of the broker and has wider
-intervals. Every observer is honest: what truly happened lies in its interval, widened by its `uncertainty_ns`. Leaves
-out what happens (`world`), and every fault (`faults`).
-"""
+"""What observers write down of a world: histories as plain events, with clocks, intervals, holes and ends cut off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The contract's clauses about committed offsets and about how many pulls are held, each a function of its id.
-
-Leaves out pulls (`pulls`), logs and sends (`logs`).
-"""
+"""The contract's clauses about committed offsets and about how many pulls are held, each a function of its id."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a simulated broker is made of: plans, queues, pulls, lives, and which tag a filter lets through.
-
-Leaves out what happens to them (`world`).
-"""
+"""What a simulated broker is made of: plans, queues, pulls, lives, and which tag a filter lets through."""
 
 from __future__ import annotations
 

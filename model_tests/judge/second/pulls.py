@@ -1,7 +1,4 @@
-"""The contract's clauses about what answers to pulls say, each a function of its id.
-
-Leaves out when they must come (`waits`), logs and sends (`logs`), committed offsets and limits (`offsets`).
-"""
+"""The contract's clauses about what answers to pulls say, each a function of its id."""
 
 from __future__ import annotations
 

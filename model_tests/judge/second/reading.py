@@ -1,7 +1,4 @@
-"""A history as the second judge reads it: moments on one clock, and everything that is missing or doubtful.
-
-Plain lists and dictionaries, asked again and again: slow, and easy to follow. Leaves out what must hold (`clauses`).
-"""
+"""A history as the second judge reads it: moments on one clock, and everything that is missing or doubtful."""
 
 from __future__ import annotations
 

@@ -1,17 +1,31 @@
-"""What the smallest histories are that both judges weigh, and what both say of them.
-
-Leaves out the events of which they are made (`edges`).
-"""
+"""Makes the smallest histories that both judges weigh: the events of one queue, as one or several sources tell them."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any, Final
 
-from model_tests.judge.second.compare import judge_it
-from model_tests.judge.second.edges import MONOTONIC, history
-from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
-from model_tests.judge.second.parts import Told
+from model_tests.judge.second.parts import MS, Told
+
+MONOTONIC, SETTABLE = "monotonic", "unix"
+QUEUE: Final[Told] = {"topic": "T", "queue": 0}
+
+
+def strictly(
+    *sources: Sequence[Told], clock: str = MONOTONIC, policy: str = "strict", declared: Told | None = None
+) -> History:
+    """A history of the sources `b#0`, `b#1`, ... of the broker `b`; an event's `at` is its moment in ms."""
+    headers: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    for number, told in enumerate(sources):
+        source = f"b#{number}"
+        headers.append({"name": source, "clock": clock, "offset_ns": 0, "uncertainty_ns": 0, **(declared or {})})
+        for sequence, one in enumerate(told):
+            moment = {"after_ns": int(one["at"] * MS), "before_ns": int(one["at"] * MS) + 1}
+            fields = {key: value for key, value in one.items() if key != "at"}
+            events.append({"source": source, "broker": "b", "sequence": sequence, **moment, **fields})
+    return History({"format_version": 1, "policy": policy, "sources": headers}, tuple(events))
 
 
 def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
@@ -20,28 +34,58 @@ def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
     return [{"at": begin, "event": "source_started"}, *inner, {"at": end, "event": "source_stopped"}]
 
 
+def by_time(*events: list[Told]) -> list[Told]:
+    """The events in order of time."""
+    return sorted((one for several in events for one in several), key=lambda one: float(one["at"]))
+
+
 def shown(at: float, end: int) -> list[Told]:
     """A message was appended and made visible."""
     return [
-        {"at": at, "event": "append", "topic": "T", "queue": 0, "queue_offset": end - 1},
-        {"at": at, "event": "make_visible", "topic": "T", "queue": 0, "visible_end": end},
+        {"at": at, "event": "append", **QUEUE, "queue_offset": end - 1},
+        {"at": at, "event": "make_visible", **QUEUE, "visible_end": end},
     ]
+
+
+def sent(at: float, name: str, queue: int = 0) -> list[Told]:
+    """A message was sent."""
+    about = QUEUE | {"queue": queue, "connection": "2", "request": name}
+    return [{"at": at, "event": "request_received", "code": 10, **about}]
 
 
 def acknowledged(at: float, offset: int, request: str = "") -> list[Told]:
     """A message was acknowledged; on which connection is not told."""
-    place = {"topic": "T", "queue": 0, "queue_offset": offset}
+    place = QUEUE | {"queue_offset": offset}
     return [{"at": at, "event": "message_acknowledged", **place, **({"request": request} if request else {})}]
 
 
-def strictly(*sources: list[Told], clock: str = MONOTONIC, policy: str = "strict") -> History:
-    """A history of a broker that keeps to this policy."""
-    return history(*sources, clock=clock, policy=policy)
+def gone(at: float) -> list[Told]:
+    """A request to delete the topic."""
+    return [{"at": at, "event": "request_received", "code": 215, "topic": "T", "connection": "9"}]
 
 
-def agreed(one: History, directory: Path) -> str:
-    """What both judges say."""
-    first, second = judge_it(one, directory), weigh(one.meta, one.events)
-    assert first.verdict == second.verdict, (first, second)
-    assert first.violated <= second.violated, (first, second)
-    return first.verdict
+def closed(at: float, connection: str = "1") -> list[Told]:
+    """A connection is closed."""
+    return [{"at": at, "event": "connection_closed", "connection": connection}]
+
+
+def lost(at: float, count: int = 1) -> list[Told]:
+    """Some events are missing here."""
+    return [{"at": at, "event": "lost", "lost_count": count}]
+
+
+def step(at: float, name: str, event: str = "hold", **fields: object) -> list[Told]:
+    """Something is done with a pull."""
+    return [{"at": at, "event": event, **QUEUE, "request": name, **fields}]
+
+
+def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:
+    """A pull that may not be held, unless `fields` say so, and its answer."""
+    place = {**QUEUE, "request": name, "connection": "1"}
+    offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
+    asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}
+    answer = {"code": code, "offset_next": end, "offset_min": 0, "offset_max": end, **offsets}
+    return [
+        {"at": at, "event": "request_received", **place, **asked, **fields},
+        {"at": at + took, "event": "answer_sent", **place, **answer},
+    ]

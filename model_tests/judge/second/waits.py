@@ -1,7 +1,4 @@
-"""The contract's clauses about when pulls are held and answered, each a function of its id.
-
-Leaves out what the answers say (`pulls`), and limits (`offsets`).
-"""
+"""The contract's clauses about when pulls are held and answered, each a function of its id."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A broker that does everything right, with its clients, in virtual time: what truly happened, and when.
-
-Queues with tags, groups that pull, commit and ask, sends, topics that are deleted and made anew, retention, brokers
-that are killed or stopped and started again, clients that close. Everything is drawn from one seeded generator, so a
-world is a function of its `Plan`. Leaves out who saw it and what was written down (`observer`).
-"""
+"""A broker that does everything right, with its clients, in virtual time: what truly happened, and when."""
 
 from __future__ import annotations
 

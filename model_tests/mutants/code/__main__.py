@@ -6,6 +6,7 @@ Leaves out how (`run`, `server`), and what a survivor is accepted for (`kept`).
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -18,14 +19,25 @@ from model_tests.mutants.code.run import CannotTellError, tried
 from model_tests.mutants.code.server import KILLED, Result
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.output import Exit, emit_json, fail, json_option, out, progress_bar, table
+from longpoll.output import Exit, emit_json, err, fail, json_option, out, progress_bar, table, user_mistakes
+from longpoll_spec.errors import UserError
 
 SAMPLE_MAX = 100_000
 
 
-def chosen(glob: str, sample: int | None, seed: int) -> dict[str, list[Mutant]]:
-    """Mutants by module, of the modules that a pattern fits; as many as `sample`, by chance."""
-    found = {name: list(kept.module_of(name).mutants) for name in kept.modules() if fnmatchcase(name, glob)}
+def changed_modules(base: str) -> list[str]:
+    """Return the modules whose files differ from a revision; raises UserError if git does not know it."""
+    command = ["git", "diff", "--name-only", "--relative", base, "--", kept.REFERENCE]
+    done = subprocess.run(command, cwd=kept.ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"git cannot compare with {base!r}: name a revision with BASE=, or a module with MODULE=")
+    changed = {kept.ROOT / line for line in done.stdout.splitlines()}
+    return [name for name, file in kept.modules().items() if file in changed]
+
+
+def chosen(names: Iterable[str], sample: int | None, seed: int) -> dict[str, list[Mutant]]:
+    """Mutants by module; as many as `sample`, by chance."""
+    found = {name: list(kept.module_of(name).mutants) for name in names}
     if sample is not None:
         every = [(name, each) for name, mutants in found.items() for each in mutants]
         drawn = {each.id for _, each in random.Random(seed).sample(every, min(sample, len(every)))}
@@ -75,22 +87,41 @@ def _show(figures: Iterable[kept.Figures], alive: Sequence[Result], wrong: Seque
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--module", "glob", default="*", metavar="GLOB", help="Only modules that this fits, by dotted name.")
+@click.option("--module", "glob", default="*", metavar="GLOB", help="Only modules whose dotted name this matches.")
+@click.option("--changed-since", "base", metavar="REVISION", help="Only modules that differ from this git revision.")
 @click.option("--sample", type=click.IntRange(1, SAMPLE_MAX), metavar="N", help="Only so many mutants, by chance.")
 @click.option("--seed", type=click.IntRange(0), default=0, metavar="S", show_default=True, help="Which chance.")
 @click.option("--anew", is_flag=True, help="Try also those whose result is kept and still holds.")
-@click.option("--write", is_flag=True, help="Put the figures into code_figures.json and docs/mutants.md.")
-@click.option("--page", is_flag=True, help="Try nothing: write docs/mutants.md anew from the figures and today's code.")
+@click.option("--write", is_flag=True, help="Put the figures into code_figures.json.")
 @json_option
-def main(glob: str, sample: int | None, seed: int, *, anew: bool, write: bool, page: bool, as_json: bool) -> None:
-    """Try mutants of the modules that matter; 0 if every survivor has a reason, 1 if not, 3 if it cannot be known."""
-    if page:
-        kept.write([])
-        return
+@user_mistakes
+def main(
+    *,
+    glob: str,
+    base: str | None,
+    sample: int | None,
+    seed: int,
+    anew: bool,
+    write: bool,
+    as_json: bool,
+) -> None:
+    """Try mutants of the hold table, the store, the broker's services and the judge's rules.
+
+    \b
+    Examples:
+      make mutants                                            modules changed since the last commit
+      make mutants BASE=v0.1.0                                modules changed since a revision
+      make mutants MODULE='longpoll_broker.store.*'           modules by name
+
+    Exit codes: 0 every survivor has a reason, 1 one has none, 2 a mistake in the call, 3 the tests could not be run.
+    """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
     if write and sample:
         fail("--write wants every mutant of a module: leave out --sample")
-    plan = chosen(glob, sample, seed)
-    if not plan:
+    changed = kept.modules() if base is None else changed_modules(base)
+    plan = chosen([name for name in changed if fnmatchcase(name, glob)], sample, seed)
+    if base is not None and not plan:
+        err.tell(f"no module with mutants differs from {base}; name one with MODULE=GLOB, or a revision with BASE=")
+    elif not plan:
         fail(f"no module fits {glob!r}: write a dotted name, such as longpoll_broker.core.hold, or longpoll_judge.*")
     try:
         found = all_results(plan, anew=anew)

@@ -37,7 +37,6 @@ PLACES: Final = (
 """The modules that matter."""
 SURVIVORS: Final = ROOT / "model_tests/mutants/code_survivors.json"
 FIGURES: Final = ROOT / "model_tests/mutants/code_figures.json"
-PAGE: Final = ROOT / "docs/mutants.md"
 HEAD: Final = ROOT / "model_tests/mutants/code/head.txt"
 RESULTS: Final = ROOT / "build/mutants"
 SHARE_MAX: Final = 0.05
@@ -188,12 +187,16 @@ def changed_since(rows: Iterable[Figures]) -> dict[str, int]:
     return {row.module: now[row.module] for row in rows if now[row.module] != row.mutants}
 
 
+def page() -> str:
+    """The page of the figures that are kept."""
+    return page_of(figures())
+
+
 def write(new: Iterable[Figures]) -> None:
-    """Put new figures in the place of old ones, and make the page anew."""
+    """Put new figures in the place of old ones."""
     by_module = {row.module: row for row in (*figures(), *new)}
     rows = [by_module[name] for name in modules() if name in by_module]
     FIGURES.write_text(lines_of(rows), "utf-8")
-    PAGE.write_text(page_of(rows), "utf-8")
 
 
 # -- results that still hold -----------------------------------------------------------------------------------------

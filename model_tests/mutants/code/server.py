@@ -338,7 +338,13 @@ def serve(order: Order, writes: int) -> None:
     module = mutants_of(order.name, order.path, Path(order.path).read_text("utf-8"))
     server = Server(module, order.wanted, told)
     with tempfile.TemporaryDirectory(dir=MEMORY if Path(MEMORY).is_dir() else None) as directory:
-        code = pytest.main([*WORDS, f"--basetemp={directory}/tests", *order.tests], plugins=[server])
+        root = Path.cwd()
+        # A mutant may write to a path of its making: such files go with this directory.
+        os.chdir(directory)
+        tests = [str(root / test) for test in order.tests]
+        ours = (f"--rootdir={root}", f"--config-file={root / 'pyproject.toml'}")
+        places = (*(ours if Path(tests[0]).is_relative_to(root) else ()), f"--basetemp={directory}/tests")
+        code = pytest.main([*WORDS, *places, *tests], plugins=[server])
     if code not in {0, NONE_RAN}:
         told(Failed(why=f"pytest ended with {code}"))
 

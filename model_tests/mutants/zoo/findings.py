@@ -234,11 +234,11 @@ FINDINGS: Final = (
         "True",
         "Every message wakes everybody who waits for its queue, whatever their filters. Each reads, finds nothing and "
         "asks again: nothing is wrong, and the broker does little else.",
-        units=("core/test_notifier.py", "service/test_pull_moments.py", "service/test_hold_service.py"),
+        units=("core/test_notifier.py", "service/test_pull_service.py", "service/test_hold_service.py"),
     ),
     _knob(
         "one-shot-deadline",
-        "the delay of a request that a notifier has taken (`docs/decisions/0021-deadlines-are-tied-to-pulls.md`)",
+        "the delay of a request that a notifier has taken (`docs/decisions/0002-specification.md`)",
         "heap_entry=one_shot+tick=free",
         '"until_answered"',
         "A deadline fires while a notifier has the pull in its list, and its entry is spent. The pull is put back "

@@ -163,7 +163,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._append_lock:\n            return self._append(message, self._log.end)\n",
         "        return self._append(message, self._log.end)\n",
-        units=("store/test_message_store.py", "service/test_send.py"),
+        units=("simulate/test_locksets.py", "service/test_send.py"),
     ),
     _lock(
         "lock-append-burst",
@@ -172,7 +172,7 @@ LOCKS: Final = (
         "        with self._append_lock:\n"
         "            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
         "        if True:\n            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
-        units=("store/test_message_store.py", "service/test_send_bursts.py"),
+        units=("store/test_message_store.py", "service/test_send.py"),
     ),
     _lock(
         "lock-append-batch",
@@ -180,7 +180,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._append_lock:\n            for message in checked:\n",
         "        if True:\n            for message in checked:\n",
-        units=("store/test_message_store.py", "service/test_batch_limits.py"),
+        units=("store/test_message_store.py", "service/test_long_batches.py"),
     ),
     _lock(
         "lock-delete-topic",
@@ -189,7 +189,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "            with self._dispatch_lock, self._append_lock:\n                if refused is not None:\n",
         "            if True:\n                if refused is not None:\n",
-        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+        units=("store/test_retention.py", "service/test_delete_topic.py"),
     ),
     _lock(
         "lock-begin-deletion",
@@ -198,7 +198,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock, self._append_lock:\n            self._table.leave(topic, queue_ids)\n",
         "        self._table.leave(topic, queue_ids)\n",
-        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+        units=("store/test_retention.py", "service/test_delete_topic.py"),
     ),
     _lock(
         "lock-finish-deletion",
@@ -206,7 +206,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._deletion_lock:\n            if topic not in table.leaving:\n",
         "        if True:\n            if topic not in table.leaving:\n",
-        units=("store/test_delete_topic.py", "service/test_delete_topic.py"),
+        units=("store/test_retention.py", "service/test_delete_topic.py"),
     ),
     _lock(
         "lock-remove-left",
@@ -214,7 +214,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "                with self._append_lock:\n                    table.remove_left(topic)\n",
         "                if True:\n                    table.remove_left(topic)\n",
-        units=("store/test_delete_topic.py",),
+        units=("store/test_retention.py",),
     ),
     _lock(
         "lock-remove-expired",
@@ -250,7 +250,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock:\n            # While no topic begins to leave",
         "        if True:\n            # While no topic begins to leave",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-checkpoint",
@@ -259,7 +259,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._queues_lock:\n            known = self._checkpoint\n",
         "        if True:\n            known = self._checkpoint\n",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-expired-queues",
@@ -268,7 +268,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._queues_lock, self._deletion_lock:\n            with self._flush_lock",
         "        if True:\n            with self._flush_lock",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-trim",
@@ -276,7 +276,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "                with self._dispatch_lock:\n                    for queue in queues[start",
         "                if True:\n                    for queue in queues[start",
-        units=("store/test_flush_turns.py",),
+        units=("store/test_store_troubles.py",),
     ),
     _lock(
         "lock-dispatch",
@@ -285,7 +285,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._dispatch_lock:\n            arrivals = self._dispatcher.dispatch(limit)\n",
         "        if True:\n            arrivals = self._dispatcher.dispatch(limit)\n",
-        units=("store/test_message_store.py", "service/test_dispatch_again.py"),
+        units=("store/test_message_store.py", "service/test_dispatch_service.py"),
     ),
     _lock(
         "lock-flush",
@@ -394,7 +394,7 @@ LOCKS: Final = (
             "            self._ring()\n            self._items.append(item)\n",
             "            self._items.append(item)\n",
         ),
-        units=("service/test_loop_is_woken.py", "service/test_runtime.py", "service/test_executors.py"),
+        units=("service/test_channel.py", "service/test_runtime.py", "service/test_executors.py"),
     ),
     _moved(
         "queue-has-no-time-left",
@@ -405,7 +405,7 @@ LOCKS: Final = (
             "timeout=-1 if end_s is None else max(0.0, end_s - time.monotonic())",
             "timeout=-1 if end_s is None or end_s < time.monotonic() else max(0.0, end_s - time.monotonic())",
         ),
-        units=("service/test_loop_is_woken.py", "service/test_runtime.py"),
+        units=("service/test_channel.py", "service/test_runtime.py"),
         source="a wait of CPython's",
     ),
     _moved(

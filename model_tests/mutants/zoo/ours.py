@@ -192,7 +192,7 @@ OURS: Final = (
             "size = len(body) if type(body) is bytes else _size_of(body)",
             "size = len(body)",
         ),
-        units=("client/test_strangers.py::test_a_buffer_is_as_long_as_its_bytes",),
+        units=("client/test_failures.py::test_a_buffer_is_as_long_as_its_bytes",),
     ),
     _slip(
         "a-resting-reader-looks-and-falls-asleep-apart",
@@ -364,7 +364,7 @@ OURS: Final = (
             "self._ends.properties_at(topic, queue_id, visible_end - 1)",
             "self._ends.properties_at(topic, queue_id, visible_end)",
         ),
-        units=("service/test_hold_service.py", "service/test_pull_moments.py", "service/test_subscriptions.py"),
+        units=("service/test_hold_service.py", "service/test_pull_service.py", "service/test_subscriptions.py"),
     ),
     _slip(
         "expires-one-shard-a-turn",
@@ -423,7 +423,7 @@ OURS: Final = (
             "            self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)\n",
             "            pull.phase = ANSWERED\n",
         ),
-        units=("service/test_broker.py", "service/test_ends.py", "service/test_pull_service.py"),
+        units=("service/test_broker.py", "service/test_delete_topic.py", "service/test_pull_service.py"),
     ),
     _slip(
         "busy-without-a-word",
@@ -434,7 +434,7 @@ OURS: Final = (
             'try again later"), cause, outbox)\n',
             "            pull.phase = ANSWERED\n",
         ),
-        units=("service/test_pull_service.py", "service/test_edges.py", "service/test_crowd.py"),
+        units=("service/test_pull_service.py", "service/test_bad_input.py"),
     ),
     _slip(
         "older-commit-wins",

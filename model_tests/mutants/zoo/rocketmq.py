@@ -214,7 +214,7 @@ ROCKETMQ: Final = (
             "        return min(max(asked_ms, 0), self.config.hold_timeout_ms_max)",
             "        return asked_ms",
         ),
-        units=("service/test_edges.py", "service/test_pull_service.py"),
+        units=("service/test_bad_input.py", "service/test_pull_service.py"),
     ),
     _bug(
         "slave-does-not-notify",
@@ -250,7 +250,7 @@ ROCKETMQ: Final = (
             "            except FAULTS as error:\n                # The records are in the log;",
             "            except KeyError as error:\n                # The records are in the log;",
         ),
-        units=("service/test_notifiers_go_on.py", "service/test_dispatch_again.py"),
+        units=("service/test_notifying_rounds.py", "service/test_dispatch_service.py"),
     ),
     _bug(
         "scanner-dies-of-an-error",
@@ -262,7 +262,7 @@ ROCKETMQ: Final = (
             "            except FAULTS:\n",
             "            except KeyError:\n",
         ),
-        units=("service/test_notifiers_go_on.py",),
+        units=("service/test_notifying_rounds.py",),
     ),
     _bug(
         "late-task-is-not-told",
@@ -296,7 +296,7 @@ ROCKETMQ: Final = (
             "        self._timer.after(retry_s, self.pull)\n",
             "",
         ),
-        units=("client/test_puller.py", "service/test_client_faults.py"),
+        units=("client/test_puller.py", "service/test_client_consumer.py"),
     ),
     _bug(
         "moved-offset-waits",
@@ -309,7 +309,7 @@ ROCKETMQ: Final = (
             "        if answer.code == ResponseCode.PULL_OFFSET_MOVED:\n"
             "            self._timer.after(RETRY_S, self.pull)\n        elif is_no_further:\n",
         ),
-        units=("client/test_puller.py", "service/test_client_faults.py"),
+        units=("client/test_puller.py", "service/test_client_consumer.py"),
     ),
     _bug(
         "announced-once",
@@ -317,7 +317,7 @@ ROCKETMQ: Final = (
         "The dispatcher goes on after a walk that threw, as if everybody had been told. Those whom the walk did not "
         "reach wait for the next message.",
         Change(DISPATCH, "ANNOUNCED_MAX: Final = 16", "ANNOUNCED_MAX: Final = 1"),
-        units=("service/test_poison.py", "service/test_dispatch_again.py", "service/test_hold_service.py"),
+        units=("service/test_poison.py", "service/test_dispatch_service.py", "service/test_hold_service.py"),
     ),
     _bug(
         "light-queues-are-not-told",

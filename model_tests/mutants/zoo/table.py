@@ -19,13 +19,11 @@ from model_tests.mutants.zoo.entry import Entry, Kind
 from model_tests.mutants.zoo.methods import METHODS
 from model_tests.mutants.zoo.open_rows import OPEN
 from model_tests.mutants.zoo.ours import MENDED
-from model_tests.mutants.zoo.plant import ROOT
 from model_tests.mutants.zoo.run import Cell
 
 from longpoll_spec.engines.manifest import text_of
 
 PINNED: Final = Path(__file__).with_name("table.json")
-PAGE: Final = ROOT / "docs" / "zoo.md"
 KINDS: Final[Mapping[Kind, str]] = {
     "historic": "bugs that other projects have had",
     "lock": "locks and guards of ours, taken away",
@@ -92,9 +90,8 @@ def pinned() -> list[Row]:
 
 
 def write(rows: Sequence[Row]) -> None:
-    """Pin the rows, and generate the page anew."""
+    """Pin the rows."""
     PINNED.write_text(text_of(rows), encoding="utf-8")
-    PAGE.write_text(page_of(rows), encoding="utf-8")
 
 
 def problems(rows: Sequence[Row], entries: Sequence[Entry] = ENTRIES, opened: Mapping[str, str] = OPEN) -> list[str]:

@@ -59,17 +59,19 @@ def sending_of(
     shared: Shared,
     *,
     flushed: Callable[[Outbox], None],
+    save_topics: Callable[[], None],
     producer_of: Callable[[str], Channel | None],
     replicator: Replicator | None = None,
 ) -> Sending:
-    """Make the room; `flushed` is called after each sync of `SYNC_FLUSH`, `producer_of` finds a group's connection.
+    """Make the services of sends.
 
-    `replicator` is given where sends wait for slaves.
+    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync that new topics wait for.
+    `producer_of` finds a group's connection. `replicator` is given where sends wait for slaves.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = None
     if shared.store_config.flush_disk_sync:
-        commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed)
+        commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
     level_count = len(shared.store_config.delay_levels_ms)
     inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageMaker(

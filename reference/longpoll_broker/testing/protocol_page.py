@@ -1,6 +1,6 @@
-"""Prints `docs/protocol.md`: a section for each request code, made from the classes that read and write it.
+"""Prints the page of the protocol: a section for each request code, made from the classes that read and write it.
 
-    python -m longpoll_broker.testing.protocol_page >docs/protocol.md
+    python -m longpoll_broker.testing.protocol_page
 
 A header's or body's docstring begins with the codes that it is of ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14,
 29, 30 and 31."), and the texts below its fields tell what they are. Leaves out frames (`docs/wire.md`).
@@ -30,9 +30,6 @@ from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.headers import Header
 
-MADE: Final = (
-    "<!-- Made by `python -m longpoll_broker.testing.protocol_page >docs/protocol.md`: change the classes. -->\n"
-)
 _OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
 _PROCESSOR: Final = re.compile(r"RequestCode\.([A-Z0-9_]+)(?:: |\] = )self\.")
 _MARKED: Final = re.compile(r"@serves\(([^)]*)\)")
@@ -214,7 +211,7 @@ def section_text(section: Section) -> str:
 
 def contents(found: list[Section]) -> str:
     """The tables at the top: request codes, each with a link to its section, and response codes."""
-    lines = [MADE, "# The protocol, code by code\n"]
+    lines = ["# The protocol, code by code\n"]
     lines.append("Frames and commands are told in [wire.md](wire.md); this is what is in them.\n")
     lines += ["| code | name | |", "| --- | --- | --- |"]
     for section in found:

@@ -66,8 +66,12 @@ class RawClient(WireEnd):
         serialisation: Serialisation = Serialisation.JSON,
     ) -> Command:
         """Send a request and return its reply; an AssertionError when none comes."""
-        reply = self.reply(self.send(code, fields, body, serialisation=serialisation))
-        assert reply is not None, f"no reply to request code {code}"
+        return self.answer(self.send(code, fields, body, serialisation=serialisation))
+
+    def answer(self, opaque: int) -> Command:
+        """The reply to a request; an AssertionError when none comes."""
+        reply = self.reply(opaque)
+        assert reply is not None, f"no reply to request {opaque}"
         return reply
 
     def wait_closed(self) -> bool:

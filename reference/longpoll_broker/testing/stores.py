@@ -5,6 +5,7 @@ Leaves out a file layer with faults of its own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import Final, TypeVar
 
@@ -60,9 +61,9 @@ class StillRuntime(RealRuntime):
         return 1_700_000_000_000
 
 
-def open_store(directory: object, config: StoreConfig = SMALL) -> MessageStore:
+def open_store(directory: str | os.PathLike[str], config: StoreConfig = SMALL) -> MessageStore:
     """Open a store on the real runtime."""
-    return MessageStore.open(RealRuntime(), str(directory), config)
+    return MessageStore.open(RealRuntime(), os.fspath(directory), config)
 
 
 def put_and_dispatch(store: MessageStore, messages: list[MessageToStore]) -> tuple[list[PutResult], list[Arrival]]:

@@ -16,7 +16,6 @@ from typing import Final, Protocol, runtime_checkable
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.awake import Awake
 from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import (
     CALL_TIMEOUT_S,
@@ -100,7 +99,6 @@ class AsyncConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._awake = Awake(runtime.idle_ns)
 
     @classmethod
     async def open(
@@ -158,10 +156,6 @@ class AsyncConnection(asyncio.Protocol):
             timeout_s = await self._room(code, timeout_s)
         future: asyncio.Future[Answer] = self._loop.create_future()
         opaque = self.begin(code, write, partial(_settle, future), timeout_s)
-        is_alone = self._exchange.is_alone
-        begun_ns = self._now_ns()
-        if is_alone and (awake_ns := self._awake.awake_ns):
-            self._stay_awake(future, begun_ns + awake_ns)
         try:
             answer = await future
         except asyncio.CancelledError:
@@ -171,15 +165,7 @@ class AsyncConnection(asyncio.Protocol):
             raise
         if isinstance(answer, ClientError):
             raise answer
-        if is_alone:
-            now_ns = self._now_ns()
-            self._awake.ended(now_ns, now_ns - begun_ns)
         return answer
-
-    def _stay_awake(self, future: asyncio.Future[Answer], until_ns: int) -> None:
-        """Have the loop look again and again instead of sleeping: it does not sleep while something is to be called."""
-        if not future.done() and self._now_ns() < until_ns:
-            self._loop.call_soon(self._stay_awake, future, until_ns)
 
     def call_async(
         self,

@@ -21,7 +21,7 @@ OPAQUE_MAX: Final = 2**31 - 1
 LOOK_NS: Final = 1_000
 """A deadline may be noticed later by this for each call that waits.
 
-Looking at one call took 51 to 71 ns where it was measured (decision 17), so looking takes some twentieth of the time
+Looking at one call took 51 to 71 ns where it was measured (decision 6), so looking takes some twentieth of the time
 where tens of thousands of calls end one after the other without an answer.
 """
 

@@ -12,7 +12,7 @@ construction: `phase` says where a request stands in the first two, `copies` how
 | `scanner`      | the broker                                                                       |
 | `queue_1`, `scanner_queue` | as above, and its value is the number of a queue (`numbers_queues`) or none |
 
-Leaves out what moves: the actions. Why it is cut this way: docs/decisions/0002-law-state.md and 0011-aspects.md.
+Leaves out what moves: the actions. Why it is cut this way: docs/decisions/0002-specification.md.
 """
 
 from __future__ import annotations

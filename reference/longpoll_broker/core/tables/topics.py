@@ -128,6 +128,8 @@ class Topics(_Named[TopicConfig]):
     """Topics that were deleted, as they were last."""
     told_whole: int = field(default=0, init=False)
     """How often the broker has made a topic by itself, and so registered with all of them."""
+    unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
+    """Topics made or replaced since the table was last saved; `ConfigFiles` removes those that it has written."""
     _own: set[str] = field(factory=set, init=False)
     """The names that this broker has made system topics of."""
 
@@ -151,14 +153,21 @@ class Topics(_Named[TopicConfig]):
 
     def put(self, topic: TopicConfig) -> bool:
         """Make or replace a topic; false when there are too many."""
-        assert name_problem(topic.topic_name) is None
-        return self._keep(topic.topic_name, topic)
+        name = topic.topic_name
+        assert name_problem(name) is None
+        # First, so that a thread that finds the topic also finds it unsaved.
+        self.unsaved[name] = topic
+        is_kept = self._keep(name, topic)
+        if not is_kept:
+            self.unsaved.pop(name, None)
+        return is_kept
 
     def remove(self, name: str) -> bool:
         """Forget a topic; false when there was none."""
         topic = self.by_name.get(name)
         if topic is not None and self.keeps_gone and len(self.gone) < TOPIC_COUNT_MAX:
             self.gone[name] = topic
+        self.unsaved.pop(name, None)
         return super().remove(name)
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:

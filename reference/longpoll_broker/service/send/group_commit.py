@@ -1,8 +1,9 @@
 """Has sends answered when they are durable, many of them by one sync (`SYNC_FLUSH`).
 
 A send that has appended leaves a request: how far the log must be durable, and what to do then. The committer takes all
-requests that wait, syncs once and answers each; while the disk works the next ones gather. A second thread watches the
-clock: a request whose disk takes too long is answered as not durable, and the sync goes on.
+requests that wait, syncs once and answers each; while the disk works the next ones gather. A send to a topic that is
+not yet in `topics.json` also waits until the committer has saved that file. A second thread watches the clock: a
+request whose disk takes too long is answered as not durable, and the sync goes on.
 
 Leaves out syncing itself (`MessageStore.flush`). Source: `CommitLog.GroupCommitService`, `FlushDiskWatcher.java` 4.9.
 """
@@ -36,6 +37,8 @@ class _Request:
     log_end: int
     deadline_ns: int
     done: Done
+    wants_topics: bool
+    """Whether its topic is not yet in the saved table."""
 
 
 @define(slots=True, eq=False)
@@ -51,6 +54,8 @@ class GroupCommit:
     """`syncFlushTimeout`."""
     flushed: Callable[[Outbox], None]
     """Called after a sync and before its answers: what became durable may now be seen."""
+    save_topics: Callable[[], None]
+    """Saves the table of topics if it has changed; raises OSError."""
     _changed: Condition = field(init=False)
     _gathered: list[_Request] = field(factory=list, init=False)
     _open: dict[_Request, None] = field(factory=dict, init=False)
@@ -76,13 +81,14 @@ class GroupCommit:
         for thread in self._threads:
             thread.join()
 
-    def submit(self, log_end: int, done: Done, outbox: Outbox) -> None:
+    def submit(self, log_end: int, done: Done, outbox: Outbox, *, wants_topics: bool) -> None:
         """Have `done` called, on another thread, when the log is durable up to `log_end`, or cannot be made so.
 
-        `outbox` is the caller's: used when the request cannot wait.
+        With `wants_topics` the table of topics is saved before. `outbox` is the caller's: used when the request cannot
+        wait.
         """
         deadline_ns = self.runtime.monotonic_ns() + self.timeout_ms * 1_000_000
-        request = _Request(log_end, deadline_ns, done)
+        request = _Request(log_end, deadline_ns, done, wants_topics)
         with self._changed:
             waits = self._running and len(self._open) < WAITING_COUNT_MAX
             self._open[request] = None
@@ -106,6 +112,12 @@ class GroupCommit:
 
     def _commit(self, requests: list[_Request], outbox: Outbox) -> None:
         """One sync for all of them."""
+        are_topics_saved = False
+        if any(request.wants_topics for request in requests):
+            # Before the log: a durable message then has a durable topic.
+            with KeepGoing(log, "topics could not be saved; trying again"):
+                self.save_topics()
+                are_topics_saved = True
         try:
             flushed_end = self.store.flush()
         except FAULTS:
@@ -114,7 +126,8 @@ class GroupCommit:
         with KeepGoing(log, "what became durable could not be made visible"):
             self.flushed(outbox)
         for request in requests:
-            self._answer(request, flushed_end >= request.log_end, outbox)
+            is_durable = flushed_end >= request.log_end and (are_topics_saved or not request.wants_topics)
+            self._answer(request, is_durable, outbox)
 
     def _answer(self, request: _Request, is_durable: bool, outbox: Outbox) -> None:
         with self._changed:

@@ -65,9 +65,10 @@ class Keepers:
         """Whether anybody must."""
         return self.commits is not None or self.replicator is not None
 
-    def submit(self, log_end: int, done: Done, lock: Lock, outbox: Outbox) -> None:
+    def submit(self, log_end: int, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Have `done` called when the log is kept up to `log_end`, or cannot be in time, under a lock of this send.
 
+        With `wants_topics` the disk must also have the table of topics.
         At once, with this outbox, where nothing can be waited for; with 11 where no slave is near enough.
         """
         replicator = self.replicator
@@ -78,5 +79,5 @@ class Keepers:
         if replicator is not None and is_near:
             replicator.submit(log_end, waiting.copied, outbox)
         if self.commits is not None:
-            self.commits.submit(log_end, waiting.flushed, outbox)
+            self.commits.submit(log_end, waiting.flushed, outbox, wants_topics=wants_topics)
         waiting.tell(outbox)

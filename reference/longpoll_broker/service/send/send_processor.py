@@ -216,7 +216,8 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         if waits and self.keepers.are_there:
-            self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox)
+            wants_topics = asked.header.topic in self.topics.unsaved
+            self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)

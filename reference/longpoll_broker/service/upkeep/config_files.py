@@ -84,6 +84,7 @@ class ConfigFiles:
         self.timers.take(kept)
         # What only a `.bak` had is written anew with the first save, changed or not.
         self.topics.changed = TOPICS in self._damaged
+        self.topics.unsaved.clear()
         self.groups.changed = GROUPS in self._damaged
         self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
         self.delays.changed = DELAYS in self._damaged
@@ -112,8 +113,11 @@ class ConfigFiles:
         with self._saving:
             with _taken(self.topics) as has_changed:
                 if has_changed:
-                    table = {"topicConfigTable": self.topics.by_name.copy(), "dataVersion": self._version()}
-                    self._write(TOPICS, table)
+                    topics = self.topics.by_name.copy()
+                    self._write(TOPICS, {"topicConfigTable": topics, "dataVersion": self._version()})
+                    for name, topic in self.topics.unsaved.copy().items():
+                        if topics.get(name) is topic:
+                            self.topics.unsaved.pop(name, None)
             with _taken(self.groups) as has_changed:
                 if has_changed:
                     groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}

@@ -6,7 +6,7 @@ the rest by quantifiers only (`rest`). If any number of requests has such a stat
 is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. Or give a
 request that is not named a twin, for requests are not compared: that is one with more. So where neither the cutoff,
 named + witnesses, has one, nor a number so small that all may be named, no number has. Why this is sound, and what of
-it is checked: docs/decisions/0008-any-number.md.
+it is checked: docs/decisions/0003-proofs.md.
 
 Leaves out what cannot be read so: it is unknown, never proved.
 """

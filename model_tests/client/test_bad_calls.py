@@ -1,0 +1,487 @@
+"""Calls that are odd, wrong or made in the wrong place get an error at once, and stop nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, wraps
+from typing import Any
+from unittest.mock import Mock, create_autospec
+
+import attrs
+import pytest
+from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
+
+import longpoll_client as client
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
+    ConsumerConfig,
+    ConsumeStatus,
+    MessageQueue,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+    StartAt,
+    Tracing,
+    TransactionProducer,
+)
+from longpoll_client.aio.group import GroupCalls
+from longpoll_client.checks import check_plain
+from longpoll_client.consume.membership import Membership
+from longpoll_client.consume.own_queues import check_seek
+from longpoll_client.consume.workers import Answer
+from longpoll_client.errors import AnswerTimeoutError, RefusedError
+from longpoll_client.link.waits import WAIT_S_MAX
+from longpoll_client.produce.transactions import state_of
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_spec.errors import ConfigError
+
+NOWHERE = "127.0.0.1:1"
+
+
+WHOLE = ("batch_count_max", "cached_count_max", "cached_size_max", "cached_span_max", "thread_count", "hold_ms")
+
+
+TIMES = ("rebalance_s", "heartbeat_s", "persist_s", "pull_timeout_s", "consume_timeout_s")
+
+
+CONFIGS: list[tuple[dict[str, Any], str]] = [
+    *(({name: wrong}, f"{name} is") for name in WHOLE for wrong in ("1", None, 1.5, True, -1)),
+    *(({name: wrong}, f"{name} is .* give seconds") for name in TIMES for wrong in ("1", None, 0, -1, float("nan"))),
+    *(({name: 0}, f"{name} is 0") for name in ("thread_count", "cached_count_max")),
+    ({"suspend_s": -1}, "suspend_s"),
+    ({"offsets_file": "here.json"}, "no absolute path"),
+    ({"thread_count": 1001}, "at most 1000"),
+    ({"reconsume_count_max": "1"}, "reconsume_count_max"),
+    ({"start_at": "first"}, "start_at is 'first': give one of StartAt.STORED, StartAt.FIRST"),
+    ({"message_model": "BROADCASTING"}, "message_model is .* MessageModel.BROADCASTING"),
+    ({"unreadable": "skip"}, "give one of Unreadable.DEAD_LETTER"),
+    ({"allocate": None}, "allocate is None, which cannot be called"),
+    ({"on_unreadable": 5}, "on_unreadable is 5"),
+    ({"client_id": 5}, "client_id '5'"),
+    ({"offsets_file": 5}, "offsets_file 5"),
+    *(({"group": wrong}, "group") for wrong in (None, 5, "", " ", "x" * 256, ["x"], "\ud800")),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), CONFIGS, ids=str)
+def test_a_config(wrong: dict[str, Any], words: str) -> None:
+    """Text of an enum once was taken for none of its members: a group began at the end instead of the beginning."""
+    options: dict[str, Any] = {"group": "G"}
+    with pytest.raises(ConfigError, match=words):
+        ConsumerConfig(**options | wrong)
+
+
+def test_a_config_may_be_extreme() -> None:
+    """But right."""
+    whole = dict.fromkeys(WHOLE, 1)
+    made = ConsumerConfig("x" * 255, **whole | dict.fromkeys(TIMES, WAIT_S_MAX), suspend_s=0, reconsume_count_max=-1)  # type: ignore[arg-type] # a test's
+    assert made.thread_count == 1
+
+
+async def coroutine(*_given: object) -> ConsumeStatus:
+    """Does nothing where nobody awaits it."""
+    return ConsumeStatus.SUCCESS
+
+
+def closed(call: Callable[[Any], object]) -> None:
+    """A call of a producer that is closed then."""
+    with Producer(RUNTIME, NOWHERE) as producer:
+        call(producer)
+
+
+class Half:
+    """A hook of which one half would do nothing."""
+
+    def before_send(self, sending: object) -> None:
+        """Told."""
+
+    async def after_send(self, sending: object, outcome: object, latency_ns: int, address: str) -> None:
+        """Not told."""
+
+
+TEXT: Any = NOWHERE
+
+
+NOT_CLIENTS: dict[str, Callable[[], object]] = {
+    "Producer": lambda: Producer(TEXT, "G"),
+    "AsyncProducer": lambda: AsyncProducer(TEXT, "G"),
+    "PushConsumer": lambda: PushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), consumed),
+    "AsyncPushConsumer": lambda: AsyncPushConsumer(TEXT, NOWHERE, ConsumerConfig("G"), consumed),
+    "PullConsumer": lambda: PullConsumer(TEXT, NOWHERE, ConsumerConfig("G")),
+    "AsyncPullConsumer": lambda: AsyncPullConsumer(TEXT, NOWHERE, ConsumerConfig("G")),
+    "TransactionProducer": lambda: TransactionProducer(TEXT, NOWHERE, "G", consumed),  # type: ignore[arg-type] # never called
+    "AsyncTransactionProducer": lambda: AsyncTransactionProducer(TEXT, NOWHERE, "G", consumed),  # type: ignore[arg-type] # never called
+    "Admin": lambda: Admin(TEXT, NOWHERE),
+    "Tracing": lambda: Tracing(TEXT, NOWHERE),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CLIENTS)
+def test_a_client_without_a_runtime(name: str) -> None:
+    """The first thing that one forgets: it is told how the client is written."""
+    with pytest.raises(ConfigError, match=rf"str is no runtime.* write {name}\(runtime, name_server"):
+        NOT_CLIENTS[name]()
+
+
+CALLS: list[tuple[Callable[[], object], str]] = [
+    (lambda: Producer(RUNTIME, NOWHERE, ""), "group ''"),
+    (lambda: AsyncProducer(RUNTIME, NOWHERE, None), "group 'None'"),  # type: ignore[arg-type] # a mistake
+    (lambda: PushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), None), "listener is None"),  # type: ignore[arg-type]
+    (lambda: AsyncPushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), 5), "listener is 5"),  # type: ignore[arg-type]
+    (lambda: PushConsumer(RUNTIME, NOWHERE, TEXT, consumed), r"config is .* write PushConsumer\(runtime"),
+    (lambda: PullConsumer(RUNTIME, NOWHERE, TEXT), r"config is .* with a ConsumerConfig\(group\)"),
+    (lambda: PushConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"), coroutine), "listener is a coroutine function"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", on_unreadable=coroutine), "on_unreadable is a coroutine function"),
+    (lambda: ConsumerConfig("G", hooks=5), "hooks are 5: give a list"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", hooks=[5]), "before_consume of a int among hooks is None"),  # type: ignore[list-item]
+    (lambda: Producer(RUNTIME, NOWHERE, hooks="ab"), "hooks are 'ab'"),  # type: ignore[arg-type]
+    (lambda: ConsumerConfig("G", hooks=iter([])), "hooks are <list_iterator .* give a list"),  # type: ignore[arg-type]
+    (lambda: Producer(RUNTIME, NOWHERE, hooks=[Half()]), "after_send of a Half among hooks is a coroutine"),
+    (lambda: AsyncProducer(RUNTIME, NOWHERE, hooks=[5]), "before_send of a int"),  # type: ignore[list-item]
+    (lambda: Producer(RUNTIME, NOWHERE, compression="zlib"), "compression is .zlib.: give one of"),  # type: ignore[arg-type]
+    (lambda: AsyncProducer(RUNTIME, NOWHERE, compress_over_bytes=-1), "compress_over_bytes is -1"),
+    (lambda: closed(lambda producer: producer.send_batch("T", iter([]))), "a list_iterator is no batch"),
+    (lambda: closed(lambda producer: producer.reply("T", b"x")), "a str is no request"),
+    (lambda: closed(lambda producer: producer.send_async("T", b"x", coroutine)), "told is a coroutine function"),
+    (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", None), "check is None"),  # type: ignore[arg-type]
+    (lambda: TransactionProducer(RUNTIME, NOWHERE, "G", coroutine), "check is a coroutine function"),  # type: ignore[arg-type]
+    (lambda: AsyncTransactionProducer(RUNTIME, NOWHERE, "G", 5), "check is 5"),  # type: ignore[arg-type]
+    (lambda: state_of(True), "True does not say how a transaction ended: answer a TransactionState"),
+    (lambda: state_of(False), "False does not say"),
+    (lambda: state_of(None), "None does not say"),
+    (lambda: state_of(1), "1 does not say"),
+    (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), 1.5, 0, 9), "offset is 1.5"),  # type: ignore[arg-type]
+    (lambda: check_seek(MessageQueue(topic="T", broker_name="b", queue_id=0), None, 0, 9), "offset is None"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _call, words in CALLS])
+def test_a_call(call: Callable[[], object], words: str) -> None:
+    """A consumed that cannot be called once put every message off, for good."""
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+PLAIN: list[Callable[..., object]] = [
+    print, [].append, int, partial(int), partial(consumed, []), TEXT.encode, lambda _message: None, Mock(),
+    Mock(spec=consumed), create_autospec(consumed), lru_cache(consumed), wraps(coroutine)(partial(consumed)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_what_can_be_called(number: int) -> None:
+    """Whatever it is made of: what has no code of its own, or something else by that name, is no coroutine function."""
+    check_plain("consumed", PLAIN[number])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"topic": None}, "topic 'None' is not allowed"),
+        ({"topic": "a b"}, "topic 'a b' is not allowed"),
+        ({"topic": "x" * 128}, "1 to 127 letters"),
+        ({"expression": None}, "expression is None: give text"),
+        ({"expression_type": 5}, "expression_type is 5: give text"),
+    ],
+    ids=str,
+)
+def test_a_subscription(wrong: dict[str, Any], words: str) -> None:
+    """A topic that cannot be was once waited for, for good."""
+    with PullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G")) as threads, pytest.raises(ConfigError, match=words):
+        threads.subscribe(**{"topic": "T"} | wrong)
+
+    async def story() -> None:
+        loop = AsyncPullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G"))
+        loop.subscribe("%DLQ%" + "x" * 255)
+        with pytest.raises(ConfigError, match=words):
+            loop.subscribe(**{"topic": "T"} | wrong)
+        await loop.close()
+
+    asyncio.run(story())
+
+
+def test_a_send() -> None:
+    """What is to be called, and properties that are none, on both sides."""
+
+    async def story() -> None:
+        async with AsyncProducer(RUNTIME, NOWHERE) as loop:
+            with Producer(RUNTIME, NOWHERE) as threads:
+                for producer in (threads, loop):
+                    with pytest.raises(ConfigError, match="told is None"):
+                        producer.send_async("T", b"x", None)  # type: ignore[arg-type] # a mistake
+                    with pytest.raises(ConfigError, match="on_reply is 5"):
+                        producer.request_async("T", OutgoingMessage(b"x"), 5)  # type: ignore[arg-type] # a mistake
+                with pytest.raises(ConfigError, match="select is 5"):
+                    threads.send("T", b"x", select=5)  # type: ignore[arg-type] # a mistake
+                with pytest.raises(ConfigError, match="properties are"):
+                    await loop.send("T", b"x", properties=[1])  # type: ignore[arg-type] # a mistake
+
+    asyncio.run(story())
+
+
+def test_a_second_close_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Also of a producer that has waited for a reply, which leaves its group once."""
+    with Producer(RUNTIME, NOWHERE) as producer:
+        assert producer._requests is not None
+        producer._requests.expect("1", 10.0, lambda _outcome: None)
+        producer.close()
+        caplog.clear()
+    assert caplog.text == ""
+
+
+ENDLESS = [math.inf, 1e12]
+
+
+NO_TIMES: list[Any] = [math.nan, "3", None]
+
+
+def one_thread(group: str) -> ConsumerConfig:
+    """From the first message, one thread or task."""
+    return ConsumerConfig(group, start_at=StartAt.FIRST, thread_count=1)
+
+
+def test_time_outs_without_end_and_those_that_are_none(clients: Clients, topic: str) -> None:
+    """A year is as good as no end, what has passed is none at all, and the rest is refused at once."""
+    producer, consumer = clients.producer(), clients.pull(one_thread(f"T-{topic}"))
+    for timeout_s in ENDLESS:
+        assert producer.send(topic, b"x", timeout_s=timeout_s).code == 0
+    told: list[object] = []
+    producer.send_async(topic, b"x", told.append, timeout_s=math.inf)
+    wait_until(lambda: len(told) == 1)
+    assert isinstance(told[0], SendResult)
+    for wrong in NO_TIMES:
+        with pytest.raises(ConfigError, match="give seconds"):
+            producer.send(topic, b"x", timeout_s=wrong)
+    consumer.subscribe(topic)
+    consumer.start()
+    assert [len(consumer.poll(timeout_s, 1)) for timeout_s in ENDLESS] == [1, 1]
+    for count in (0, -1):
+        with pytest.raises(ConfigError, match="at least 1"):
+            consumer.poll(1.0, count)
+    assert len(consumer.poll(math.inf)) == 1
+    assert consumer.poll(-1.0) == []
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"body": "text"}, "give bytes"),
+    ({"body": None}, "give bytes"),
+    ({"keys": ["a", "b"]}, "keys is"),
+    ({"tags": 5}, "tags is"),
+    ({"properties": {"a": 5}}, "property 'a'"),
+    ({"properties": {"a": ""}}, "property 'a'"),
+    ({"properties": {"": "a"}}, "property ''"),
+    ({"delay_level": "2"}, "delay_level"),
+    ({"delay_level": -1}, "delay_level"),
+    ({"topic": 5}, "topic '5'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG, ids=str)
+def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: str) -> None:
+    """Text where bytes belong, a list of keys, a property that brokers drop silently: nobody is asked."""
+    with Producer(RUNTIME, "127.0.0.1:1") as producer, pytest.raises(ConfigError, match=words):
+        producer.send(**{"topic": "T", "body": b"x"} | wrong)
+    with pytest.raises(ConfigError, match="is no text"):
+        Producer(RUNTIME, None)  # type: ignore[arg-type] # a mistake
+
+
+def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, topic: str) -> None:
+    """It would wait for its own thread; the connection serves on."""
+    outcomes: list[object] = []
+    told = threading.Event()
+
+    with Producer(RUNTIME, name_server) as producer:
+
+        def send_more(_outcome: object) -> None:
+            try:
+                outcomes.append(producer.send(topic, b"inside"))
+            except (ConfigError, AnswerTimeoutError) as error:
+                outcomes.append(error)
+            told.set()
+
+        producer.send_async(topic, b"x", send_more)
+        assert told.wait(PATIENCE_S)
+        assert "a callback cannot wait" in str(outcomes[0])
+        assert producer.send(topic, b"after").code == 0
+
+
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
+    name_server: str, topic: str, exits: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message is put off as one of any other that raises, and the next one comes."""
+
+    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        if messages[0].body == b"bad":
+            raise exits
+        return ConsumeStatus.SUCCESS
+
+    with (
+        Producer(RUNTIME, name_server) as producer,
+        PushConsumer(RUNTIME, name_server, one_thread("E"), listen) as consumer,
+    ):
+        consumer.subscribe(topic)
+        consumer.start()
+        for body in (b"bad", b"good"):
+            producer.send(topic, body)
+        wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
+        assert consumer.statistics[topic].sent_back_count == 1
+    assert exits.__name__ in caplog.text
+
+
+def test_a_listener_whose_own_work_was_cancelled_has_put_its_message_off(name_server: str, topic: str) -> None:
+    """Of every task that gives messages: none of them ends by what a listener let through."""
+
+    async def story() -> None:
+        consumed = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            if messages[0].body == b"bad":
+                work = asyncio.create_task(asyncio.sleep(3600))
+                work.cancel()
+                await work
+            consumed.set()
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, one_thread("C"), listen)
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            for body in (b"bad", b"bad", b"good"):
+                await producer.send(topic, body)
+            await consumed.wait()
+            assert consumer.statistics[topic].later_count == 2
+
+    asyncio.run(story())
+
+
+class Unusual(BaseException):
+    """As other packages have their own for what no `except Exception` is to take."""
+
+
+@pytest.mark.parametrize("exits", [SystemExit, Unusual])
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_coroutine_that_exits_ends_neither_its_task_nor_the_loop(
+    name_server: str, topic: str, exits: type[BaseException], is_orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message is put off; the one task went on, where it was gone untold and its queue was never heard of again."""
+
+    async def story() -> None:
+        consumed = asyncio.Event()
+        tries = 0
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            nonlocal tries
+            tries += messages[0].body == b"bad"
+            if messages[0].body == b"bad" and tries == 1:
+                raise exits
+            if messages[0].body == b"good":
+                consumed.set()
+            return ConsumeStatus.SUCCESS
+
+        options = ConsumerConfig("X", start_at=StartAt.FIRST, thread_count=1, suspend_s=0.01)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen, is_orderly=is_orderly)
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer, consumer:
+            for body in (b"bad", b"good"):
+                await producer.send(topic, body)
+            await consumed.wait()
+            assert consumer.statistics[topic].later_count == 1
+
+    asyncio.run(story())
+    assert exits.__name__ in caplog.text
+
+
+def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_server: str, topic: str) -> None:
+    """It was given its message and said so: that was put off, again and again, and a dead letter in the end."""
+
+    async def story() -> None:
+        bodies: list[bytes] = []
+
+        def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            bodies.append(messages[0].body)
+            last.set()
+            return ConsumeStatus.SUCCESS
+
+        last = asyncio.Event()
+        consumer = AsyncPushConsumer(RUNTIME, name_server, one_thread("P"), listen)
+        consumer.subscribe(topic)
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, name_server) as producer:
+            await producer.send(topic, b"1")
+            async with consumer:
+                await last.wait()
+        assert consumer.statistics[topic].later_count == 0
+        assert consumer.statistics[topic].consumed_count == 1
+        assert bodies == [b"1"]
+
+    asyncio.run(story())
+
+
+def test_a_member_that_its_brokers_do_not_take_says_so(
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As brokers of 5.x do with a group of a name that they do not take: it gets no queue."""
+    honest = GroupCalls.ask
+
+    async def ask(calls: GroupCalls, address: str, code: RequestCode, *more: Any) -> Any:
+        if code is RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            raise RefusedError("members", ResponseCode.SYSTEM_ERROR, "no")
+        return await honest(calls, address, code, *more)
+
+    monkeypatch.setattr(Membership, "members", lambda _membership, _route: [])
+    monkeypatch.setattr(GroupCalls, "ask", ask)
+    consumer = clients.pull(one_thread("ünusual"))
+    consumer.subscribe(topic)
+    consumer.start()
+    assert consumer.queues == ()
+    assert f"no broker of topic {topic} has this member in group ünusual" in caplog.text
+
+
+def test_a_client_is_no_runtime_of_another() -> None:
+    """Each has connections of its own."""
+    with PullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G")) as plain, Producer(RUNTIME, NOWHERE) as producer:
+        for make in (lambda: AsyncPullConsumer(plain), lambda: AsyncProducer(producer)):  # type: ignore[arg-type] # mistakes
+            with pytest.raises(ConfigError, match="connections of its own"):
+                make()
+
+
+ONLY = {
+    "Producer": set[str](),
+    "AsyncProducer": set[str](),
+    "PullConsumer": {"deliver", "is_busy"},
+    "AsyncPullConsumer": set[str](),
+    "PushConsumer": set[str](),
+    "AsyncPushConsumer": {"give"},
+    "TransactionProducer": set[str](),
+    "AsyncTransactionProducer": set[str](),
+}
+"""For the package's own use."""
+
+
+def calls_of(kind: type) -> dict[str, set[str]]:
+    """Each public call, and the making of one, with the names of its options."""
+    fields = {field.name for field in attrs.fields(kind)} if attrs.has(kind) else set()
+    names = [name for name in dir(kind) if not name.startswith("_") and name not in fields]
+    found = {name: getattr(kind, name) for name in [*names, "__init__"]}
+    return {name: set(inspect.signature(call).parameters) for name, call in found.items() if callable(call)}
+
+
+@pytest.mark.parametrize("name", [name for name in ONLY if not name.startswith("Async")])
+def test_both_have_the_same_calls(name: str) -> None:
+    """And every call the same options."""
+    threads, loop = calls_of(getattr(client, name)), calls_of(getattr(client, f"Async{name}"))
+    assert (threads.keys() - loop.keys(), loop.keys() - threads.keys()) == (ONLY[name], ONLY[f"Async{name}"])
+    shared = threads.keys() & loop.keys()
+    assert {call: threads[call] for call in shared} == {call: loop[call] for call in shared}
+    assert len(shared) > 3

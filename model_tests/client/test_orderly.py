@@ -1,0 +1,492 @@
+"""Orderly consumers: order while members come and go, locks, and queues that leave a listener and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from unittest import mock
+
+import pytest
+from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
+
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client import (
+    AsyncPushConsumer,
+    ConsumerConfig,
+    ConsumeStatus,
+    OnShare,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    StartAt,
+)
+from longpoll_client.consume.own_queues import Leaving
+from longpoll_client.consume.puller import Puller
+from longpoll_client.consume.workers import Answer
+from longpoll_protocol.bodies import MessageQueue
+
+LOOKS: Final = 5
+"""So often queues are shared anew until what is to happen would have happened."""
+
+
+class Share:
+    """How many queues of its topic a member is given, and how often it has asked."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.looks = 0
+
+    def __call__(
+        self, _client_id: str, _members: Iterable[str], queues: Iterable[MessageQueue]
+    ) -> tuple[MessageQueue, ...]:
+        """As `ConsumerConfig.allocate`."""
+        found = tuple(queues)
+        if found[0].topic.startswith("%RETRY%"):
+            return ()
+        self.looks += 1
+        return found[: self.count]
+
+
+class Held:
+    """A listener that holds the first message back until `go`, and what it saw of itself."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.bodies: list[bytes] = []
+        self.running = self.running_max = 0
+
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Answer:
+        """On threads."""
+        self._begin(messages)
+        assert self.go.wait(PATIENCE_S)
+        self.running -= 1
+        return ConsumeStatus.SUCCESS
+
+    async def listen_on_loop(self, messages: Sequence[ReceivedMessage]) -> Answer:
+        """The same as a coroutine."""
+        self._begin(messages)
+        waiting = asyncio.ensure_future(asyncio.to_thread(self.go.wait, PATIENCE_S))
+        while not waiting.done():
+            # It does not end when it is cancelled either, as one on a thread.
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(waiting)
+        assert waiting.result()
+        self.running -= 1
+        return ConsumeStatus.SUCCESS
+
+    def _begin(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.bodies.append(messages[0].body)
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+
+
+def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> ConsumerConfig:
+    """One that looks often which queues are its own."""
+    return ConsumerConfig(
+        group, start_at=StartAt.FIRST, rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=share
+    )
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Ends once what was left behind on it has ended."""
+    with Loop() as made:
+        yield made
+
+
+def consumer_of(  # noqa: PLR0917 - tests differ in each of them
+    kind: str,
+    loop: Loop,
+    name_server: str,
+    share: Share,
+    held: Held,
+    topic: str,
+    *,
+    close_timeout_s: float = PATIENCE_S,
+) -> PushConsumer | OnLoop:
+    """One of the topic's group."""
+    settings = config(f"in-order-{topic}", share, close_timeout_s)
+    consumer = (
+        OnLoop(loop, AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True))
+        if kind == "loop"
+        else PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
+    )
+    consumer.subscribe(topic)
+    return consumer
+
+
+each_kind = pytest.mark.parametrize("kind", ["threads", "loop"])
+
+
+def own(consumer: PushConsumer | OnLoop, topic: str) -> int:
+    """How many queues of the topic it has."""
+    return sum(queue.topic == topic for queue in consumer.queues)
+
+
+@each_kind
+def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
+    name_server: str, topic: str, loop: Loop, kind: str
+) -> None:
+    """The second listener was given the first one's message beside it, and lost the lock when the first one ended."""
+    share, held = Share(1), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        for body in (b"1", b"2", b"3"):
+            producer.send(topic, body)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
+    consumer.start()
+    try:
+        wait_until(lambda: held.running == 1)
+        share.count = 0
+        wait_until(lambda: own(consumer, topic) == 0)
+        share.count, looks = 1, share.looks
+        wait_until(lambda: share.looks >= looks + LOOKS or held.running > 1)
+        assert own(consumer, topic) == 0
+        held.go.set()
+        # The first one counted for nobody any more when its listener had it: it comes once more.
+        wait_until(lambda: held.bodies == [b"1", b"1", b"2", b"3"])
+        assert held.running_max == 1
+    finally:
+        held.go.set()
+        consumer.close()
+
+
+@each_kind
+def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, loop: Loop, kind: str) -> None:
+    """It was given a second one while it waited for its listener: the next member had it a minute later."""
+    with new_topic(name_server, 2) as topic:
+        share, held = Share(1), Held()
+        with Producer(RUNTIME, name_server) as producer:
+            producer.send(topic, b"1", queue_id=0)
+        consumer = consumer_of(kind, loop, name_server, share, held, topic)
+        consumer.start()
+        closing = threading.Thread(target=consumer.close)
+        try:
+            wait_until(lambda: held.running == 1)
+            closing.start()
+            wait_until(lambda: is_closed(consumer))
+            share.count, looks = 2, share.looks
+            wait_until(lambda: share.looks >= looks + LOOKS)
+        finally:
+            held.go.set()
+            closing.join()
+        following = consumer_of(kind, loop, name_server, Share(2), held, topic)
+        following.start()
+        try:
+            wait_until(lambda: own(following, topic) == 2)
+            assert held.bodies == [b"1"]
+        finally:
+            following.close()
+
+
+def is_closed(consumer: PushConsumer | OnLoop) -> bool:
+    """Whether it was told to close."""
+    found = consumer.client if isinstance(consumer, OnLoop) else consumer
+    return bool(found._member.lifecycle.is_closed)
+
+
+@each_kind
+@pytest.mark.parametrize("is_given_up", [False, True], ids=["its-own", "given-up"])
+def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
+    name_server: str, topic: str, loop: Loop, kind: str, is_given_up: bool
+) -> None:
+    """It gave the queue away, and the next member's listener had the same message beside the first one's."""
+    share, held, following = Share(1), Held(), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = consumer_of(kind, loop, name_server, share, held, topic, close_timeout_s=0.05)
+    consumer.start()
+    next_share = Share(1)
+    next_one = consumer_of("threads", loop, name_server, next_share, following, topic)
+    following.go.set()
+    try:
+        wait_until(lambda: held.running == 1)
+        if is_given_up:
+            share.count = 0
+            wait_until(lambda: own(consumer, topic) == 0)
+        consumer.close()
+        next_one.start()
+        looks = next_share.looks
+        wait_until(lambda: next_share.looks >= looks + LOOKS)
+        assert own(next_one, topic) == 0
+        assert not following.bodies
+    finally:
+        held.go.set()
+        next_one.close()
+
+
+def given_up(
+    consumer: PushConsumer | OnLoop,
+    share: Share,
+    held: Held,
+    instead: Sequence[tuple[object, str, object]],
+    steps: list[str],
+) -> list[str]:
+    """The two steps that are noted while a queue is given up whose listener is at work, with what is done instead."""
+    consumer.start()
+    try:
+        wait_until(lambda: held.running == 1)
+        with pytest.MonkeyPatch.context() as patch:
+            for whose, name, done in instead:
+                patch.setattr(whose, name, done)
+            share.count = 0
+            wait_until(lambda: len(steps) >= 2)
+        return list(steps)
+    finally:
+        held.go.set()
+        consumer.close()
+
+
+def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
+    """A listener that ended while it was stored gave it away before: the next member began at an older offset."""
+    share, held = Share(1), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = PushConsumer(RUNTIME, name_server, config(f"stored-{topic}", share), held.listen, is_orderly=True)
+    consumer.subscribe(topic)
+    steps: list[str] = []
+    is_released = threading.Event()
+    sharing, offsets = consumer._member._sharing, consumer._member._offsets
+    release, store, unlock = sharing.released, offsets.store, sharing.unlock
+
+    def released(puller: Puller) -> None:
+        release(puller)
+        is_released.set()
+
+    def stored(queue: MessageQueue, offset: int) -> None:
+        if share.count == 0 and queue.topic == topic and not steps:
+            held.go.set()
+            assert is_released.wait(PATIENCE_S)
+            steps.append("stored")
+        store(queue, offset)
+
+    def unlocked(pullers: Iterable[Puller]) -> None:
+        steps.append("unlocked")
+        unlock(pullers)
+
+    instead = ((sharing, "released", released), (offsets, "store", stored), (sharing, "unlock", unlocked))
+    assert given_up(consumer, share, held, instead, steps) == ["stored", "unlocked"]
+
+
+@each_kind
+def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
+    name_server: str, topic: str, loop: Loop, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator resets the group (220): whoever had the queue before that began it where it stood."""
+    share, held = Share(1), Held()
+    held.go.set()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
+    consumer.start()
+    steps: list[str] = []
+
+    def noted(whose: Any, name: str) -> None:
+        called = getattr(whose, name)
+
+        def note(*given: Any) -> Any:
+            steps.append(name)
+            return called(*given)
+
+        monkeypatch.setattr(whose, name, note)
+
+    try:
+        wait_until(lambda: held.bodies == [b"1"] and not held.running)
+        (queue,) = [each for each in consumer.queues if each.topic == topic]
+        if isinstance(consumer, OnLoop):
+            member = consumer.client._member
+            noted(member.places, "reset")
+            noted(member.locks, "unlock")
+            loop.loop.call_soon_threadsafe(member._move_soon, {queue: 0})
+        else:
+            sharing = consumer._member._sharing
+            noted(consumer._member._offsets, "reset")
+            noted(sharing, "unlock")
+            sharing.move_later({queue: 0})
+        wait_until(lambda: held.bodies == [b"1", b"1"])
+        assert steps == ["reset", "unlock"]
+    finally:
+        consumer.close()
+
+
+def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str, loop: Loop) -> None:
+    """As on threads: its listener may end while that is under way."""
+    share, held = Share(1), Held()
+    with Producer(RUNTIME, name_server) as producer:
+        producer.send(topic, b"1")
+    consumer = consumer_of("loop", loop, name_server, share, held, topic)
+    assert isinstance(consumer, OnLoop)
+    member = consumer.client._member
+    steps: list[str] = []
+    is_released = asyncio.Event()
+    release, store, unlock = member.released, member._store, member.locks.unlock
+
+    async def released(puller: Puller) -> None:
+        await release(puller)
+        is_released.set()
+
+    async def stored(queue: MessageQueue, puller: Puller) -> None:
+        if queue.topic == topic and share.count == 0:
+            held.go.set()
+            await asyncio.wait_for(is_released.wait(), PATIENCE_S)
+            steps.append("stored")
+        await store(queue, puller)
+
+    async def unlocked(queues: Iterable[MessageQueue]) -> None:
+        steps.append("unlocked")
+        await unlock(queues)
+
+    instead = ((member, "released", released), (member, "_store", stored), (member.locks, "unlock", unlocked))
+    assert given_up(consumer, share, held, instead, steps) == ["stored", "unlocked"]
+
+
+def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
+    """Else it came back with the next look alone, twenty seconds later; and each end would begin a look for nothing."""
+    leaving, queue = Leaving(), MessageQueue(topic="T", broker_name="b", queue_id=0)
+    puller = mock.Mock(queue=queue)
+
+    def leave(is_wanted_since: bool) -> bool:
+        leaving.add(puller)
+        leaving.stored(puller)
+        if is_wanted_since:
+            assert leaving.free([queue]) == set()
+        assert leaving.claim(puller)
+        assert not leaving.claim(puller)
+        return leaving.end(queue)
+
+    assert leaving.free([queue]) == {queue}
+    assert not leave(is_wanted_since=False)
+    assert leave(is_wanted_since=True)
+    assert not leave(is_wanted_since=False)
+
+
+class Watched:
+    """A listener of several members, and whether it was ever given two lots of one queue at once or out of order."""
+
+    def __init__(self, count: int) -> None:
+        self.seen: dict[int, list[int]] = {}
+        self.overlaps = 0
+        self.all_came = asyncio.Event()
+        self._running: set[int] = set()
+        self._count = count
+
+    async def listen(self, messages: Sequence[ReceivedMessage]) -> Answer:
+        """Note them; every seventh is put off once."""
+        message = messages[0]
+        self.overlaps += message.queue_id in self._running
+        self._running.add(message.queue_id)
+        await asyncio.sleep(0.001)
+        self._running.discard(message.queue_id)
+        if message.queue_offset % 7 == 3 and not message.reconsume_times:
+            return ConsumeStatus.LATER
+        self.seen.setdefault(message.queue_id, []).append(message.queue_offset)
+        if sum(len(set(offsets)) for offsets in self.seen.values()) >= self._count:
+            self.all_came.set()
+        return ConsumeStatus.SUCCESS
+
+    def is_in_order(self) -> bool:
+        """Whether every message came, and none before one of a lower offset had."""
+        firsts = {queue: list(dict.fromkeys(offsets)) for queue, offsets in self.seen.items()}
+        return all(offsets == list(range(len(offsets))) for offsets in firsts.values())
+
+
+def member_of(
+    name_server: str, topic: str, watched: Watched, on_share: OnShare | None = None, **options: Any
+) -> AsyncPushConsumer:
+    """One member."""
+    settings = from_first(rebalance_s=0.2, suspend_s=0.01, **options)
+    made = AsyncPushConsumer(RUNTIME, name_server, settings, watched.listen, is_orderly=True, on_share=on_share)
+    made.subscribe(topic)
+    return made
+
+
+async def come_and_go(name_server: str, topic: str) -> Watched:
+    """One member has 200 messages; another one joins and leaves while they come."""
+    watched, joined = Watched(200), asyncio.Event()
+    async with member_of(name_server, topic, watched) as first:
+        await fill(name_server, topic, 100)
+        async with member_of(name_server, topic, watched, lambda _queue, _is_ours: joined.set()):
+            await fill(name_server, topic, 100)
+            await joined.wait()
+        await watched.all_came.wait()
+        assert first.statistics[topic].later_count > 0
+        assert first.statistics[topic].sent_back_count == 0
+    return watched
+
+
+def test_messages_come_in_order_while_members_come_and_go(name_server: str) -> None:
+    """What is put off comes again in its place, before all that is behind it; nothing is given twice at once."""
+
+    async def story() -> None:
+        watched = await come_and_go(name_server, topic)
+        assert watched.overlaps == 0
+        assert watched.is_in_order()
+
+    with new_topic(name_server, 4) as topic:
+        run(story)
+        assert lag(name_server, topic) == 0
+
+
+def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic: str) -> None:
+    """After its time it is cancelled, and its message comes again before the next one."""
+    tries: list[tuple[bytes, int]] = []
+
+    async def story() -> None:
+        done = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            (message,) = messages
+            tries.append((message.body, message.reconsume_times))
+            if message.body == b"0" and not message.reconsume_times:
+                await asyncio.sleep(3600)
+            if message.body == b"1":
+                done.set()
+            return ConsumeStatus.SUCCESS
+
+        settings = from_first(f"hang-{topic}", suspend_s=0.01, consume_timeout_s=0.2)
+        consumer = AsyncPushConsumer(RUNTIME, name_server, settings, listen, is_orderly=True)
+        consumer.subscribe(topic)
+        async with consumer:
+            await fill(name_server, topic, 2)
+            await done.wait()
+
+    run(story)
+    assert tries == [(b"0", 0), (b"0", 1), (b"1", 0)]
+
+
+def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> None:
+    """What it was given is ended first, then the queue goes on where an administrator sent it."""
+
+    async def story() -> None:
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+        going_on = asyncio.Event()
+        running = most = 0
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await got.put(messages[0].body)
+            await going_on.wait()
+            running -= 1
+            return ConsumeStatus.SUCCESS
+
+        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen, is_orderly=True)
+        consumer.subscribe(topic)
+        await fill(name_server, topic, 5)
+        async with consumer:
+            assert await got.get() == b"0"
+            (queue,) = [queue for queue in consumer.queues if queue.topic == topic]
+            given_up = consumer._member.own.pullers()[queue]
+            moving = asyncio.create_task(consumer._member._move({queue: 3}))
+            await moving
+            assert given_up.is_dropped
+            going_on.set()
+            assert [await got.get() for _number in range(2)] == [b"3", b"4"]
+        assert most == 1
+
+    with new_topic(name_server, 1) as topic:
+        run(story)

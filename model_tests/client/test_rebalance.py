@@ -1,0 +1,382 @@
+"""How members share queues, as in the Java client, and members that want different messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.support.client import RUNTIME, Clients, consumed, from_first
+
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_client import (
+    ConsumerConfig,
+    MessageQueue,
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_consistent_hash,
+    allocate_by_machine_room,
+    allocate_near,
+)
+from longpoll_client.aio.group import GroupCalls
+from longpoll_client.aio.member import AsyncMember
+from longpoll_client.consume.membership import Membership, Others, make_subscription
+from longpoll_client.consume.statistics import Statistics
+from longpoll_client.errors import AnswerTimeoutError
+from longpoll_client.link.routes import Route
+from longpoll_client.rebalance import Allocate
+from longpoll_protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_spec.errors import ConfigError
+
+ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
+"""What the classes of rocketmq-client 4.9.7 gave; those of 5.5.0 gave the same. A queue is its place in order."""
+
+
+ROOMS: Final = ("east", "west", "north")
+
+
+def room(name: str) -> str:
+    """What comes before the @ of a broker's name, or of a client's id."""
+    return name.partition("@")[0]
+
+
+def near(within: Allocate) -> Allocate:
+    """As the rows have it."""
+    return allocate_near(lambda queue: room(queue.broker_name), room, within)
+
+
+ALLOCATES: Final[dict[str, Allocate]] = {
+    "averagely": allocate_averagely,
+    "circle": allocate_by_circle,
+    "hash": allocate_by_consistent_hash,
+    "room": allocate_by_machine_room(["east", "west"]),
+    "near": near(allocate_averagely),
+    "near hash": near(allocate_by_consistent_hash),
+}
+
+
+def queues_of(topic: str, brokers: int, queues: int) -> list[MessageQueue]:
+    """As many of each broker."""
+    names = [f"{ROOMS[number % 3]}@broker-{number}" for number in range(brokers)]
+    return sorted(
+        MessageQueue(topic=topic, broker_name=name, queue_id=each) for name in names for each in range(queues)
+    )
+
+
+def differing(allocates: dict[str, Allocate]) -> set[str]:
+    """The ways that give other shares than Java's client."""
+    found = set()
+    for row in ROWS:
+        every = queues_of(row["topic"], row["brokers"], row["queues"])
+        for client_id, places in row["shares"].items():
+            share = allocates[row["how"]](client_id, list(row["shares"]), reversed(every))
+            if sorted(share) != [every[place] for place in places]:
+                found.add(row["how"])
+    return found
+
+
+def test_every_share_is_the_one_that_java_s_client_has() -> None:
+    """Of all six ways, for 14 groups of up to seven clients and four brokers."""
+    assert {row["how"] for row in ROWS} == set(ALLOCATES)
+    assert len(ROWS) == 14 * len(ALLOCATES)
+    assert differing(ALLOCATES) == set()
+
+
+@given(
+    st.sets(st.builds("{}@{}".format, st.sampled_from(ROOMS), st.integers(0, 99)), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.integers(0, 12),
+    st.sampled_from(sorted(ALLOCATES)),
+)
+def test_each_queue_is_had_exactly_once(names: set[str], brokers: int, queues: int, how: str) -> None:
+    """By one member of all; only the rooms that nobody asked for have queues of nobody."""
+    every = queues_of("T", brokers, queues)
+    shares = [queue for name in names for queue in ALLOCATES[how](name, names, every)]
+    due = [queue for queue in every if how != "room" or room(queue.broker_name) != "north"]
+    assert sorted(shares) == due
+    assert ALLOCATES[how]("a stranger@1", names, every) == ()
+
+
+@pytest.mark.parametrize("name", ["east", "east@", "@b", "east@b@c"])
+def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
+    """As Java splits names."""
+    queue = MessageQueue(topic="T", broker_name=name, queue_id=0)
+    assert allocate_by_machine_room(["east"])("me", ["me"], [queue]) == ()
+
+
+def test_a_member_s_name_is_looked_at() -> None:
+    """An empty one would be nobody's."""
+    assert ConsumerConfig("G", client_id="east@1").client_id == "east@1"
+    for name in ("", "x" * 256):
+        with pytest.raises(ConfigError, match="client_id"):
+            ConsumerConfig("G", client_id=name)
+
+
+ADDRESS = "127.0.0.1:10911"
+
+
+CONFIG = ConsumerConfig("G")
+
+
+ROUTE = Route("T", (), (), {"b": ADDRESS}, 0)
+
+
+LOGGER = "longpoll_client.consume.membership"
+
+
+def wanted(**expressions: str) -> dict[str, SubscriptionData]:
+    """What one wants, by topic; an expression that begins with a colon is none of tags."""
+    return {
+        topic: make_subscription(topic, text.removeprefix(":"), "SQL92" if text.startswith(":") else "TAG", 1)
+        for topic, text in expressions.items()
+    }
+
+
+def told(subscriptions: dict[str, SubscriptionData]) -> Command:
+    """What a broker answers that has them."""
+    body = ConsumerConnection(
+        connection_set=[],
+        subscription_table=subscriptions,
+        consume_type=ConsumeType.CONSUME_PASSIVELY,
+        message_model=MessageModel.CLUSTERING,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    )
+    return Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(body.encode()))
+
+
+def others_of() -> tuple[Others, Statistics]:
+    """What a member has."""
+    statistics = Statistics(RUNTIME)
+    return Others(ConsumerConfig("G"), statistics), statistics
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "counted", "said"),
+    [
+        (wanted(T="a || b"), wanted(T="b||a"), set(), ""),
+        (wanted(T="*"), wanted(T=""), set(), ""),
+        (wanted(T=":a > 1"), wanted(T=":a > 1"), set(), ""),
+        (wanted(T="a"), wanted(T="b || a"), {"T"}, "T: a here, a || b there"),
+        (wanted(T="*"), wanted(T="a"), {"T"}, "T: everything here, a there"),
+        (wanted(T=":a > 1"), wanted(T="a"), {"T"}, "T: SQL92 a > 1 here, a there"),
+        (wanted(T="*"), wanted(T="*", U="*"), set(), "U: nothing here, everything there"),
+        (wanted(T="*", U="a"), wanted(T="*"), {"U"}, "U: a here, nothing there"),
+    ],
+)
+def test_what_differs_is_counted_and_said(
+    own: dict[str, SubscriptionData],
+    there: dict[str, SubscriptionData],
+    counted: set[str],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Counted each time, for the topics that are wanted here; said once, until it is something else."""
+    others, statistics = others_of()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        others.look(told(there), own)
+        others.look(told(there), own)
+    expected = [f"members of group G want different messages, and lose some: {said}"] if said else []
+    assert caplog.messages == expected
+    assert {topic: counts.differing_count for topic, counts in statistics.snapshot().items()} == dict.fromkeys(
+        counted, 2
+    )
+    with caplog.at_level(logging.WARNING, LOGGER):
+        others.look(told(own), own)
+        others.look(told(there), own)
+    assert caplog.messages == expected * 2
+
+
+def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
+    """And how many there are more."""
+    others, _statistics = others_of()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        others.look(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
+    (line,) = caplog.messages
+    assert line.count("nothing here, a there") == 10
+    assert line.endswith("U09: nothing here, a there; and 2 topics more")
+
+
+def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor of an answer that is no success, as that of a broker that knows no member yet, or lets no client ask."""
+    others, statistics = others_of()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        others.look(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
+        others.look(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")), wanted(T="*"))
+    assert (caplog.messages, statistics.snapshot()) == ([], {})
+
+
+class Broker:
+    """A broker of one member, in the place of what reaches it on threads and on a loop."""
+
+    address = ADDRESS
+    runtime = RUNTIME
+    client_id = "c"
+
+    def __init__(self) -> None:
+        self.has: dict[str, SubscriptionData] = {}
+        self.is_deaf = False
+        self.heard: list[int] = []
+
+    def client(self, _address: str) -> Any:
+        """What calls it on threads."""
+        return self
+
+    async def connection(self, _address: str) -> Any:
+        """What calls it on a loop."""
+        return OnLoop(self)
+
+    def call(self, code: int, _header: object = None, body: Buffer = b"") -> Command:
+        """It keeps what it is told last, and says what that was."""
+        self.heard.append(code)
+        if code == RequestCode.HEART_BEAT:
+            if self.is_deaf:
+                raise AnswerTimeoutError("no answer in time")
+            (member,) = HeartbeatData.decode(body).consumer_data_set
+            self.has = {each.topic: each for each in member.subscription_data_set}
+        return told(self.has)
+
+
+class OnLoop:
+    """The same broker, on a loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def call(self, code: int, header: object = None, body: Buffer = b"") -> Command:
+        """What it answers."""
+        return self._broker.call(code, header, body)
+
+
+def alone(*, is_loop: bool) -> tuple[Broker, Membership | AsyncMember]:
+    """A group's only member, and its broker."""
+    broker = Broker()
+    if not is_loop:
+        return broker, Membership(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY, Statistics(RUNTIME))  # type: ignore[arg-type]
+    member = AsyncMember(RUNTIME, ADDRESS, CONFIG, lambda _batch: None)
+    member.calls = GroupCalls(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY)  # type: ignore[arg-type]
+    return broker, member
+
+
+async def tell(member: Membership | AsyncMember, *, looks: bool) -> None:
+    """Have the broker told what the member wants, as from time to time, or for the first time."""
+    with suppress(AnswerTimeoutError):
+        if isinstance(member, Membership):
+            if looks:
+                member.look_at_others()
+            member.heartbeat([ROUTE])
+            return
+        if looks:
+            await member._look_at_others()
+        await member._tell([ROUTE])
+
+
+def want(member: Membership | AsyncMember, topic: str) -> None:
+    """Have it want one topic more."""
+    wanted_there = member if isinstance(member, Membership) else member.wanted
+    wanted_there.want(make_subscription(topic, "*", "TAG", 1))
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_what_a_broker_has_of_before_is_not_held_against_the_others(
+    caplog: pytest.LogCaptureFixture, *, is_loop: bool
+) -> None:
+    """A broker that did not hear of a change has this member's own old wish, and is not asked before it has heard."""
+    broker, member = alone(is_loop=is_loop)
+
+    async def go() -> None:
+        want(member, "T")
+        await tell(member, looks=False)
+        want(member, "U")
+        broker.is_deaf = True
+        await tell(member, looks=False)
+        await tell(member, looks=True)
+        await tell(member, looks=True)
+        assert broker.heard == [RequestCode.HEART_BEAT] * 4
+        broker.is_deaf = False
+        await tell(member, looks=True)
+        await tell(member, looks=True)
+
+    with caplog.at_level(logging.WARNING, LOGGER):
+        asyncio.run(go())
+    assert broker.heard[4:] == [
+        RequestCode.HEART_BEAT,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.HEART_BEAT,
+    ]
+    assert [line for line in caplog.messages if "different" in line] == []
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_loop: bool
+) -> None:
+    """What the broker says then is this member's own new wish."""
+    broker, member = alone(is_loop=is_loop)
+    honest = Broker.call
+
+    def call(self: Broker, code: int, header: object = None, body: Buffer = b"") -> Command:
+        if code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
+            want(member, "U")
+            self.has = {**self.has, **wanted(U="*")}
+        return honest(self, code, header, body)
+
+    monkeypatch.setattr(Broker, "call", call)
+
+    async def go() -> None:
+        want(member, "T")
+        await tell(member, looks=False)
+        await tell(member, looks=True)
+
+    with caplog.at_level(logging.WARNING, LOGGER):
+        asyncio.run(go())
+    assert RequestCode.GET_CONSUMER_CONNECTION_LIST in broker.heard
+    assert caplog.messages == []
+
+
+def wanting(clients: Clients, topic: str, expression: str) -> Any:
+    """A member of the topic's group, started, that tells brokers often what it wants."""
+    member = clients.push(from_first(f"G-{topic}", heartbeat_s=0.05), consumed)
+    member.subscribe(topic, expression)
+    member.start()
+    return member
+
+
+def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> None:
+    """From its broker, with its heartbeats; the other one wanted its own last."""
+    member = wanting(clients, topic, "red")
+    wanting(clients, topic, "blue")
+    wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
+
+
+def test_members_that_want_the_same_are_told_nothing(
+    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often they look."""
+    looks: list[int] = []
+    honest = Others.look
+
+    def look(self: Others, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
+        looks.append(answer.code)
+        honest(self, answer, own)
+
+    monkeypatch.setattr(Others, "look", look)
+    members = [wanting(clients, topic, "blue") for _number in range(2)]
+    wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
+    assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())

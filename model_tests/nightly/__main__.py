@@ -1,0 +1,208 @@
+"""`python -m model_tests.nightly` (`make nightly`): runs for a given time what is too long for `make test`.
+
+Three parts share the minutes. Simulated brokers and a soak of a served broker run side by side. Then the tests marked
+`long` and the state machines run in an order drawn from the seed. Last come the tests that need the whole machine. The
+seed is the date unless it is given, so each night covers other schedules and other tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+import msgspec
+from attrs import frozen
+from model_tests.nightly.plugin import PLAN, Line, Plan
+
+from longpoll.options.amounts import Amount
+from longpoll.output import Exit, emit_json, err, json_option, out, table
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LOGS: Final = ROOT / "build" / "nightly"
+SOAKED: Final = 0.2
+"""The share of the minutes for simulated brokers and the soak."""
+SHARED: Final = 0.65
+"""The share for the long tests; the rest is for tests that need the whole machine."""
+GRACE_S: Final = 150.0
+"""A test that still runs so long after its part's deadline is ended and counts as unfinished."""
+KILL_S: Final = 10.0
+NAMES: Final = {"shared": "long tests", "alone": "whole-machine tests"}
+NO_TEST_RAN: Final = 5
+"""pytest's exit code when no test had a turn."""
+
+
+@frozen
+class Part:
+    """What one part came to. Counts are tests, or 1 for a command."""
+
+    name: str
+    passed: int
+    failed: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    not_reached: int
+    """Tests that had no turn this time."""
+    seconds: float
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process group; end the whole group at the end of the block."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **environment}, start_new_session=True, stdout=sys.stderr
+    )
+    try:
+        yield process
+    finally:
+        for number, patience_s in ((signal.SIGTERM, KILL_S), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+
+
+def _wait(process: subprocess.Popen[bytes], until_s: float) -> int | None:
+    """The exit code, or None if the process still runs at a time of `time.monotonic`."""
+    try:
+        return process.wait(max(0.0, until_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def run_soak(minutes: float, seed: int) -> list[Part]:
+    """Simulated brokers and a soak, side by side: each takes one core."""
+    begun_s = time.monotonic()
+    until_s = begun_s + minutes * 60 + GRACE_S
+    words = ("--minutes", f"{minutes:g}", "--seed", str(seed))
+    longpoll = (sys.executable, "-m", "longpoll")
+    commands = {"simulated brokers": "simulate-broker", "soak": "soak"}
+    parts = []
+    with contextlib.ExitStack() as stack:
+        running = {
+            name: stack.enter_context(_process((*longpoll, command, *words), {})) for name, command in commands.items()
+        }
+        for name, process in running.items():
+            code = _wait(process, until_s)
+            command = f"longpoll {commands[name]} {' '.join(words)}"
+            parts.append(
+                Part(
+                    name,
+                    int(code == Exit.OK),
+                    (f"{command} (exit code {code})",) if code not in {Exit.OK, None} else (),
+                    (command,) if code is None else (),
+                    0,
+                    time.monotonic() - begun_s,
+                )
+            )
+    return parts
+
+
+def run_tests(
+    select: Literal["shared", "alone"], minutes: float, seed: int, words: Sequence[str], *, grace_s: float = GRACE_S
+) -> Part:
+    """Run the tests of one kind until their minutes are over."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    name = NAMES[select]
+    log = LOGS / f"{select}.jsonl"
+    log.unlink(missing_ok=True)
+    begun_s = time.monotonic()
+    plan = Plan(seed=seed, deadline_s=time.time() + minutes * 60, select=select, log=str(log))
+    environment = {
+        PLAN: msgspec.json.encode(plan).decode(),
+        "LONGPOLL_PROFILE": "long",
+        "LONGPOLL_SEED": str(seed),
+        "PYTHONPATH": str(ROOT),
+    }
+    # Each test may take all of the time that is left: the deadline ends the part, not pytest-timeout.
+    command = (
+        *(sys.executable, "-m", "pytest", "-p", "model_tests.nightly.plugin", "-q", "-m", "", "--tb", "short"),
+        *(f"--hypothesis-seed={seed}", "--timeout", "3600", *words),
+    )
+    with _process(command, environment) as process:
+        code = _wait(process, begun_s + minutes * 60 + grace_s)
+    part = result_of(name, log, time.monotonic() - begun_s)
+    if code not in {0, 1, NO_TEST_RAN, None}:
+        failed = f"pytest ended with exit code {code} before it ran all tests"
+        return Part(name, part.passed, (*part.failed, failed), part.unfinished, part.not_reached, part.seconds)
+    return part
+
+
+def result_of(name: str, log: Path, seconds: float) -> Part:
+    """Count the lines that the plugin logged; a test without an end is unfinished."""
+    lines = [msgspec.json.decode(line, type=Line) for line in log.read_bytes().splitlines()] if log.exists() else []
+    tests: dict[str, set[str]] = {}
+    for line in lines:
+        if line.test:
+            tests.setdefault(line.test, set()).add(line.outcome)
+    failed = tuple(sorted(test for test, seen in tests.items() if "failed" in seen))
+    unfinished = tuple(sorted(test for test, seen in tests.items() if not seen & {"failed", "finished"}))
+    passed = sum("passed" in seen and not seen & {"failed"} and "finished" in seen for seen in tests.values())
+    selected = max((line.count for line in lines if line.outcome == "selected"), default=0)
+    return Part(name, passed, failed, unfinished, max(0, selected - len(tests)), seconds)
+
+
+def today() -> int:
+    """The date as a number, such as 20261126: each night has its own seed, and anyone can repeat it."""
+    return int(dt.datetime.now(dt.UTC).strftime("%Y%m%d"))
+
+
+def exit_of(parts: Sequence[Part]) -> Exit:
+    """1 if anything failed; 3 if nothing was shown at all."""
+    if any(part.failed for part in parts):
+        return Exit.VIOLATED
+    return Exit.OK if any(part.passed for part in parts) else Exit.UNKNOWN
+
+
+def _show(parts: Sequence[Part], seed: int) -> None:
+    heads = ("part", "passed", "failed", "unfinished", "not reached", "minutes")
+    rows = [
+        (part.name, part.passed, len(part.failed), len(part.unfinished), part.not_reached, f"{part.seconds / 60:.1f}")
+        for part in parts
+    ]
+    table(f"Nightly run with seed {seed}", heads, rows, right=heads[1:])
+    for part in parts:
+        for what, tests in (("failed", part.failed), ("unfinished", part.unfinished)):
+            for test in tests:
+                out.tell(f"{what}: {test}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--minutes", type=Amount(above_zero=True), default=45.0, show_default=True, help="Time for all parts.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the date, such as 20261126.")
+@click.option("--workers", type=click.IntRange(1), default=os.cpu_count(), help="Test processes. Default: one a core.")
+@json_option
+def main(minutes: float, seed: int | None, workers: int, *, as_json: bool) -> None:
+    """Run simulations, a soak and the long tests for a given time.
+
+    \b
+    Examples:
+      make nightly                                        45 minutes, with today's seed
+      make nightly MINUTES=10 SEED=20261126               shorter, and the night of 26 November again
+
+    Exit codes: 0 nothing failed, 1 something did, 2 a mistake in the call, 3 no part finished anything.
+    """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
+    seed = today() if seed is None else seed
+    err.tell(f"nightly: {minutes:g} minutes, seed {seed}; repeat it with: make nightly MINUTES={minutes:g} SEED={seed}")
+    parts = run_soak(minutes * SOAKED, seed)
+    shared_words = ("-n", str(workers), "--dist", "loadgroup")
+    parts.append(run_tests("shared", minutes * SHARED, seed, shared_words))
+    spent = sum(part.seconds for part in parts[1:]) / 60
+    parts.append(run_tests("alone", max(0.0, minutes - spent), seed, ()))
+    code = exit_of(parts)
+    if as_json:
+        emit_json({"exit_code": int(code), "seed": seed, "minutes": minutes, "parts": msgspec.to_builtins(parts)})
+    else:
+        _show(parts, seed)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

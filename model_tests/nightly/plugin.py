@@ -1,0 +1,100 @@
+"""A pytest plugin that runs tests in an order drawn from a seed until a deadline, and logs each result.
+
+`python -m model_tests.nightly` loads it and sets the environment variables that it reads. Every pytest-xdist worker
+draws the same order, because xdist requires equal collections.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import pytest
+
+PLAN: Final = "LONGPOLL_NIGHTLY"
+"""The environment variable that holds the plan, as JSON."""
+STATE_MACHINES: Final = Path("model_tests/machines")
+"""The Hypothesis state machines run more and longer examples at night."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tests run, in which order, and until when."""
+
+    seed: int
+    deadline_s: float
+    """In seconds since the epoch; no test starts later."""
+    select: Literal["shared", "alone"]
+    """Tests that share the machine with others, or those that need it alone (marker `whole_machine`)."""
+    log: str
+    """The file that the results are appended to."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the log."""
+
+    test: str = ""
+    outcome: Literal["started", "passed", "failed", "skipped", "finished", "selected"]
+    count: int = 0
+    """With `selected`: how many tests the plan may run."""
+
+
+def is_selected(item: pytest.Item, plan: Plan, root: Path) -> bool:
+    """Whether a test is one of the plan's."""
+    if plan.select == "alone":
+        return item.get_closest_marker("whole_machine") is not None
+    if item.get_closest_marker("whole_machine") is not None:
+        return False
+    is_machine = item.path.is_relative_to(root / STATE_MACHINES)
+    return item.get_closest_marker("long") is not None or is_machine
+
+
+class Nightly:
+    """The hooks, for one plan."""
+
+    def __init__(self, plan: Plan, root: Path, now_s: Callable[[], float] = time.time) -> None:
+        self.plan = plan
+        self.root = root
+        self.now_s = now_s
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Select the plan's tests and shuffle them."""
+        chosen = [item for item in items if is_selected(item, self.plan, self.root)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        random.Random(self.plan.seed).shuffle(chosen)
+        items[:] = chosen
+        if not hasattr(config, "workerinput") or config.workerinput["workerid"] == "gw0":
+            self._log(Line(outcome="selected", count=len(chosen)))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Start no test after the deadline."""
+        if self.now_s() >= self.plan.deadline_s:
+            return True
+        self._log(Line(test=item.nodeid, outcome="started"))
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Log what became of a test; with xdist, the worker and the controller both see it, and the worker logs."""
+        if hasattr(report, "node"):
+            return
+        if report.when == "teardown":
+            self._log(Line(test=report.nodeid, outcome="finished"))
+        if report.failed or report.when == "call" or report.skipped:
+            self._log(Line(test=report.nodeid, outcome=report.outcome))
+
+    def _log(self, line: Line) -> None:
+        # One short write in append mode is atomic, so workers share the file.
+        with Path(self.plan.log).open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the hooks for the plan in the environment."""
+    plan = msgspec.json.decode(os.environ[PLAN], type=Plan)
+    config.pluginmanager.register(Nightly(plan, config.rootpath), "longpoll-nightly")

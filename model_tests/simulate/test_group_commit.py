@@ -1,0 +1,321 @@
+"""Sends that wait for the disk, in simulated threads and virtual time: who syncs, who answers, and when."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import define, field
+from model_tests.support.faults import raising
+
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.send import group_commit
+from longpoll_broker.service.send.group_commit import GroupCommit
+from longpoll_simulation.lines import Lines
+from longpoll_simulation.network import Network
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.strategies import FewSwitches
+from longpoll_simulation.world import World
+
+TIMEOUT_MS = 5_000
+S = 1_000_000_000
+"""A second, ns."""
+
+
+@define
+class Disk:
+    """A store whose sync takes as long as a test says, and fails if it says so."""
+
+    runtime: SimulatedRuntime
+    sync_s: float = 0.0
+    fails: bool = False
+    log_end: int = 0
+    flushed_end: int = 0
+    syncs: int = 0
+
+    def flush(self) -> int:
+        """What is in the log as a sync begins is durable when it ends."""
+        self.syncs += 1
+        end = self.log_end
+        if self.sync_s:
+            self.runtime.sleep(self.sync_s)
+        if self.fails:
+            raise OSError(errno.EIO, "the disk failed")
+        self.flushed_end = end
+        return end
+
+
+@define
+class Desk:
+    """The service, its disk, and what happens to each send, by its number."""
+
+    runtime: SimulatedRuntime
+    disk: Disk = field(init=False)
+    service: GroupCommit = field(init=False)
+    begun_ns: int = field(init=False)
+    answered: dict[int, tuple[bool, int]] = field(factory=dict)
+    """Whether it was told to be durable, and when, ns after the begin."""
+    own: set[int] = field(factory=set)
+    """Those that were answered by the thread that had appended, in its own outbox."""
+    left: list[int] = field(factory=list)
+    """Those whose answers were handed to the sockets."""
+    shown: list[int] = field(factory=list)
+    """How many had been answered, each time that what became durable could be seen."""
+
+    def __attrs_post_init__(self) -> None:
+        self.disk = Disk(self.runtime)
+        disk: Any = self.disk
+        self.service = GroupCommit(self.runtime, disk, TIMEOUT_MS, self.show, lambda: None)
+        self.begun_ns = self.runtime.monotonic_ns()
+
+    def show(self, _outbox: Outbox) -> None:
+        """What became durable is seen."""
+        self.shown.append(len(self.answered))
+
+    @property
+    def now_ns(self) -> int:
+        """Since the begin."""
+        return self.runtime.monotonic_ns() - self.begun_ns
+
+    def append(self, number: int) -> None:
+        """A send of which the log has bytes up to its number, from a thread with an outbox."""
+        outbox = Outbox()
+
+        def done(is_durable: bool, used: Outbox) -> None:
+            assert number not in self.answered
+            self.answered[number] = (is_durable, self.now_ns)
+            if used is outbox:
+                self.own.add(number)
+            used.after_flush(lambda: self.left.append(number))
+
+        self.disk.log_end = max(self.disk.log_end, number)
+        self.service.submit(number, done, outbox, wants_topics=False)
+
+
+def played(play: Callable[[Desk], None]) -> Desk:
+    """The desk after a run; a thread that waits for ever is an error of the world's."""
+    # Only waiting takes time.
+    world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
+    no_files: Any = None
+    desk = Desk(SimulatedRuntime(Network(world), no_files))
+    world.run(lambda: play(desk))
+    return desk
+
+
+def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
+    """It is answered at once, in its own outbox: nobody else is there to do so."""
+
+    def play(desk: Desk) -> None:
+        desk.append(1)
+        assert desk.answered == {1: (True, 0)}
+        desk.service.start()
+        desk.service.stop()
+        desk.append(2)
+
+    desk = played(play)
+    assert desk.answered == {1: (True, 0), 2: (True, 0)}
+    assert (desk.own, desk.disk.syncs) == ({1, 2}, 2)
+
+
+def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
+    """They are seen before they are answered, by another thread than theirs, and the answers leave at once."""
+
+    def play(desk: Desk) -> None:
+        desk.disk.sync_s = 1.0
+        desk.service.start()
+        desk.append(1)
+        desk.runtime.sleep(0.5)
+        desk.append(2)
+        desk.append(3)
+        assert desk.answered == {}
+        desk.runtime.sleep(2.0)
+        assert desk.left == [1, 2, 3]
+        desk.service.stop()
+
+    desk = played(play)
+    assert desk.answered == {1: (True, S), 2: (True, 2 * S), 3: (True, 2 * S)}
+    assert (desk.own, desk.disk.syncs, desk.shown) == (set(), 2, [0, 1])
+
+
+def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> None:
+    """To the nanosecond, also when another send wakes the watcher just before; no answer comes twice."""
+
+    def play(desk: Desk) -> None:
+        desk.disk.sync_s = 6.0
+        desk.service.start()
+        desk.append(1)
+        desk.runtime.sleep(4.0)
+        desk.append(2)
+        desk.runtime.sleep(0.999_999_999)
+        assert desk.now_ns == 5 * S - 1
+        desk.append(3)
+        desk.runtime.sleep(0.5)
+        assert desk.left == [1], "it does not wait for the disk"
+        desk.service.stop()
+
+    desk = played(play)
+    # The second sync begins at 6 s: too late for the two others, which are told so in turn.
+    assert desk.answered == {1: (False, 5 * S), 2: (False, 9 * S), 3: (False, 10 * S - 1)}
+    assert (desk.left, desk.disk.syncs) == ([1, 2, 3], 2)
+
+
+def test_a_failing_disk_is_told_to_those_it_failed() -> None:
+    """What an earlier sync has made durable is so all the same."""
+
+    def play(desk: Desk) -> None:
+        desk.service.start()
+        desk.append(5)
+        desk.runtime.sleep(1.0)
+        desk.disk.fails = True
+        desk.append(4)
+        desk.append(6)
+        desk.runtime.sleep(1.0)
+        desk.disk.fails = False
+        desk.append(7)
+        desk.service.stop()
+
+    assert {number: durable for number, (durable, _) in played(play).answered.items()} == {
+        5: True,
+        4: True,
+        6: False,
+        7: True,
+    }
+
+
+def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes when as many wait as may syncs itself, and is held up by the disk."""
+    monkeypatch.setattr(group_commit, "WAITING_COUNT_MAX", 2)
+
+    def play(desk: Desk) -> None:
+        desk.disk.sync_s = 1.0
+        desk.service.start()
+        desk.append(1)
+        desk.runtime.sleep(0.5)
+        desk.append(2)
+        assert (desk.now_ns, desk.answered) == (S // 2, {})
+        desk.append(3)
+        assert desk.now_ns == S + S // 2
+        desk.service.stop()
+
+    desk = played(play)
+    assert desk.own == {3}
+    assert desk.answered == {1: (True, S), 3: (True, S + S // 2), 2: (True, 2 * S)}
+
+
+def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what shows the messages nor an answer that cannot be made ends the committer."""
+
+    def no_answer(_durable: bool, _outbox: Outbox) -> None:
+        raise ValueError("cannot be answered")
+
+    monkeypatch.setattr(Desk, "show", raising(ValueError("cannot be shown")))
+
+    def play(desk: Desk) -> None:
+        desk.service.start()
+        desk.service.submit(0, no_answer, Outbox(), wants_topics=False)
+        desk.append(1)
+        desk.runtime.sleep(1.0)
+        desk.append(2)
+        desk.service.stop()
+
+    assert played(play).answered == {1: (True, 0), 2: (True, S)}
+
+
+def test_a_stop_answers_what_waits_and_waits_for_no_clock() -> None:
+    """It takes as long as the disk, and after it no thread is left; without sends it takes no time."""
+
+    def idle(desk: Desk) -> None:
+        desk.service.start()
+        desk.runtime.sleep(1.0)
+        desk.service.stop()
+        assert desk.now_ns == S
+
+    def busy(desk: Desk) -> None:
+        desk.disk.sync_s = 1.0
+        desk.service.start()
+        desk.append(1)
+        desk.runtime.sleep(0.5)
+        desk.append(2)
+        desk.service.stop()
+        assert desk.now_ns == 2 * S
+        assert desk.answered == {1: (True, S), 2: (True, 2 * S)}
+        assert desk.left == [1, 2]
+
+    assert played(idle).disk.syncs == 0
+    assert played(busy).disk.syncs == 2
+
+
+SEEDS = 150
+
+
+@define
+class SlowDisk:
+    """A store whose sync takes a while. Invariant: all that was asked before a sync began is durable after it."""
+
+    runtime: SimulatedRuntime
+    sync_s: float
+    asked_end: int = 0
+    flushed_end: int = 0
+
+    def flush(self) -> int:
+        """Take the time."""
+        end = self.asked_end
+        self.runtime.world.wait([], "the disk", self.sync_s)
+        self.flushed_end = max(self.flushed_end, end)
+        return self.flushed_end
+
+
+@define
+class Played:
+    """One run: how often each send was answered, and how long the stop took."""
+
+    answers: Counter[int] = field(factory=Counter)
+    stop_s: float = 0.0
+
+
+def play_seed(seed: int) -> Played:
+    """Three producers, whose disk is fast, slow, or too slow; then the stop."""
+    world = World(FewSwitches(seed), steps_max=200_000)
+    Lines.of(world, [str(group_commit.__file__)], "access")
+    no_files: Any = None
+    runtime = SimulatedRuntime(Network(world), no_files)
+    disk: Any = SlowDisk(runtime, random.Random(seed).choice((0.0, 0.01, TIMEOUT_MS / 1000, 6.0)))
+    played = Played()
+
+    def produce(service: GroupCommit, number: int) -> None:
+        disk.asked_end = max(disk.asked_end, number)
+        count = played.answers.update
+        service.submit(number, lambda _durable, _outbox: count([number]), Outbox(), wants_topics=False)
+
+    def main() -> None:
+        service = GroupCommit(runtime, disk, TIMEOUT_MS, lambda _outbox: None, lambda: None)
+        service.start()
+        threads = [runtime.spawn(f"producer {n}", lambda n=n: produce(service, n)) for n in (1, 2, 3)]  # type: ignore[misc]
+        for thread in threads:
+            thread.join()
+        begun_ns = world.now_ns
+        service.stop()
+        played.stop_s = (world.now_ns - begun_ns) / 1e9 - 2 * disk.sync_s
+
+    world.run(main)
+    return played
+
+
+def wrong(seeds: int) -> str:
+    """What the first run that goes wrong shows; empty where none does."""
+    for seed in range(seeds):
+        played = play_seed(seed)
+        if played.answers != Counter([1, 2, 3]):
+            return f"seed {seed}: {dict(played.answers)}"
+        if played.stop_s > 0.001:
+            return f"seed {seed}: the stop takes {played.stop_s} s"
+    return ""
+
+
+def test_each_send_is_answered_once_and_the_stop_waits_for_no_clock() -> None:
+    """Whoever comes between committer, watcher, producers and the stop."""
+    assert wrong(SEEDS) == ""

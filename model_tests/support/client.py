@@ -1,0 +1,396 @@
+"""What client tests share: listeners, groups, scripted brokers, and what a client leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import define, field
+from msgspec.structs import replace
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    AsyncTransactionProducer,
+    ConsumerConfig,
+    ConsumeStatus,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    Sending,
+    StartAt,
+    TransactionProducer,
+    TransactionState,
+)
+from longpoll_client.consume.puller import Puller
+from longpoll_client.consume.workers import Answer, Listener
+from longpoll_client.produce.hooks import Outcome
+from longpoll_client.produce.outgoing import single_parcel
+from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
+from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.real import RealRuntime
+
+RUNTIME: Final = RealRuntime()
+PATIENCE_S: Final = 20.0
+"""How long something that must come is waited for; only a failing test waits so long."""
+BAD: Final = b"not packed"
+"""A body that no client can decompress when it is sent as a compressed one."""
+QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
+STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
+"""A broker's answer to a send."""
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[str]:
+    """The name server of an embedded broker."""
+    with Broker.start(RUNTIME, str(directory / "store"), store_config=SMALL_STORE) as broker:
+        yield name_server_of(broker)
+
+
+def name_server_of(broker: Broker) -> str:
+    """The address of its own, HOST:PORT."""
+    return "{}:{}".format(*broker.name_server_address)
+
+
+# ---------------------------------------------------------------- listeners and groups
+
+
+def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    """Consume at once, on a thread."""
+    return ConsumeStatus.SUCCESS
+
+
+async def awaited(_messages: Sequence[ReceivedMessage]) -> Answer:
+    """Consume at once, on an event loop."""
+    return ConsumeStatus.SUCCESS
+
+
+def from_first(group: str = "G", **options: Any) -> ConsumerConfig:
+    """A group that starts at the first message."""
+    return ConsumerConfig(group, start_at=StartAt.FIRST, **options)
+
+
+def listening(
+    name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, group: str = "G", **options: Any
+) -> PushConsumer:
+    """A started consumer of one topic, from the first message."""
+    consumer = PushConsumer(RUNTIME, name_server, from_first(group, **options), listener, is_orderly=is_orderly)
+    consumer.subscribe(topic)
+    consumer.start()
+    return consumer
+
+
+def polling(name_server: str, topic: str, group: str = "G", **options: Any) -> PullConsumer:
+    """A started consumer to poll, from the first message."""
+    consumer = PullConsumer(RUNTIME, name_server, from_first(group, **options))
+    consumer.subscribe(topic)
+    consumer.start()
+    return consumer
+
+
+def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[ReceivedMessage]:
+    """The next messages, `count` at least, `most` at a time."""
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        came = consumer.poll(PATIENCE_S, most)
+        assert came, f"{len(found)} of {count} messages came"
+        found += came
+    return found
+
+
+def bodies_of(consumer: PullConsumer, count: int) -> list[bytes]:
+    """The bodies of the next messages."""
+    return [message.body for message in polled(consumer, count)]
+
+
+def send(name_server: str, topic: str, *bodies: bytes) -> None:
+    """Send to queue 0, with `BAD` marked as a compressed body."""
+    with Producer(RUNTIME, name_server) as producer:
+        for number, body in enumerate(bodies):
+            parcel = single_parcel("P", topic, OutgoingMessage(body), f"{number:032X}", RUNTIME.unix_ms())
+            sys_flag = MessageSysFlag.COMPRESSED if body == BAD else 0
+            producer._send(replace(parcel, sys_flag=int(sys_flag)), lambda queues: queues[0], PATIENCE_S)
+
+
+async def fill(name_server: str, topic: str, count: int) -> None:
+    """Send the numbers from 0."""
+    async with AsyncProducer(RUNTIME, name_server) as producer:
+        await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(count)))
+
+
+def lag(name_server: str, topic: str, group: str = "G") -> int:
+    """How many messages the group has not consumed, by its broker."""
+    with Admin(RUNTIME, name_server) as admin:
+        return sum(row.lag for row in admin.offsets(group, [topic]))
+
+
+# ---------------------------------------------------------------- event loops, and what is left
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story on an event loop, and check that it leaves no task."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await story()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(limited())
+
+
+class Loop(Closeable):
+    """An event loop on a thread of its own, so that a plain test can call asynchronous clients."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call it on the loop, and wait for what it returns."""
+
+        async def called() -> Any:
+            found = function(*arguments, **options)
+            return await found if inspect.isawaitable(found) else found
+
+        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(2 * PATIENCE_S)
+
+    def close(self) -> None:
+        """End the loop, once its tasks have ended."""
+
+        async def rest() -> None:
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+        self.call(rest)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class OnLoop(Closeable):
+    """An asynchronous client whose calls wait, as those of a plain one."""
+
+    def __init__(self, loop: Loop, client: Any) -> None:
+        self.client = client
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.client, name)
+        return partial(self._loop.call, found) if callable(found) and not name.startswith("_") else found
+
+    def close(self) -> None:
+        """Close the client."""
+        self._loop.call(self.client.close)
+
+
+class Clients:
+    """Makes clients of one name server, on threads or on an event loop, for tests that hold for both."""
+
+    def __init__(self, name_server: str, stack: ExitStack, *, is_loop: bool) -> None:
+        """The stack closes them."""
+        self.name_server = name_server
+        self.is_loop = is_loop
+        self._stack = stack
+        self._loop = stack.enter_context(Loop()) if is_loop else None
+
+    def producer(self, group: str = "P", **options: Any) -> Any:
+        """A producer."""
+        return self._made(AsyncProducer if self.is_loop else Producer, group, **options)
+
+    def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
+        """A producer of transactions, of the group PG."""
+        kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
+        return self._made(kind, "PG", self.plain(check), **options)
+
+    def pull(self, config: ConsumerConfig, **options: Any) -> Any:
+        """A consumer to poll."""
+        return self._made(AsyncPullConsumer if self.is_loop else PullConsumer, config, **options)
+
+    def push(self, config: ConsumerConfig, listener: Listener, **options: Any) -> Any:
+        """A consumer that calls a listener, which may wait: on an event loop it runs on a thread."""
+        kind = AsyncPushConsumer if self.is_loop else PushConsumer
+        return self._made(kind, config, self.plain(listener), **options)
+
+    def plain(self, called: Callable[..., Any]) -> Any:
+        """What these clients call: the function, or a coroutine that runs it on a thread."""
+
+        async def on_a_thread(*arguments: Any) -> Any:
+            return await asyncio.to_thread(called, *arguments)
+
+        return on_a_thread if self.is_loop else called
+
+    def persist(self, consumer: Any) -> None:
+        """Store its offsets now."""
+        if self._loop is not None:
+            self._loop.call(consumer.client._member._persist)
+        else:
+            consumer._member._queues.persist()
+
+    def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
+        """Those of a consumer's queues."""
+        found: Mapping[MessageQueue, Puller] = (
+            consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
+        )
+        return found
+
+    def _made(self, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._loop is None:
+            return self._stack.enter_context(kind(RUNTIME, self.name_server, *arguments, **options))
+        made = self._loop.call(kind, RUNTIME, self.name_server, *arguments, **options)
+        return self._stack.enter_context(OnLoop(self._loop, made))
+
+
+def client_threads() -> set[threading.Thread]:
+    """Threads that a client may have started."""
+    return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
+
+
+def socket_count() -> int:
+    """Sockets of this process."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - links, of which some are gone by now
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115 - as above
+        except OSError:
+            continue
+    return sum(link.startswith("socket:") for link in links)
+
+
+# ---------------------------------------------------------------- scripted servers
+
+
+def route_of(*brokers: tuple[str, str], queue_count: int = 2) -> bytes:
+    """What a name server says of a topic: brokers by name and address, with so many queues each."""
+    return TopicRouteData(
+        broker_datas=[BrokerData(broker_name=name, broker_addrs={0: address}) for name, address in brokers],
+        queue_datas=[
+            QueueData(broker_name=name, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=6)
+            for name, _address in brokers
+        ],
+    ).encode()
+
+
+def take(peer: Peer, command: Command) -> None:
+    """Store what is sent."""
+    peer.answer(command, ResponseCode.SUCCESS, STORED)
+
+
+def mute(_peer: Peer, _command: Command) -> None:
+    """Read, and answer nothing."""
+
+
+class OneServer:
+    """A name server and broker in one that stores what is sent, or answers with these codes first."""
+
+    def __init__(self, *codes: int, route: Callable[[str], bytes] = lambda address: route_of(("b", address))) -> None:
+        self.codes = list(codes)
+        self.address = ""
+        self._route = route
+
+    def __call__(self, peer: Peer, command: Command) -> None:
+        """Answer a route or a send."""
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            peer.answer(command, body=self._route(self.address))
+        elif not command.is_one_way:
+            peer.answer(command, self.codes.pop(0) if self.codes else ResponseCode.SUCCESS, STORED)
+
+    @contextmanager
+    def served(self, wrapped: Callable[[Peer, Command], None] | None = None) -> Iterator[ScriptedServer]:
+        """Serve, by `wrapped` if it is given."""
+        with ScriptedServer(wrapped or self) as server:
+            self.address = server.address
+            yield server
+
+
+@define
+class Cluster:
+    """A name server whose topics are each on a broker of their own."""
+
+    stack: ExitStack
+    brokers: dict[str, str] = field(factory=dict)
+    """Topic -> its broker's address."""
+    is_mute: bool = False
+    """The name server answers nothing."""
+    is_empty: bool = False
+    """The name server knows no topic."""
+    asked: int = 0
+    """How often it was asked for a route."""
+    name_server: str = field(default="", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.name_server = self.stack.enter_context(ScriptedServer(self.route)).address
+
+    def route(self, peer: Peer, command: Command) -> None:
+        """Say where a topic is."""
+        topic = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
+        self.asked += 1
+        if self.is_mute:
+            return
+        if self.is_empty or topic not in self.brokers:
+            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
+            return
+        peer.answer(command, body=route_of((topic, self.brokers[topic]), queue_count=4))
+
+    def serve(self, topic: str, handler: Callable[[Peer, Command], None] = take) -> ScriptedServer:
+        """Have a broker for a topic."""
+        server = self.stack.enter_context(ScriptedServer(handler))
+        self.brokers[topic] = server.address
+        return server
+
+
+# ---------------------------------------------------------------- hooks
+
+
+@define
+class Told:
+    """What a hook was told, in order; with `is_bad` it raises each time."""
+
+    is_bad: bool = False
+    events: list[tuple[Any, ...]] = field(factory=list)
+
+    def before_send(self, sending: Sending) -> None:
+        """A send begins."""
+        self._note("before", sending)
+
+    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
+        """A send has ended."""
+        self._note("after", sending, outcome, latency_ns, address)
+
+    def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener is called."""
+        self._note("before", group, delivery, messages)
+
+    def after_consume(
+        self,
+        group: str,
+        delivery: str,
+        messages: Sequence[ReceivedMessage],
+        error: Exception | None,
+        *,
+        is_consumed: bool,
+        latency_ns: int,
+    ) -> None:
+        """A listener has answered."""
+        self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
+
+    def _note(self, *event: object) -> None:
+        self.events.append(event)
+        if self.is_bad:
+            raise ValueError("planted")

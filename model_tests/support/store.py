@@ -1,0 +1,37 @@
+"""What tests of the store share: a clock, and the directory that a kill leaves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_runtime.real import RealRuntime
+
+
+class Clock(RealRuntime):
+    """A wall clock that a test sets, ms, on a machine with a million bytes of memory."""
+
+    now_ms = 1_000_000
+
+    def unix_ms(self) -> int:
+        """Return what it was set to."""
+        return self.now_ms
+
+    def memory_size(self) -> int:
+        """Return a million bytes."""
+        return 1_000_000
+
+
+def killed(store: Path, name: str = "killed") -> Path:
+    """Copy the directory of an open store, as a kill leaves it, to a sibling of this name."""
+    copy = store.parent / name
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(store, copy)
+    return copy
+
+
+def index_all(store: MessageStore, count: int = 1_000) -> None:
+    """Index every message of the log, so many at a time."""
+    while not store.index(count):
+        pass

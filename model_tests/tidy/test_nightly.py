@@ -1,0 +1,133 @@
+"""`make nightly` ends in time, runs what its seed draws, and reports what failed and what had no turn."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from attrs import evolve
+from click.testing import CliRunner
+from model_tests.nightly import __main__ as nightly
+from model_tests.nightly.__main__ import Part, exit_of, main, run_tests
+from model_tests.nightly.plugin import Line
+
+from longpoll.output import Exit
+
+SUITE = """
+import threading
+import pytest
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(6))
+def test_right(number):
+    assert number < 6
+
+@pytest.mark.long
+def test_wrong():
+    assert 1 == 2
+
+@pytest.mark.long
+@pytest.mark.whole_machine
+def test_endless():
+    threading.Event().wait()
+
+def test_quick():
+    raise AssertionError("a quick test is not a nightly one")
+"""
+RIGHT = Part("a", 1, (), (), 0, 1.0)
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that make pytest run a small suite, with the logs in a scratch directory."""
+    monkeypatch.setattr(nightly, "LOGS", tmp_path / "logs")
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    return ["-p", "no:cacheprovider", str(tmp_path / "test_suite.py")]
+
+
+def order(tmp_path: Path) -> list[str]:
+    """The tests of the last run, in the order in which they started."""
+    lines = (tmp_path / "logs" / "shared.jsonl").read_bytes().splitlines()
+    return [row.test for row in (msgspec.json.decode(line, type=Line) for line in lines) if row.outcome == "started"]
+
+
+def test_the_long_tests_run_in_the_order_of_the_seed(suite: list[str], tmp_path: Path) -> None:
+    """Six pass, one fails, the quick one and the whole-machine one are left out; another seed, another order."""
+    orders = []
+    for seed in (1, 2):
+        part = run_tests("shared", 1.0, seed, suite)
+        assert (part.passed, len(part.failed), part.unfinished, part.not_reached) == (6, 1, (), 0)
+        assert "test_wrong" in part.failed[0]
+        orders.append(order(tmp_path))
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert exit_of([part]) == Exit.VIOLATED
+
+
+def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
+    """What had no turn is counted, and shows nothing."""
+    part = run_tests("shared", 0.0, 1, [*suite, "-n", "2"])
+
+    assert (part.passed, part.failed, part.not_reached) == (0, (), 7)
+    assert exit_of([part]) == Exit.UNKNOWN
+
+
+def test_a_test_that_does_not_end_is_ended_and_unfinished(suite: list[str]) -> None:
+    """It neither passed nor failed."""
+    part = run_tests("alone", 0.05, 1, suite, grace_s=0.0)
+
+    assert (part.passed, part.failed, len(part.unfinished)) == (0, (), 1)
+
+
+def test_a_suite_that_cannot_be_collected_is_a_failure(suite: list[str]) -> None:
+    """Nothing of it ran, and that is not green."""
+    Path(suite[-1]).write_text("import no_such_module")
+    part = run_tests("shared", 1.0, 1, suite)
+
+    assert "exit code" in part.failed[0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "code"),
+    [
+        ([RIGHT, evolve(RIGHT, unfinished=("x",))], Exit.OK),
+        ([RIGHT, evolve(RIGHT, failed=("x",))], Exit.VIOLATED),
+        ([evolve(RIGHT, passed=0)], Exit.UNKNOWN),
+    ],
+)
+def test_the_exit_code_is_of_what_was_shown(parts: list[Part], code: Exit) -> None:
+    """One failure decides; without a pass nothing is shown."""
+    assert exit_of(parts) == code
+
+
+def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the date, and the line says how to repeat the run."""
+    monkeypatch.setattr(nightly, "run_soak", lambda *_: [RIGHT])
+    monkeypatch.setattr(nightly, "run_tests", lambda *_: evolve(RIGHT, failed=("test_x",)))
+    done = CliRunner().invoke(main, ["--minutes", "1"])
+
+    assert done.exit_code == Exit.VIOLATED
+    assert re.search(r"seed (20\d{6}); repeat it with: make nightly MINUTES=1 SEED=\1", done.stderr)
+    assert "failed: test_x" in done.stdout
+
+
+def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
+    """The tests are a process group of their own, which the runner ends when it is interrupted."""
+    code = (
+        "import sys; from model_tests.nightly import __main__ as n; from pathlib import Path;"
+        f"n.LOGS = Path({str(Path(suite[-1]).parent / 'logs')!r}); n.run_tests('alone', 9.0, 1, {suite!r})"
+    )
+    log = Path(suite[-1]).parent / "logs" / "alone.jsonl"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=nightly.ROOT, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while not (log.exists() and b"started" in log.read_bytes()):
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        # The stream ends only when the tests' processes, which share it, have ended too.
+        process.stderr.read()
+        assert process.wait() != 0
