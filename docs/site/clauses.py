@@ -1,4 +1,4 @@
-"""The page of the clauses that `longpoll conform` holds a broker against, made of their table."""
+"""The page of the clauses of `longpoll conform`, generated from their table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _lines() -> Iterator[str]:
     yield "# Clauses"
     yield ""
     yield (
-        "What [`longpoll conform`](conformance.md) holds a broker against. An id is for ever. "
-        "A clause that needs a capability, or the lack of one, is asked only of a broker that is so."
+        "The clauses of [`longpoll conform`](conformance.md). An id never changes. "
+        "A clause that needs a capability, or the lack of one, applies only to such a broker."
     )
     yield from ("", "| id | level | sentence | source | needs |", "| --- | --- | --- | --- | --- |")
     for each in CLAUSES:
         needs = [*sorted(each.needs), *(f"no {name}" for name in sorted(each.lacks))]
         yield f"| `{each.id}` | {each.level} | {_cell(each.sentence)} | {_cell(each.source)} | {', '.join(needs)} |"
-    yield from ("", "## Capabilities", "", "| capability | what it says |", "| --- | --- |")
+    yield from ("", "## Capabilities", "", "| capability | meaning |", "| --- | --- |")
     yield from (f"| {name} | {_cell(said)} |" for name, said in CAPABILITIES.items())
 
 

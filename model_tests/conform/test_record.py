@@ -185,7 +185,7 @@ def test_a_file_is_written_and_read(tmp_path: Path) -> None:
 def test_what_is_no_recording_is_one_sentence(text: str, tmp_path: Path) -> None:
     """With what to do."""
     (tmp_path / "some.jsonl").write_text(text)
-    with pytest.raises(VectorError, match="is no file of recordings"):
+    with pytest.raises(VectorError, match="is not a file of recordings"):
         read_vectors(tmp_path / "some.jsonl")
 
 
@@ -197,16 +197,16 @@ def test_a_question_that_shows_no_clause_is_one_sentence(good: Broker, tmp_path:
     done = conform(good.address, good, f"--vectors={tmp_path / 'other.jsonl'}")
 
     assert done.exit_code == 2
-    assert "no clause is shown by other-1" in done.stderr
+    assert "other-1 is not a vector of any clause" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"\xff", "is no file of recordings"),
-        (b"[]\n", "is no file of recordings"),
-        (b"[" * 100_000, "is no file of recordings"),
+        (b"\xff", "is not a file of recordings"),
+        (b"[]\n", "is not a file of recordings"),
+        (b"[" * 100_000, "is not a file of recordings"),
         (b'{"id": "lock-352", "title": "", "profile": "default", "request": {}}\n' * 2, "has an id twice"),
         (b" " * (SIZE_SMALL + 1), "is larger than"),
     ],

@@ -155,7 +155,7 @@ def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
         (("--only", "nothing"), "--clauses lists them"),
         (("--start", ""), "--start needs a command"),
         (("--start", "/no/such/broker"), "cannot be run"),
-        (("--start", f"{sys.executable} -c pass"), "before it served"),
+        (("--start", f"{sys.executable} -c pass"), "before the broker answered"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:

@@ -90,7 +90,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?": 1,
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
     r"check .*recheck_after_hold=none .*": 1,
-    r"check .*queued_by_deadline": 1,
+    r"check .*queued_by_deadline( --all)?": 1,
     r"simulate-broker .*--promise .*": 1,
     r"dojo .*lost_wakeup\.py": 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,

@@ -57,8 +57,9 @@ def assert_mistake(done: Result, *said: str) -> None:
 def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No Java on PATH: it says to install one."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7"), "there is no java on PATH", "install")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "there is no java on PATH", "install")
+    both = ran("replay", TOKEN, "--on", "java-4.9.7")
+    assert_mistake(both, "there is no java on PATH", "install a JDK (11 or later), and Maven unless --jars")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "there is no java on PATH", "install a JDK (11 or later)")
 
 
 def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,7 +67,11 @@ def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path, "java", "exit 0")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7"), "there is no mvn on PATH", "--jars")
+    assert_mistake(
+        ran("replay", TOKEN, "--on", "java-4.9.7"),
+        "there is no mvn on PATH",
+        "install Maven, or name a folder with --jars",
+    )
 
 
 def test_maven_that_resolves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -96,16 +101,16 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
     program(tmp_path, "java", "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is no folder", "lib")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is not a folder", "lib")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
     (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "says no version")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "has no version")
     jar_of(tmp_path, "4.2.0")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
     jar_of(tmp_path, "4.9.7")
     (tmp_path / "byteman-4.0.24.jar").write_bytes(b"")
     assert_mistake(
-        ran("replay", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "name java-4.9.7"
+        ran("replay", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "use --on java-4.9.7"
     )
     jar_of(tmp_path, "5.5.0", "rocketmq-broker-y.jar")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
@@ -172,9 +177,12 @@ def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_what_does_not_go_together() -> None:
     """Options of a law's token with one of a simulated run, a policy with Java, a run that Java has no steps for."""
-    assert_mistake(ran("replay", "sim1.abc", "--on", "java-4.9.7"), "--on and --jars go with a token of the law")
-    assert_mistake(ran("replay", TOKEN, "--with-7359"), "--with-7359 goes with --on or --jars")
-    assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7", "--policy", "strict"), "--policy goes with the reference")
+    assert_mistake(ran("replay", "sim1.abc", "--on", "java-4.9.7"), "--on and --jars need a token of longpoll check")
+    assert_mistake(ran("replay", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
+    assert_mistake(
+        ran("replay", TOKEN, "--on", "java-4.9.7", "--policy", "strict"),
+        "--policy applies only to the reference broker",
+    )
     assert_mistake(ran("replay", "lp1.nonsense", "--on", "java-4.9.7"), "token")
     assert ran("replay", TOKEN, "--on", "java-3.2.6").exit_code == 2
 

@@ -223,8 +223,8 @@ def test_settings_that_are_none_are_refused(faulted: Path) -> None:
     for words, text in (
         (["--conf", "executor.memory"], "write spark.NAME=VALUE"),
         (["--conf", "memory=1"], "write spark.NAME=VALUE"),
-        (["--conf", "spark.a=1", "--engine", "local"], "no settings of Spark"),
-        (["--master", "local[1]", "--engine", "local"], "no master"),
+        (["--conf", "spark.a=1", "--engine", "local"], "--engine local does not run on Spark"),
+        (["--master", "local[1]", "--engine", "local"], "leave out --master and --conf"),
     ):
         done = CliRunner().invoke(main, ["judge", str(faulted), *words])
         assert done.exit_code == 2

@@ -30,7 +30,7 @@ def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
     (directory / "work").mkdir()
     (directory / "temporary").mkdir()
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, "judge", str(clean), *options],
+        [sys.executable, "-c", MAIN, "judge", str(clean), "--engine", "spark", *options],
         cwd=directory / "work",
         env=os.environ | {"TMPDIR": str(directory / "temporary")},
         stdout=subprocess.PIPE,

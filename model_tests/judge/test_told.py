@@ -250,7 +250,7 @@ def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
             left = [asdict(one) for one in left_to_the_end(counts)]
             teller.tell(replace(result, gaps=[gap, *left]))
 
-    expected = ["told at the end only: commits", "told at the end only: old pulls"]
+    expected = ["reported only at the end: commits", "reported only at the end: old pulls"]
     assert [line for line in said if "at the end" in line] == expected
 
 

@@ -220,6 +220,7 @@ def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
     table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
     assert table["putMessageTimesTotal"] == "1"
     assert table["brokerVersionDesc"] == "V4_9_7"
+    assert table["longpollPolicy"] == "strict"
     assert int(table["earliestMessageTimeStamp"]) == broker.store.store_ms_of("T", 0, 0)
     assert int(table["commitLogMaxOffset"]) == broker.store.log_end > 0
     assert [float(rate) >= 0 for rate in table["putTps"].split()] == [True] * 3

@@ -436,7 +436,7 @@ def test_the_command_tells_a_failure_and_replays_it() -> None:
         (("simulate-broker", "--minutes", "0"), "not in the range"),
         (("replay", "sim1.xyz"), "damaged"),
         (("replay", "hello"), "begins with 'sim1.'"),
-        (("replay", "sim1.xyz", "--policy", "strict"), "goes with a token of the law"),
+        (("replay", "sim1.xyz", "--policy", "strict"), "needs a token of longpoll check"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str) -> None:

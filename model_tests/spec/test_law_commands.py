@@ -108,7 +108,7 @@ def test_strict_holds_over_many_states() -> None:
 def test_check_for_people() -> None:
     """The table names verdicts and steps, and gives a command to copy for each counterexample."""
     names = ("--property", "no_lost_wakeup", "--property", "time_can_pass")
-    done = _run("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", *names)
+    done = _run("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--all", *names)
 
     assert done.exit_code == 1
     assert "5,043 distinct states" in done.stdout
@@ -140,7 +140,9 @@ def test_what_is_not_found_in_time_is_unknown() -> None:
     assert made["distinct_states"] < 2650
     assert "unknown" in {row["verdict"] for row in made["properties"]}
     assert "violated" not in {row["verdict"] for row in made["properties"]}
-    assert "Stopped early" in shown.stdout
+    assert "; stopped early" in shown.stdout
+    assert "next: longpoll check --policy strict --max-states N" in shown.stdout
+    assert "Stopped early" in _run("check", "--bounds", "tiny", "--max-states", "100", "--all").stdout
 
 
 def test_what_the_bounds_cannot_reach_is_not_all_right() -> None:
@@ -151,7 +153,8 @@ def test_what_the_bounds_cannot_reach_is_not_all_right() -> None:
 
     assert alone["properties"][0]["verdict"] == "unreached"
     assert two["properties"][0]["verdict"] == "reached"
-    assert "not reached: bucket_in_two_lists" in _run(*words, "--requests", "1").stdout
+    assert "verdict: unknown: bucket_in_two_lists\n" in _run(*words, "--requests", "1").stdout
+    assert "these do not: bucket_in_two_lists" in _run(*words, "--requests", "1", "--all").stdout
 
 
 def test_ctrl_c_prints_what_was_explored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +180,7 @@ def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) 
     done = _run("prove")
 
     assert done.exit_code == 3
-    assert done.stderr == "longpoll: stopped before the proof was done: nothing is known\n"
+    assert done.stderr == "longpoll: stopped before the end of the proof: the result is unknown\n"
 
 
 def test_prove_proves_strict() -> None:
@@ -220,7 +223,7 @@ def test_prove_shows_where_induction_fails() -> None:
     assert made["verdicts"]["no_lost_wakeup"] == "unknown"
     assert failed["counterexample"]["action"].startswith("hold")
     assert failed["counterexample"]["parameters"]["hold_ticks"] >= 1
-    assert "no_lost_wakeup: not inductive. In this state, which no run need reach, it is broken by" in shown.stdout
+    assert "no_lost_wakeup: not inductive. In this state, which may be unreachable, it is violated by" in shown.stdout
     assert "phase missed" in shown.stdout
 
 

@@ -96,7 +96,7 @@ def test_what_cannot_be_broken_is_told_apart() -> None:
 
 def test_check_and_prove_say_what_is_true_by_construction() -> None:
     """Neither calls it held or proved to a person; in JSON the verdict stays and bears the mark."""
-    check = ["check", "--policy", "strict", "--bounds", "buckets", "--property", "no_orphan"]
+    check = ["check", "--policy", "strict", "--bounds", "buckets", "--property", "no_orphan", "--all"]
     proof = ["prove", "--policy", "strict", "--aspect", "buckets", "--requests", "2", "--property", "no_orphan"]
     told = [CliRunner().invoke(main, words) for words in (check, proof)]
 

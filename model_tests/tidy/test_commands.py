@@ -99,7 +99,7 @@ def _check_call(words: list[str], *, whole: bool) -> None:
         return
     given = context.params
     with_knobs(preset(given.get("policy_name") or "strict"), given.get("knobs") or ())
-    if given.get("bounds_name", NAMES[0]) not in NAMES or (name == "check" and given["engine"] not in ENGINES):
+    if given.get("bounds_name", NAMES[0]) not in NAMES or (name == "check" and given["engine"] not in {*ENGINES, None}):
         raise click.UsageError("no such bounds or engine")
 
 

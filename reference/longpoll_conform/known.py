@@ -21,6 +21,7 @@ from longpoll_runtime.logs import escaped
 from longpoll_spec.errors import OutputError, UserError, not_known
 
 SIZE_MAX: Final = 1 << 20
+NONE_CHOSEN: Final = "no clause or vector matches --only: --clauses lists them"
 
 
 class KnownError(UserError):
@@ -41,9 +42,11 @@ def read_known(path: Path) -> frozenset[str]:
     """The names of a file. Raises KnownError."""
     try:
         if not path.is_file():
-            raise KnownError(f"{path} is no file: a list of known failures has a name a line")
+            raise KnownError(f"{path} is not a file: write a list of known failures, one name per line")
         if path.stat().st_size > SIZE_MAX:
-            raise KnownError(f"{path} is larger than {SIZE_MAX >> 20} MiB: a list of known failures has a name a line")
+            raise KnownError(
+                f"{path} is larger than {SIZE_MAX >> 20} MiB: write a list of known failures, one name per line"
+            )
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise KnownError(f"{path} cannot be read: {error}") from error
@@ -68,7 +71,7 @@ def chosen(
         raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
     strange = next((vector.id for vector in whole or () if vector.id not in BY_VECTOR), None)
     if strange is not None:
-        raise UserError(f"no clause is shown by {strange}: recordings are of questions that --clauses lists")
+        raise UserError(f"{strange} is not a vector of any clause: --clauses lists the vectors")
     unknown = next((vector for vector in whole or () if vector.profile not in PROFILES), None)
     if unknown is not None:
         raise UserError(f"{unknown.id}: {not_known('profile', unknown.profile, PROFILES)}")
@@ -82,8 +85,14 @@ def chosen(
     vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
     seen = [name for name in SEEN if is_chosen(name)] if whole is None else []
     if not vectors and not seen:
-        raise UserError("no clause or vector is chosen: --clauses lists them" if only else "every clause is excluded")
+        raise UserError(NONE_CHOSEN if only else "every clause is excluded: shorten the list of --exclude")
     return vectors, seen
+
+
+def check_only(only: Sequence[str]) -> None:
+    """Raise UserError where no clause or vector of any version matches."""
+    if only and not any(fnmatch.filter([*BY_ID, *BY_VECTOR], pattern) for pattern in only):
+        raise UserError(NONE_CHOSEN)
 
 
 def change(results: Sequence[Result], known: Collection[str]) -> Change:

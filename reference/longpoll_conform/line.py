@@ -124,7 +124,7 @@ class Line:
         try:
             self._socket.sendall(content)
         except OSError as error:
-            raise SilentError(f"the broker took no request any more: {error.strerror or error}") from error
+            raise SilentError(f"the broker no longer accepts requests: {error.strerror or error}") from error
 
     def wait(self, opaque: int, timeout_s: float) -> Answer:
         """The answer to a request, waited for so long at most."""

@@ -80,7 +80,7 @@ def _play(vector: Vector, place: Place) -> Played:
     played = play(vector, place)
     errors = played.case.get("errors")
     if errors and not played.case.get("response"):
-        raise SilentError(f"{vector.id} cannot be asked: {errors[0]}")
+        raise SilentError(f"{vector.id} cannot be played: {errors[0]}")
     return played
 
 

@@ -1,4 +1,4 @@
-"""A broker that is started by a command, and started again when it serves nobody any more.
+"""A broker that is started by a command, and restarted when it stops answering.
 
 The command is no shell's. It may start a name server as well, and is ended with everything that it started.
 """
@@ -64,10 +64,10 @@ class Started:
         end_s = time.monotonic() + START_S
         while not self._is_well():
             if self._process.poll() is not None:
-                raise SilentError(f"{self._words[0]} ended with {self._process.returncode} before it served")
+                raise SilentError(f"{self._words[0]} ended with {self._process.returncode} before the broker answered")
             if time.monotonic() > end_s:
                 self.end()
-                raise SilentError(f"{self._words[0]} served nothing within {START_S:g} s")
+                raise SilentError(f"{self._words[0]} started no broker that answers within {START_S:g} s")
             time.sleep(LOOK_S)
 
     def end(self) -> None:

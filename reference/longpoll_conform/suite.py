@@ -27,6 +27,7 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """Worst first: a clause has the worst of its vectors."""
+STOPPED: Final = "the broker stopped answering"
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
 """How long conversations are made smaller, in all."""
@@ -80,7 +81,7 @@ class Suite:
     denied: set[Capability] = field(factory=set)
     capabilities: set[Capability] = field(factory=set)
     silenced_by: list[str] = field(factory=list)
-    """Vectors after which the broker served nobody any more."""
+    """Vectors after which the broker stopped answering."""
     smaller_s: float = SMALLER_S
     """How much time is left for making conversations smaller."""
     _at_first: Health | None = None
@@ -98,7 +99,7 @@ class Suite:
         """Play them."""
         self._at_first = self._health()
         if None in self._at_first[:2]:
-            raise SilentError("the broker does not answer a request to make a topic, or a send")
+            raise SilentError("the broker does not answer a request to create a topic, or a send")
         results: dict[str, Result] = {}
 
         def keep(result: Result) -> None:
@@ -127,12 +128,12 @@ class Suite:
         needed, lacking = PROFILES[vector.profile]
         missing = (needed | clause.needs | vector.needs) - self.capabilities
         if missing:
-            return f"the broker has not: {', '.join(sorted(missing))}"
+            return f"the broker lacks: {', '.join(sorted(missing))}"
         unwanted = (lacking | clause.lacks) & self.capabilities
         if unwanted:
-            return f"asked of brokers without: {', '.join(sorted(unwanted))}"
+            return f"only for brokers without: {', '.join(sorted(unwanted))}"
         if not self.scans and is_of_the_scan(vector):
-            return "recorded of a scan every five seconds, and this policy's deadlines are exact"
+            return "recorded from a scan every five seconds, and this policy has exact deadlines"
         return ""
 
     # -- one vector, and several -------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Suite:
             code = (case.get("response") or {}).get("code")
             if differences and code == meant.code:
                 return "NON-STRICT", meant.why
-            return "FAIL", f"this policy means to answer {meant.code}, and answered {code}: {meant.why}"
+            return "FAIL", f"this policy should answer {meant.code}, and the broker answered {code}: {meant.why}"
         if not differences:
             return "PASS", ""
         unknown = _unknown_code(vector.case, case)
@@ -220,7 +221,7 @@ class Suite:
     # -- a broker that serves no more --------------------------------------------------------------------------------
 
     def _is_well(self) -> bool:
-        # More than once: a machine that stands still is not a broker that serves nobody.
+        # More than once: a host pause is not a broker that stopped answering.
         return any(self._health() == self._at_first for _ in range(TRIES))
 
     def _health(self) -> Health:
@@ -229,7 +230,7 @@ class Suite:
     def _silenced(self, vector: Vector, result: Result) -> Result:
         self.silenced_by.append(vector.id)
         self._revive()
-        return evolve(result, why=f"the broker serves nobody any more after it; {result.why}")
+        return evolve(result, why=f"{STOPPED} after it; {result.why}")
 
     def _revive(self) -> None:
         if self.restart is None:
@@ -242,8 +243,8 @@ class Suite:
             self._gone = True
 
     def _untested(self, vector: Vector | Seen) -> Result:
-        by = f" since {self.silenced_by[-1]}" if self.silenced_by else ""
-        return Result(vector, BY_VECTOR[vector.id], "UNTESTED", f"the broker serves nobody any more{by}")
+        by = f" after {self.silenced_by[-1]}" if self.silenced_by else ""
+        return Result(vector, BY_VECTOR[vector.id], "UNTESTED", f"{STOPPED}{by}")
 
     # -- what is seen of a whole run ---------------------------------------------------------------------------------
 

@@ -110,7 +110,9 @@ def read_vectors(path: Path) -> tuple[Vector, ...]:
         raise VectorError(f"{path} cannot be read: {error.strerror or error}") from error
     except (lzma.LZMAError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise VectorError(f"{path} is no file of recordings ({why}); `longpoll conform --record` writes one") from error
+        raise VectorError(
+            f"{path} is not a file of recordings ({why}); `longpoll conform --record` writes one"
+        ) from error
     if not vectors or len({vector.id for vector in vectors}) < len(vectors):
         why = "has an id twice" if vectors else "is empty"
         raise VectorError(f"{path} {why}; `longpoll conform --record` writes a file of recordings")
@@ -125,7 +127,7 @@ def _content(path: Path) -> bytes:
     if packed:
         content = lzma.LZMADecompressor().decompress(content, SIZE_MAX + 1)
     if len(content) > SIZE_MAX:
-        raise VectorError(f"{path} is larger than {SIZE_MAX >> 20} MiB, and so no file of recordings")
+        raise VectorError(f"{path} is larger than {SIZE_MAX >> 20} MiB, too large for a file of recordings")
     return content
 
 
@@ -142,7 +144,7 @@ def write_vectors(path: Path, vectors: Sequence[Vector]) -> None:
 def _read(case: dict[str, Any]) -> Vector:
     steps = [case["request"], *(step for part in STEPS for step in case.get(part, []))]
     if not all(isinstance(step, dict) for step in steps):
-        raise TypeError("a step is no object")
+        raise TypeError("a step is not an object")
     whole = {"response": None, **case}
     return Vector(str(case["id"]), str(case["title"]), str(case["profile"]), str(case.get("recorded", "")), whole)
 

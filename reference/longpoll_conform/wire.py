@@ -102,15 +102,15 @@ def decode_command(frame: bytes) -> dict[str, Any]:
 def _checked(header: Any) -> dict[str, Any]:
     """A header whose fields are of the kinds that they must be. Raises NotReadableError."""
     if not isinstance(header, dict):
-        raise NotReadableError("the header is no JSON object")
+        raise NotReadableError("the header is not a JSON object")
     for name in ("code", "flag", "opaque"):
         if type(header.get(name, 0)) is not int:
-            raise NotReadableError(f"{name} of the header is no number")
+            raise NotReadableError(f"{name} of the header is not a number")
     if not isinstance(header.get("remark"), str | None):
-        raise NotReadableError("remark of the header is no text")
+        raise NotReadableError("remark of the header is not a string")
     fields = header.get("extFields")
     if fields is not None and not (isinstance(fields, dict) and all(isinstance(each, str) for each in fields.values())):
-        raise NotReadableError("extFields of the header are no texts by name")
+        raise NotReadableError("extFields of the header are not a map of strings")
     return header
 
 

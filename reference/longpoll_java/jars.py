@@ -26,6 +26,8 @@ JAVA: Final = "java-"
 NAMES: Final = tuple(f"{JAVA}{version}" for version in VERSIONS)
 """What the versions are called where a broker is chosen: `java-4.9.7`."""
 BYTEMAN: Final = "4.0.24"
+NEEDS: Final = "a JDK (11 or later), and Maven unless --jars names a folder with the broker's jars"
+FOLDER: Final = "name the folder `lib` of a RocketMQ distribution"
 RESOLVE_S: Final = 600.0
 POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project>
@@ -78,7 +80,7 @@ def chosen(name: str | None, folder: Path | None) -> Jars:
     found = in_folder(folder)
     if name not in {None, f"{JAVA}{found.version}"}:
         raise JavaUnavailableError(
-            f"{folder} has the jars of {found.version}; name {JAVA}{found.version}, or another folder"
+            f"{folder} has the jars of {found.version}: use --on {JAVA}{found.version}, or name another folder"
         )
     return found
 
@@ -86,12 +88,12 @@ def chosen(name: str | None, folder: Path | None) -> Jars:
 def resolved(version: str) -> Jars:
     """The jars of a version from Maven, which are looked for once. Raises JavaUnavailableError."""
     _refuse_unknown(version)
-    _need("java", "install a Java runtime (11 or later)")
+    _need("java", f"install {NEEDS}")
     home = _cache() / f"java-{version}"
     found = home / "class-path.txt"
     paths = found.read_text().strip().split(os.pathsep) if found.exists() else []
     if not paths or not all(Path(path).exists() for path in paths):
-        _need("mvn", "install Maven, or name a folder of jars with --jars")
+        _need("mvn", f"install Maven, or name a folder with --jars: {FOLDER}")
         paths = _resolve(home, found, version)
     byteman = next((path for path in paths if Path(path).name.startswith("byteman-")), "")
     return Jars(version, os.pathsep.join(path for path in paths if path != byteman), byteman)
@@ -123,13 +125,19 @@ def _resolve(home: Path, found: Path, version: str) -> list[str]:
             )
         if done.returncode or not fresh.exists():
             said = " ".join(done.stdout.split())[-300:]
-            raise JavaUnavailableError(f"Maven cannot resolve the jars of {version}; see to its network: {said}")
+            raise JavaUnavailableError(
+                f"Maven cannot resolve the jars of {version}: check its network and settings, or use --jars: {said}"
+            )
         fresh.replace(found)
         return found.read_text().strip().split(os.pathsep)
     except subprocess.TimeoutExpired:
-        raise JavaUnavailableError(f"Maven did not resolve the jars of {version} in {RESOLVE_S:g} s") from None
+        raise JavaUnavailableError(
+            f"Maven did not resolve the jars of {version} in {RESOLVE_S:g} s: check its network, or use --jars"
+        ) from None
     except OSError as error:
-        raise JavaUnavailableError(f"cannot keep the jars' paths in {home}: {error.strerror}") from error
+        raise JavaUnavailableError(
+            f"cannot write the paths of the jars into {home}: {error.strerror}; set XDG_CACHE_HOME to another folder"
+        ) from error
 
 
 def in_folder(folder: Path) -> Jars:
@@ -137,16 +145,14 @@ def in_folder(folder: Path) -> Jars:
 
     Raises JavaUnavailableError.
     """
-    _need("java", "install a Java runtime (11 or later)")
+    _need("java", "install a JDK (11 or later)")
     if not folder.is_dir():
-        raise JavaUnavailableError(f"{folder} is no folder; name the folder `lib` of a RocketMQ distribution")
+        raise JavaUnavailableError(f"{folder} is not a folder: {FOLDER}")
     jars = sorted(folder.glob("*.jar"))
     brokers = [jar for jar in jars if jar.name.startswith("rocketmq-broker-")]
     if len(brokers) != 1:
         said = "no" if not brokers else f"{len(brokers)} of"
-        raise JavaUnavailableError(
-            f"{folder} has {said} rocketmq-broker-*.jar; name the folder `lib` of a RocketMQ distribution"
-        )
+        raise JavaUnavailableError(f"{folder} has {said} rocketmq-broker-*.jar: {FOLDER}")
     version = _version_of(brokers[0])
     _refuse_unknown(version)
     byteman = next((jar for jar in jars if jar.name.startswith("byteman-")), None)
@@ -160,14 +166,14 @@ def _version_of(jar: Path) -> str:
         with zipfile.ZipFile(jar) as content:
             lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise JavaUnavailableError(f"{jar} says no version: it is no jar of RocketMQ's as published") from error
+        raise JavaUnavailableError(f"{jar} has no version: it is not a published jar of RocketMQ; {FOLDER}") from error
     return next((line.partition("=")[2].strip() for line in lines if line.startswith("version=")), "")
 
 
 def _refuse_unknown(version: str) -> None:
     if version not in VERSIONS:
         raise JavaUnavailableError(
-            f"the law's places in {version or 'this version'} are not known; take one of {', '.join(VERSIONS)}"
+            f"the breakpoints for {version or 'this version'} are not known: use one of {', '.join(VERSIONS)}"
         )
 
 

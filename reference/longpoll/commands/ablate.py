@@ -1,6 +1,6 @@
-"""`longpoll ablate`: what each knob of our own policies is for.
+"""`longpoll ablate`: the purpose of each knob of our own policies.
 
-Leaves out trying the changes, which the spec does (`longpoll_spec.engines.ablate`).
+The changes are tried in `longpoll_spec.engines.ablate`.
 """
 
 from __future__ import annotations
@@ -30,39 +30,40 @@ if TYPE_CHECKING:
     "names",
     multiple=True,
     metavar="NAME",
-    help="Only strict or strict-clone.",
+    help="strict or strict-clone; repeatable.  [default: both]",
     shell_complete=own_policies,
 )
 @json_option
 @user_mistakes
 def ablate(*, names: Sequence[str], as_json: bool) -> None:
-    """Set each knob of our own policies otherwise, one at a time, and say what then breaks.
+    """Change each knob of our own policies in turn, and report which properties are violated.
 
-    A change that breaks nothing makes its knob redundant in that policy, and the table says why. What breaks is found
-    by exploring, with a shortest run as a token for `longpoll explain`; what does not is proved.
+    If no property is violated, the knob is redundant in that policy, and the table gives the reason. A violation is
+    found by exploration and comes with the token of a shortest run for `longpoll explain`. The other properties are
+    proved.
 
     \b
     Examples:
       longpoll ablate
       longpoll ablate --policy strict --json
 
-    Exit codes: 0 every change breaks something or is redundant for the reason given, 1 a reason is wrong or missing,
+    Exit codes: 0 every change violates a property or is redundant for the given reason, 1 a reason is wrong or missing,
     2 a mistake in the call, 3 a property could not be decided.
     """
-    # z3 takes its time, and only this command and `prove` need it.
+    # Importing z3 takes a second, and only this command and `prove` need it.
     from longpoll_spec.engines import ablate as engine  # noqa: PLC0415
 
     for name in names:
         preset(name)
         if name not in engine.POLICIES:
-            fail(f"{name} is not our own design; known here: {', '.join(engine.POLICIES)}")
+            fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
     chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
     total = sum(1 for name in chosen for _change in engine.changes_of(PRESETS[name]))
     try:
         with _bar(total) as report:
             rows = engine.ablate(chosen, report=report)
     except KeyboardInterrupt:
-        fail("stopped before every change was tried: nothing is known", Exit.UNKNOWN)
+        fail("stopped before every change was tried: the result is unknown", Exit.UNKNOWN)
     if as_json:
         emit_json({"rows": [_row(row) for row in rows]})
     else:
@@ -86,10 +87,8 @@ def _row(row: Row) -> dict[str, Any]:
 def _show(rows: Sequence[Row]) -> None:
     for name in dict.fromkeys(row.policy for row in rows):
         mine = [row for row in rows if row.policy == name]
-        table(
-            f"{name}, with one knob set otherwise", ("change", "what comes of it"), ((r.knob, _said(r)) for r in mine)
-        )
-    out.print("The number behind a property is the steps of its shortest run; --json has the runs as tokens.")
+        table(f"{name}, with one knob changed", ("change", "violated properties"), ((r.knob, _said(r)) for r in mine))
+    out.print("The number after a property is the length of its shortest run; --json has the tokens.")
 
 
 def _said(row: Row) -> Text:
@@ -111,7 +110,7 @@ def _exit_of(rows: Sequence[Row]) -> Exit:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar on stderr; the function is called with each change before it is tried. None without a terminal."""
+    """A progress bar on stderr, in a terminal only; call the function with each change before it is tried."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(*columns) as progress:
         task = progress.add_task("", total=total)

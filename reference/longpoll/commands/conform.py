@@ -1,6 +1,6 @@
-"""`longpoll conform`: any broker, clause by clause, with the bytes that show what it does otherwise.
+"""`longpoll conform`: test any broker clause by clause, with the bytes of each mismatch.
 
-Leaves out clauses, vectors and playing them (`longpoll_conform`).
+Clauses, vectors and how they are played: `longpoll_conform`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -29,92 +29,89 @@ from longpoll.output import (
     json_option,
     out,
     progress_bar,
-    say,
     styled,
     table,
     user_mistakes,
 )
-from longpoll_conform.capabilities import is_well
-from longpoll_conform.clauses import BY_ID, CLAUSES, Capability
-from longpoll_conform.known import Change, change, chosen, read_known, write_known
+from longpoll.shown import conform_shown
+from longpoll_conform.capabilities import Identity, given, identify, is_well
+from longpoll_conform.clauses import CLAUSES, Capability
+from longpoll_conform.known import Change, change, check_only, chosen, read_known, write_known
 from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.record import record
-from longpoll_conform.report.badge import badge
 from longpoll_conform.report.data import as_json as json_of
-from longpoll_conform.report.talk import lines_of
 from longpoll_conform.report.written import write_reports
 from longpoll_conform.shipped.archive import write
 from longpoll_conform.started import Started
-from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
+from longpoll_conform.suite import STOPPED, Result, Suite
 from longpoll_conform.vectors import Vector, read_vectors, write_vectors
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import Policy, preset, with_knobs
 
-MARKS: Final = {
-    "PASS": "green", "FAIL": "bold red", "NON-STRICT": "yellow", "UNIMPLEMENTED": "magenta", "UNTESTED": "dim",
-}  # fmt: skip
 NAME_SERVER_PORT: Final = 9876
 RACE_S: Final = 8.0
-SHOWN_MAX: Final = 12
-"""Failures that are shown with their conversations; all are in --json and --pages."""
 
 
 def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print every clause, and end."""
+    """Print every clause and exit."""
     if not wanted:
         return
     rows = [(clause.id, clause.level, clause.sentence, clause.source, " ".join(clause.vectors)) for clause in CLAUSES]
-    table("clauses", ["clause", "level", "what it says", "source", "vectors"], rows)
+    table("Clauses", ["clause", "level", "text", "source", "vectors"], rows)
     context.exit(0)
 
 
 @click.command()
-@click.option("--broker", "broker_text", metavar="HOST:PORT", help="The broker to hold against the clauses.")
+@click.option("--broker", "broker_text", metavar="HOST:PORT", help="The broker to test.")
 @click.option(
     "--name-server",
     "name_server_text",
     metavar="HOST:PORT",
-    help="Its name server; none: the broker's host, port 9876.",
+    help="Its name server.  [default: the broker's host, port 9876]",
 )
-@policy_option("What the broker is meant to be: whose recorded answers it is held to.")
-@knob_option("One knob of the policy that the broker has otherwise, for load and race; repeatable.")
+@policy_option(
+    "Test against the recorded answers of this policy.  [default: the version that the broker reports]", None
+)
+@knob_option("Override one knob of the policy in the load and race tests; repeatable.")
 @click.option(
-    "--only", "only", multiple=True, metavar="ID", help="Clauses or vectors, * allowed: PULL-HOLD-*; repeatable."
+    "--only",
+    "only",
+    multiple=True,
+    metavar="ID",
+    help="Test only these clauses or vectors, such as PULL-HOLD-*; repeatable.",
 )
 @click.option(
     "--exclude",
     "exclude_file",
     type=click.Path(path_type=Path),
-    help="A file of clauses or vectors that are not asked, one a line.",
+    help="Skip the clauses and vectors in this file, one per line.",
 )
 @click.option(
     "--known",
     "known_file",
     type=click.Path(path_type=Path),
-    help="A file of known failures: the exit code is 1 when one comes or goes.",
+    help="A file of known failures. The exit code is 1 when a failure is new, or a known one no longer fails.",
 )
-@click.option("--write-known", "known_out", type=click.Path(path_type=Path), help="Write what failed as such a file.")
+@click.option("--write-known", "known_out", type=click.Path(path_type=Path), help="Write the failures to such a file.")
 @click.option(
     "--has",
     "declared",
     multiple=True,
     type=click.Choice(get_args(Capability)),
-    help="A capability the broker has, whatever it answers; repeatable.",
+    help="Assume that the broker has this capability, instead of probing for it; repeatable.",
 )
 @click.option(
     "--lacks",
     "denied",
     multiple=True,
     type=click.Choice(get_args(Capability)),
-    help="A capability it lacks; repeatable.",
+    help="Assume that the broker lacks this capability; repeatable.",
 )
+@click.option("--start", "start", metavar="COMMAND", help="Start the broker, and restart it when it stops answering.")
 @click.option(
-    "--start", "start", metavar="COMMAND", help="Starts the broker, and starts it again when it serves nobody any more."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Names of topics and groups are made of it; none: drawn."
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed for the names of topics and groups.  [default: random]"
 )
 @click.option(
     "--race-seconds",
@@ -122,14 +119,14 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     type=Amount(),
     default=RACE_S,
     show_default=True,
-    help="How long messages race the pulls that wait for them; 0: not at all.",
+    help="Length of the race test, in which messages race waiting pulls; 0 skips it.",
 )
 @click.option(
-    "--history", type=click.Path(path_type=Path), help="Keep the load's history in this new directory, for the judge."
+    "--history", type=click.Path(path_type=Path), help="Keep the history of the load test in this new directory."
 )
-@click.option("--junit", "junit_file", type=click.Path(path_type=Path), help="Write JUnit's XML.")
+@click.option("--junit", "junit_file", type=click.Path(path_type=Path), help="Write a JUnit XML report.")
 @click.option(
-    "--pages", "pages_directory", type=click.Path(path_type=Path), help="Write pages of HTML into this directory."
+    "--pages", "pages_directory", type=click.Path(path_type=Path), help="Write an HTML report into this directory."
 )
 @click.option(
     "--clauses",
@@ -138,28 +135,28 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     is_eager=True,
     expose_value=False,
     callback=list_clauses,
-    help="List the clauses, and end.",
+    help="List the clauses and exit.",
 )
 @click.option(
     "--export",
     "export_directory",
     metavar="DIRECTORY",
     type=click.Path(path_type=Path),
-    help="Write the vectors as JSON lines, with a page that tells how to play them, and end.",
+    help="Write the vectors as JSON lines, with a page that explains how to play them, and exit.",
 )
 @click.option(
     "--vectors",
     "vectors_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file of recordings whose answers the broker is held to, instead of the policy's version.",
+    help="Compare with the recordings in this file, instead of those of the policy's version.",
 )
 @click.option(
     "--record",
     "record_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Ask every question that applies, write the broker's own answers as such a file, and end.",
+    help="Record the broker's own answers in such a file and exit.",
 )
 @json_option
 @user_mistakes
@@ -167,7 +164,7 @@ def conform(
     *,
     broker_text: str | None,
     name_server_text: str | None,
-    policy_name: str,
+    policy_name: str | None,
     knobs: Sequence[str],
     only: Sequence[str],
     exclude_file: Path | None,
@@ -186,12 +183,15 @@ def conform(
     record_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Hold any broker against the clauses of the pull path, and go on after every failure.
+    """Test any broker against the clauses of the pull path.
 
-    Each clause is shown by conversations that were recorded from a real RocketMQ broker. For what differs the whole
-    conversation is shown, decoded and in bytes, made as small as it can be. Then comes a load, whose history is judged,
-    and a race of messages with the pulls that wait for them. Names are of the run, so that it can be repeated on the
-    same broker.
+    Each clause is one sentence, shown by conversations that were recorded from a real RocketMQ broker. The test replays
+    them and goes on after a failure. For each mismatch it shows the shortest conversation that differs, decoded and in
+    bytes. Then it runs a load, whose history the judge checks, and a race of messages with waiting pulls.
+
+    Without --policy the broker is asked for its version, and the matching preset is used: strict, strict-clone,
+    rocketmq-4.9 or rocketmq-5. The result names the preset and the reason. A broker of unknown version is compared with
+    rocketmq-5.
 
     \b
     Examples:
@@ -204,32 +204,41 @@ def conform(
       longpoll conform --broker 127.0.0.1:10911 --record mine.jsonl
       longpoll conform --broker 127.0.0.1:10911 --vectors mine.jsonl
 
-    Exit codes: 0 nothing failed (or nothing but what is known), 1 something did (or changed), 2 a mistake in the call,
-    3 unknown: the broker could not be asked, or served nobody any more.
+    Exit codes: 0 no clause failed (or only known ones), 1 a clause failed (or the known failures changed), 2 a mistake
+    in the call, 3 unknown: the broker could not be tested, or stopped answering.
     """
     if export_directory is not None:
         _export(export_directory, as_json=as_json)
         return
     if broker_text is None:
-        raise UserError("--broker HOST:PORT says which broker is asked")
+        raise UserError("name the broker to test: --broker HOST:PORT")
     broker = address_of(broker_text)
     name_server = address_of(name_server_text) if name_server_text else (broker[0], NAME_SERVER_PORT)
-    policy = with_knobs(preset(policy_name), knobs)
     whole = read_vectors(vectors_file) if vectors_file else None
-    vectors, seen = chosen(policy_name, only, read_known(exclude_file) if exclude_file else (), whole)
+    excluded = read_known(exclude_file) if exclude_file else frozenset[str]()
+    check_only(only)
+    if policy_name is not None:
+        # Mistakes in these are reported before the broker is asked for anything.
+        with_knobs(preset(policy_name), knobs)
+        chosen(policy_name, only, excluded, whole)
     if history is not None:
         check_new(history)
     known = read_known(known_file) if known_file else None
     run_name = f"{seed:x}" if seed is not None else secrets.token_hex(4)
-    suite = Suite(
-        Place(broker, name_server), policy_name, run_name, policy.expiry == "scan",
-        declared=set(declared), denied=set(denied),
-    )  # fmt: skip
-    if record_file is not None:
-        _record(suite, vectors, record_file, as_json=as_json)
-        return
+    place = Place(broker, name_server)
     with ExitStack() as stack:
-        results = _run(suite, vectors, start, stack)
+        restart = _start(place, run_name, start, stack)
+        identity = given(policy_name) if policy_name is not None else _identified(place, as_json=as_json)
+        policy = with_knobs(preset(identity.policy), (*identity.knobs, *knobs))
+        vectors, seen = chosen(identity.policy, only, excluded, whole)
+        suite = Suite(
+            place, identity.policy, run_name, policy.expiry == "scan",
+            restart=restart, declared=set(declared), denied=set(denied),
+        )  # fmt: skip
+        if record_file is not None:
+            _record(suite, vectors, record_file, as_json=as_json)
+            return
+        results = _run(suite, vectors)
         results += _seen(suite, policy, seen, race_s, history)
     write_reports(suite, results, junit_file, pages_directory)
     if known_out is not None:
@@ -237,18 +246,18 @@ def conform(
     changed = change(results, known) if known is not None else None
     code = _exit_of(suite, results, changed)
     if as_json:
-        told = {"exit_code": int(code), **json_of(suite, results)}
+        told = {"exit_code": int(code), **json_of(suite, results, identity)}
         if changed is not None:
             told["changed"] = {"new": list(changed.new), "mended": list(changed.mended)}
         emit_json(told)
     else:
-        _show(suite, results, changed)
+        conform_shown.show(suite, results, identity, code, changed)
     if code:
         raise SystemExit(code)
 
 
 def _export(directory: Path, *, as_json: bool) -> None:
-    """Write the vectors for programs of others."""
+    """Write the vectors for other programs."""
     paths = [str(path) for path in write(directory, longpoll.__version__)]
     if as_json:
         emit_json({"exit_code": int(Exit.OK), "written": paths})
@@ -258,12 +267,12 @@ def _export(directory: Path, *, as_json: bool) -> None:
 
 
 def _record(suite: Suite, vectors: Sequence[Vector], path: Path, *, as_json: bool) -> None:
-    """Write the broker's own answers; exit code 1 where it answers one question in two ways."""
+    """Record the broker's own answers; exit code 1 where two answers to the same request differ."""
     try:
         suite.find()
         asked = [vector for vector in vectors if not suite.why_not(vector)]
         with progress_bar(TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()) as bar:
-            task = bar.add_task("questions", total=len(asked))
+            task = bar.add_task("vectors", total=len(asked))
             found = record(asked, suite.place, suite.run_name, path.name.split(".jsonl")[0], lambda: bar.advance(task))
     except SilentError as error:
         raise UserError(f"{error}; start the broker") from None
@@ -278,27 +287,49 @@ def _record(suite: Suite, vectors: Sequence[Vector], path: Path, *, as_json: boo
         do_not = f"{len(vectors) - len(asked)} do not apply to this broker"
         out.print(styled("{} recorded in {}, {}", len(steady), path, do_not), soft_wrap=True)
         for name, why in unsteady.items():
-            out.print(styled("[bold red]unsteady[/]: {} is answered in two ways and not recorded: {}", name, why))
+            out.print(styled("[bold red]unsteady[/]: two answers to {} differ, so it is not recorded: {}", name, why))
     if code:
         raise SystemExit(code)
 
 
 def check_new(history: Path) -> None:
-    """Two histories are not one: raises UserError where there is something."""
+    """Raise UserError unless the directory is new or empty: two histories must not be mixed."""
     if history.exists() and (not history.is_dir() or any(history.iterdir())):
         raise UserError(f"{history} is not empty: name a new directory for the history")
     check_directory(history, "the history into")
 
 
-def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: ExitStack) -> list[Result]:
+def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -> Callable[[], None] | None:
+    """Start the broker and return what restarts it; None without a command. Raises UserError."""
+    if command is None:
+        return None
+    stack.enter_context(guard.interrupted_by_sigterm())
     try:
-        if start is not None:
-            stack.enter_context(guard.interrupted_by_sigterm())
-            started = stack.enter_context(Started(start, lambda: is_well(suite.place, suite.run_name)))
-            suite.restart = started.restart
+        return stack.enter_context(Started(command, lambda: is_well(place, run_name))).restart
+    except SilentError as error:
+        raise _silent(error) from None
+
+
+def _identified(place: Place, *, as_json: bool) -> Identity:
+    """Ask the broker which policy it is to be held to, and say so before the work. Raises UserError."""
+    try:
+        found = identify(place)
+    except SilentError as error:
+        raise _silent(error) from None
+    if not as_json:
+        err.print(f"policy {conform_shown.reason(found)}", style="dim", soft_wrap=True)
+    return found
+
+
+def _silent(error: SilentError) -> UserError:
+    return UserError(f"{error}; start the broker, or give --start")
+
+
+def _run(suite: Suite, vectors: Sequence[Vector]) -> list[Result]:
+    try:
         suite.find()
     except SilentError as error:
-        raise UserError(f"{error}; start the broker, or give --start") from None
+        raise _silent(error) from None
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(*columns) as bar:
         task = bar.add_task("conversations", total=len(vectors))
@@ -312,15 +343,15 @@ def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: Exit
         try:
             return suite.run(vectors)
         except SilentError as error:
-            raise UserError(f"{error}; start the broker, or give --start") from None
+            raise _silent(error) from None
 
 
 def _seen(suite: Suite, policy: Policy, names: Sequence[str], race_s: float, history: Path | None) -> list[Result]:
-    """What is seen under a load and in a race, of a broker that still serves."""
+    """The results of the load and the race, while the broker still answers."""
     if not names or not suite.serves():
         return [suite.untested(name) for name in names]
     try:
-        # Here alone: they need an extra, and without it the recorded conversations are asked all the same.
+        # Imported here because they need an extra; the recorded conversations do not.
         from longpoll.verification.declared import declared  # noqa: PLC0415 - see above
         from longpoll.verification.under_load import Loaded, see  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
@@ -347,62 +378,6 @@ def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) ->
     if changed is None and any(result.outcome == "FAIL" for result in results):
         return Exit.VIOLATED
     tested = [result for result in results if result.outcome != "UNTESTED"]
-    lost = any("serves nobody" in result.why for result in results if result.outcome == "UNTESTED")
+    lost = any(STOPPED in result.why for result in results if result.outcome == "UNTESTED")
     passed = any(result.outcome in {"PASS", "NON-STRICT"} for result in tested)
     return Exit.UNKNOWN if not passed or lost or (suite.silenced_by and suite.restart is None) else Exit.OK
-
-
-# -- shown -----------------------------------------------------------------------------------------------------------
-
-
-def _show(suite: Suite, results: Sequence[Result], changed: Change | None) -> None:
-    clauses = by_clause(results)
-    counts = Counter(clauses.values())
-    for outcome in OUTCOMES:
-        if counts[outcome]:
-            out.print(
-                styled(f"[{MARKS[outcome]}]{{}}[/] {{}}", outcome, f"{counts[outcome]} of {len(clauses)} clauses")
-            )
-    say(f"capabilities: {', '.join(sorted(suite.capabilities)) or 'none'}\n")
-    _show_clauses(results, clauses)
-    failed = [result for result in results if result.outcome == "FAIL"]
-    for result in failed[:SHOWN_MAX]:
-        _show_failure(result)
-    if len(failed) > SHOWN_MAX:
-        say(f"\n{len(failed) - SHOWN_MAX} failures more: --pages DIRECTORY or --json have them all.")
-    for name in suite.silenced_by:
-        out.print(styled("[bold red]silenced[/]: the broker served nobody any more after {}", name))
-    if changed is not None:
-        _show_change(changed)
-    tested = sum(result.outcome != "UNTESTED" for result in results)
-    passed = sum(result.outcome == "PASS" for result in results)
-    say(f"\nlongpoll conform: {passed} of {tested} as {suite.policy}, {len(failed)} failed")
-    say(badge(suite.policy, results))
-
-
-def _show_clauses(results: Sequence[Result], clauses: dict[str, Any]) -> None:
-    rows = []
-    for name, outcome in clauses.items():
-        if outcome == "PASS":
-            continue
-        mine = [result for result in results if result.clause.id == name and result.outcome == outcome]
-        rows.append((name, outcome, BY_ID[name].sentence, f"{mine[0].vector.id}: {mine[0].why}"))
-    if rows:
-        table("what did not pass", ["clause", "outcome", "what it says", "what was seen"], rows)
-
-
-def _show_failure(result: Result) -> None:
-    out.print(styled("\n[bold red]FAIL[/] {} {}: {}", result.clause.id, result.vector.id, result.vector.title))
-    for difference in result.differences[:5]:
-        say(f"  {difference.where}\n    expected {difference.expected}\n    got      {difference.got}")
-    if result.left_out:
-        say(f"  ({result.left_out} steps of the vector are left out: they do not matter here)")
-    for line in lines_of(result.spoken):
-        say(f"  {line}")
-
-
-def _show_change(changed: Change) -> None:
-    for name in changed.new:
-        out.print(styled("[bold red]new[/]: {} fails and is not among the known failures", name))
-    for name in changed.mended:
-        out.print(styled("[yellow]mended[/]: {} fails no more: take it off the list", name))

@@ -1,6 +1,6 @@
-"""`longpoll judge`: weigh recorded histories and say what is wrong with the broker that they show.
+"""`longpoll judge`: check recorded histories and report what the broker did wrong.
 
-Leaves out the judging (`longpoll_judge.run.job`).
+The work is done in `longpoll_judge.run.job`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -21,6 +21,7 @@ from longpoll.guard import NO_ROOM
 from longpoll.options.amounts import Amount
 from longpoll.options.cluster import Place, cluster_options
 from longpoll.options.following import following_options
+from longpoll.options.judge_engine import choose
 from longpoll.output import (
     Exit,
     check_directory,
@@ -61,11 +62,18 @@ RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
 """By the end of the report's name."""
 _FINDINGS_SHOWN_MAX: Final = 10
 _STAGES: Final = 3
+AUTO: Final = "auto"
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=Place(), metavar="PATH...")
-@click.option("--engine", type=click.Choice(get_args(EngineName)), default="spark", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice([AUTO, *get_args(EngineName)]),
+    default=AUTO,
+    show_default=True,
+    help="local runs in this process, spark on Spark; auto picks local for a short history on this machine.",
+)
 @cluster_options
 @click.option(
     "--report",
@@ -73,39 +81,39 @@ _STAGES: Final = 3
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the judgement as well: .html (one self-contained page), .md, .xml (JUnit) or .json. May be repeated.",
+    help="Write a report: .html (one self-contained page), .md, .xml (JUnit) or .json; repeatable.",
 )
 @click.option(
     "--windows",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write every finding's window as a ShiViz log and as an ITF trace.",
+    help="Write the events around each finding as a ShiViz log and as an ITF trace.",
 )
 @click.option(
     "--evidence",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write the evidence of every violation as a history by itself, which can be judged again.",
+    help="Write the evidence of each violation as a history of its own, which can be judged again.",
 )
 @click.option(
     "--wake-ms",
     type=Amount(),
     default=WAKE_MS,
     show_default=True,
-    help=("How long after a message became visible a held pull may be answered."),
+    help="Most milliseconds from when a message is visible to the answer to a pull that waits for it.",
 )
 @click.option(
     "--late-ms",
     type=Amount(),
     default=LATE_MS,
     show_default=True,
-    help=("How long after its deadline a pull may be answered."),
+    help="Most milliseconds from a pull's deadline to its answer.",
 )
 @click.option(
     "--follow",
     "follows",
     is_flag=True,
-    help="Judge a history while it is written, until Ctrl-C, and say at once what is found.",
+    help="Judge a history while it is written, until Ctrl-C, and report each finding at once.",
 )
 @following_options
 @click.option(
@@ -113,13 +121,13 @@ _STAGES: Final = 3
     "own",
     multiple=True,
     metavar="FILE.py:FUNCTION",
-    help="Ask a property of your own besides, a function over the columns of all pulls. May be repeated.",
+    help="Also check a property of your own: a function over the columns of all pulls; repeatable.",
 )
 @json_option
 @user_mistakes
 def judge(  # noqa: PLR0917 - one argument an option
     paths: tuple[Path | str, ...],
-    engine: EngineName,
+    engine: EngineName | Literal["auto"],
     master: str | None,
     conf: Mapping[str, str],
     reports: tuple[Path, ...],
@@ -132,34 +140,42 @@ def judge(  # noqa: PLR0917 - one argument an option
     own: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Judge recorded histories (directories of part files and a meta.json), all of them together.
+    """Judge recorded histories, all of them together. A history is a directory of part files and a meta.json.
 
-    A PATH may be a URI, such as s3a://bucket/history; Spark's workers then read it where it is.
+    The engine local runs in this process; the engine spark runs on Spark and needs the extra longpoll[spark] and Java.
+    Both give the same verdict. By default a history of up to about 10,000,000 events is judged in this process. A
+    longer one is judged on Spark, and so is one at a URI such as s3a://bucket/history, or with --master, --conf or
+    SPARK_REMOTE. One line on stderr names the engine and the reason. Without pyspark the default is local.
 
     \b
     Examples:
       longpoll serve --record /tmp/history           record one
-      longpoll judge /tmp/history                    judge it on Spark, on all cores
-      longpoll judge /tmp/history --engine local     the same verdict without Spark
+      longpoll judge /tmp/history                    judge it
+      longpoll judge /tmp/history --engine spark     judge it on Spark, on all cores
       longpoll judge a b --report verdict.html       two histories together, and a page
       longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
-      longpoll judge a --evidence found              and judge found/finding-0001-... to see it convict alone
-      longpoll judge a --property mine.py:fair       and a property of your own
-      longpoll judge a --follow                      while it is written, and say at once what is found
-      longpoll judge a --follow --findings found.ndjson --checkpoint told    each finding once, over restarts
-      longpoll judge a --follow --metrics-port 9464 --webhook https://host/path    for Prometheus, and posted
+      longpoll judge a --evidence found              then judge found/finding-0001-... alone
+      longpoll judge a --property mine.py:fair       also check your own property
+      longpoll judge a --follow                      while it is written, with each finding at once
+      longpoll judge a --follow --findings found.ndjson --checkpoint told    each finding once, also after a restart
+      longpoll judge a --follow --metrics-port 9464 --webhook https://host/path    for Prometheus and a webhook
       longpoll judge s3a://bucket/a --master spark://host:7077 --conf spark.executor.memory=4g
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
-    how = _how(engine, master, conf, wake_ms=wake_ms, late_ms=late_ms)
+    if engine == "local" and (master is not None or conf):
+        raise click.UsageError("--engine local does not run on Spark: leave out --master and --conf, or --engine local")
     if own and follows:
-        raise click.UsageError("a property of your own is asked of a whole history; leave out --follow")
+        raise click.UsageError("--property checks a complete history: leave out --follow")
     if places.are_any and not follows:
-        raise click.UsageError("--findings, --checkpoint, --metrics-port and --webhook belong to --follow; add it")
+        raise click.UsageError("--findings, --checkpoint, --metrics-port and --webhook need --follow: add it")
     properties = [own_property(each) for each in own]
     _check_places(reports, windows, evidence, paths)
     _check_told(places, paths)
+    running = _chosen(paths, master, conf, is_told=not as_json) if engine == AUTO else engine
+    how: Mapping[str, Any] = {
+        "engine": running, "master": master, "conf": conf, "wake_ms": wake_ms, "late_ms": late_ms
+    }  # fmt: skip
     drawn: list[Drawn] = []
     if any(report.suffix == PAGE for report in reports):
         how = {**how, "look": lambda result, tables: drawn.append(gather(result, tables))}
@@ -180,7 +196,7 @@ def judge(  # noqa: PLR0917 - one argument an option
 def _check_places(
     reports: Sequence[Path], windows: Path | None, evidence: Path | None, paths: Sequence[Path | str]
 ) -> None:
-    """Look before the work whether everything that is asked for can be written."""
+    """Check before the work that all output can be written."""
     for report in reports:
         _renderer(report)
         check_file(report, "the report")
@@ -193,7 +209,7 @@ def _check_places(
 
 
 def _check_told(places: Places, paths: Sequence[Path | str]) -> None:
-    """Look before the work whether what is told can be written, and is nothing that is judged."""
+    """Check before the work that the output of --follow can be written, and is not part of a history."""
     _check_is_no_evidence(places.findings, paths)
     _check_is_no_evidence(places.checkpoint, paths)
     if places.findings is not None:
@@ -202,18 +218,20 @@ def _check_told(places: Places, paths: Sequence[Path | str]) -> None:
         check_directory(places.checkpoint, "the checkpoint into")
 
 
-def _how(engine: EngineName, master: str | None, conf: Mapping[str, str], **limits: float) -> Mapping[str, Any]:
-    """What both ways of judging are told beside their paths."""
-    if engine == "local" and (master is not None or conf):
-        raise click.UsageError("the local engine has no master and no settings of Spark; use --engine spark")
-    return {"engine": engine, "master": master, "conf": conf, **limits}
+def _chosen(paths: Sequence[Path | str], master: str | None, conf: Mapping[str, str], *, is_told: bool) -> EngineName:
+    """The engine of `--engine auto`, with the reason on stderr; JSON has `engine` instead."""
+    choice = choose(paths, master=master, conf=conf)
+    if is_told:
+        # Not with --json: spark-submit writes both streams of a program to one.
+        err.print(f"engine: {choice.engine}, because {choice.why}", style="dim", soft_wrap=True)
+    return choice.engine
 
 
 def own_property(named: str) -> OwnProperty:
     """The function that FILE.py:FUNCTION names; raises ConfigError."""
     file, colon, name = named.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ConfigError(f"{named!r:.200} is no property: write FILE.py:FUNCTION")
+        raise ConfigError(f"{named!r:.200} is not a property: write FILE.py:FUNCTION")
     try:
         function: Any = runpy.run_path(file).get(name)
     except USERS_FAULTS as error:
@@ -272,18 +290,18 @@ def _interruptible() -> Iterator[Callable[[float], bool]]:
 def _renderer(file: Path) -> Callable[[Result], str]:
     render = RENDERERS.get(file.suffix)
     if render is None:
-        raise ReportNotWrittenError(f"cannot tell the kind of report from {file}; end it in {', '.join(RENDERERS)}")
+        raise ReportNotWrittenError(f"the name of the report {file} must end in {', '.join(RENDERERS)}")
     return render
 
 
 def _check_is_no_evidence(written: Path | None, histories: Sequence[Path | str]) -> None:
-    """Nothing is written over what is judged, or beside it under the name of a part."""
+    """Raise if the output would replace a part of a history, or has the name of one."""
     if written is None:
         return
     place = written.resolve()
     is_evidence = place.name == META_FILE or place.match(PART_FILES)
     if is_evidence and place.parent in {Path(absolute(history)) for history in histories}:
-        raise ReportNotWrittenError(f"{written} is evidence that is judged, or named like it; name another place")
+        raise ReportNotWrittenError(f"{written} is part of a history, or has the name of one: write to another place")
 
 
 def _write_report(file: Path, result: Result, *drawn: Drawn) -> None:
@@ -297,7 +315,7 @@ def _write_report(file: Path, result: Result, *drawn: Drawn) -> None:
 
 
 def _not_written(error: OSError, place: Path, what: str) -> Exception:
-    """What became of writing: a full disk is nobody's mistake, and leaves what was asked unsaid."""
+    """The error to raise: a full disk is not a mistake in the call, and gives exit code 3."""
     if error.errno in NO_ROOM:
         return OSError(error.errno, error.strerror, str(place))
     return ReportNotWrittenError(f"cannot write {what}: {error.strerror}")
@@ -312,7 +330,7 @@ def _write_into(directory: Path, what: str, write: Callable[[Path, Sequence[Find
 
 def show(result: Result) -> None:
     """Print one judgement for a person."""
-    speed = f"{result.seconds:.1f} s on {result.engine} after a start of {result.start_seconds:.1f} s"
+    speed = f"{result.seconds:.1f} s with {result.engine} after a start of {result.start_seconds:.1f} s"
     limits = ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())
     out.print(f"verdict: {result.verdict}", style="bold")
     out.print(f"{result.events} events, {result.requests} pulls, {result.queues} queues, {speed}; thresholds: {limits}")
@@ -339,4 +357,4 @@ def show(result: Result) -> None:
         table("Findings", ("clause", "verdict", "queue", "request", "about", "why"), rows)
     more = len(result.findings) - len(shown) + result.findings_left_out
     if more:
-        out.print(f"{more} more findings; see --json or --report")
+        out.print(f"{more} more findings: see --json or --report")

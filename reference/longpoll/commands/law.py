@@ -1,6 +1,6 @@
-"""`longpoll check`, `prove`, `explain`, `policies` and `properties`: the law from the command line.
+"""`longpoll check`, `prove`, `explain`, `policies` and `properties`: the specification on the command line.
 
-Leaves out exploring, proving and telling, which the spec does, and how their results are shown (`law_shown`).
+The work is done in `longpoll_spec`; the output is in `longpoll.shown`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.options.amounts import Amount
 from longpoll.options.completion import worlds
-from longpoll.options.engine import engine_options, opened
+from longpoll.options.engine import default_engine, engine_options, opened
 from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, property_option, size_options
-from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, say, table, user_mistakes
+from longpoll.output import Exit, emit_json, err, fail, json_option, progress_bar, say, table, user_mistakes
 from longpoll.shown import law_shown
 from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
 from longpoll_spec.engines.minimise import minimised, shortest_token
-from longpoll_spec.engines.survey import survey
+from longpoll_spec.engines.survey import Survey, survey
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.law import law_of, properties_of
@@ -74,16 +74,16 @@ class RequestsToProve(_NumberOrAny):
 @policy_option()
 @bounds_option("small")
 @size_options(
-    queues="Queues that share one dispatcher, scanner and executor.",
-    tags="Tags of messages; the third has the first one's hash.",
+    queues="Override the number of queues, which share one dispatcher, scanner and executor.",
+    tags="Override the number of tags; the third has the hash of the first.",
 )
 @aspect_option()
 @engine_options
-@click.option(
-    "--max-states", type=click.IntRange(min=1), help="Give up past this number of states, with what is known then."
-)
+@click.option("--max-states", type=click.IntRange(min=1), help="Stop after this number of states.")
 @knob_option()
 @property_option()
+@click.option("--all", "shows_all", is_flag=True, help="Print all properties, counts and counterexamples.")
+@click.option("--explain", "explains", is_flag=True, help="Explain the shortest run to the worst violation at once.")
 @json_option
 @user_mistakes
 def check(
@@ -92,27 +92,35 @@ def check(
     bounds_name: str,
     sizes: Mapping[str, int | None],
     aspects: Sequence[str],
-    engine: str,
+    engine: str | None,
     max_states: int | None,
     knobs: Sequence[str],
     names: Sequence[str],
+    shows_all: bool,
+    explains: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Explore every state that a policy can reach under bounds, and judge its properties in all of them.
+    """Explore every state that a policy can reach within bounds, and check its properties.
 
-    Bounds by their name alone are followed by a small exploration of each aspect of the world, such as several queues
-    or offset commits, and by the tight bounds on how late an answer is; so the table is the policy's whole one.
-    A size, number or aspect set by hand, and an engine other than packed, explores just that.
+    The output is the verdict, the worst violations with one sentence each, and the next command. --all prints every
+    property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of a
+    shortest run, with the fewest context switches.
 
-    A property that is violated comes with a shortest run that shows it, as a token for `longpoll explain`: of the
-    shortest ones that which changes least often from one thread to another. Ctrl-C ends the search and prints what was
-    explored so far. Workers, symmetry, a limit on memory and Spark change no count and no verdict. The engine simulate
-    tries random runs instead: it finds what is violated, never that something holds, and tells what its runs came to.
+    The bounds tiny, small, wide and bench cover the model without features. After them each feature, such as several
+    queues or offset commits, is explored alone. If you choose a size, a feature or another engine, only your choice is
+    explored.
+
+    The engine packed needs numpy. Without numpy the engine python explores bounds tiny and the features, which takes
+    some minutes. Workers, symmetry, a memory limit and Spark change neither counts nor verdicts. The engine simulate
+    tries random runs: it can find a violation, but cannot show that a property holds. Ctrl-C ends the search and prints
+    the result so far.
 
     \b
     Examples:
       longpoll check --policy rocketmq-4.9
+      longpoll check --policy rocketmq-4.9 --explain
+      longpoll check --policy rocketmq-4.9 --all
       longpoll check --policy strict --bounds tiny --engine python
       longpoll check --policy rocketmq-lmq --property no_orphan
       longpoll check --policy rocketmq-4.9 --queues 2 --tags 2 --requests 1
@@ -124,10 +132,17 @@ def check(
       longpoll check --policy strict --engine spark --master local[4] --checkpoint search
       longpoll check --policy rocketmq-4.9 --bounds wide --engine simulate --runs 100000 --seed 7
 
-    Exit codes: 0 all hold, 1 one is violated, 2 a mistake in the call, 3 the search or the bounds ended too early to
-    tell (so for a property that is meant to be reached and was not).
+    Exit codes: 0 all properties hold, 1 a property is violated, 2 a mistake in the call, 3 unknown: the search ended
+    early, or a situation that must occur does not occur within the bounds.
     """
+    if explains and as_json:
+        raise UserError("--explain prints text: leave it out, and pass the token of --json to longpoll explain --json")
     policy = _policy(policy_name, knobs)
+    is_chosen = engine is not None
+    engine = engine or default_engine()
+    is_slow = not is_chosen and engine != EXPLORERS[0]
+    if is_slow:
+        bounds_name = _bounds_without_numpy(bounds_name)
     bounds = named(bounds_name, policy, **sizes, aspects=aspects)
     with opened(engine, options) as given, _spinner(f"exploring {policy.name} with {engine}") as say:
         limits: dict[str, Any] = {"limit_states": max_states, **given}
@@ -137,16 +152,42 @@ def check(
             found = explore(model, judged, engine=engine, report=_speed(say), **own)
             if found.seen is not None:
                 return found
-            # Of a surveyed aspect the table shows no run to what is meant to be reached.
+            # For the features no run to a situation that must occur is shown.
             return minimised(found, judged) if asked else minimised(found, judged, shown=["violated"])
 
-        alone = bounds.name not in SIZES or engine != EXPLORERS[0]
+        alone = bounds.name not in SIZES or (is_chosen and engine != EXPLORERS[0])
         found = survey(policy, bounds, explored, names=names, alone=alone)
     if as_json:
         emit_json(law_shown.survey(found))
-    else:
+    elif shows_all:
         law_shown.show_survey(found)
+    else:
+        law_shown.show_summary(found, f"longpoll check {law_shown.policy_words(policy)}")
+    if explains:
+        _explain_worst(found)
     sys.exit(_exit_of({row.verdict.verdict for row in found.rows}))
+
+
+def _bounds_without_numpy(chosen: str) -> str:
+    """The bounds for the slow engine, with a note on stderr: tiny, unless the user chose others."""
+    source = click.get_current_context().get_parameter_source("bounds_name")
+    is_default = source is click.core.ParameterSource.DEFAULT
+    bounds = SIZES[0] if is_default else chosen
+    err.print(
+        f"longpoll: numpy is not installed, so the engine python explores bounds {bounds}, about 20 times slower; "
+        "for the fast engine: pip install 'longpoll[law]'",
+        soft_wrap=True,
+    )
+    return bounds
+
+
+def _explain_worst(found: Survey) -> None:
+    """Print the story of the shortest run to the worst violation."""
+    token = law_shown.worst_token(found)
+    if token is None:
+        say("nothing to explain: no property is violated")
+    else:
+        say("\n" + text.render(story_of(replay(token))).removesuffix("\n"))
 
 
 @click.command()
@@ -156,26 +197,26 @@ def check(
     type=RequestsToProve(),
     default="8",
     show_default=True,
-    help="Requests to prove it for; any: for any number, which takes longer.",
+    help="Number of requests; any proves all numbers, and takes longer.",
 )
 @click.option(
     "--world",
     "world_names",
     multiple=True,
     metavar="NAME",
-    help="Prove it in this world: plain, uncut or whole; repeatable.  [default: plain; for any: each of them]",
+    help="Configuration to prove: plain, uncut or whole; repeatable.  [default: plain; for any: all three]",
     shell_complete=worlds,
 )
-@click.option("--queues", type=int, help="Queues that share all threads, in a world of your own.")
-@click.option("--tags", type=int, help="Tags that a pull can want, in a world of your own.")
-@aspect_option("What a world of your own has, instead of the aspects of the world it begins as; repeatable.")
+@click.option("--queues", type=int, help="Override the number of queues in the configuration.")
+@click.option("--tags", type=int, help="Override the number of tags in the configuration.")
+@aspect_option("Replace the features of the configuration by these; repeatable.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=Amount(above_zero=True),
     default=10.0,
     show_default=True,
-    help="Seconds for one question to z3, and for the search for a run that breaks one property.",
+    help="Seconds for one query to z3, and for the search for a run that violates one property.",
 )
 @click.option(
     "--depth",
@@ -183,7 +224,7 @@ def check(
     type=click.IntRange(min=0),
     default=13,
     show_default=True,
-    help="Steps of the longest run that z3 unrolls; less than usual leaves out the exploring before it, too.",
+    help="Most steps of a run that z3 unrolls; fewer than the default also skips the exploration before it.",
 )
 @knob_option()
 @property_option(proved=True)
@@ -203,15 +244,15 @@ def prove(
     names: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Prove a policy's properties with z3: for unbounded messages, and for every timeout and scan period.
+    """Prove a policy's properties with z3, for any number of messages, every timeout and every scan period.
 
-    A property that cannot be proved by induction is looked for in runs from the first state; such a run is a token for
-    `longpoll explain`. A step that is refuted without a token shows a state that no run need reach.
+    If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
+    token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
-    For any number of requests the proof is made in each of three worlds: the plain one; the whole one, with two queues,
-    two tags and every aspect; and the whole one without the aspect truncate, under which less is promised. A world of
-    your own begins as the whole one, or as the one that is named. Everything that the law says must sometimes come
-    about is looked for in each world: where it does not, what is proved is unknown.
+    For any number of requests there are three configurations. The plain one has no features. The whole one has two
+    queues, two tags and every feature. The uncut one is the whole one without the feature truncate, under which fewer
+    properties are promised. --queues, --tags and --aspect change a configuration. The command also looks for each
+    situation that must occur: if one does not, the proof counts as unknown.
 
     \b
     Examples:
@@ -222,9 +263,9 @@ def prove(
       longpoll prove --policy strict-clone --knob recheck_after_keep=false
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
 
-    Exit codes: 0 all are proved, 1 one is refuted by a run, 2 a mistake in the call, 3 one is neither.
+    Exit codes: 0 all properties are proved, 1 a run refutes one, 2 a mistake in the call, 3 unknown.
     """
-    # z3 takes its time, and only this command needs it.
+    # Importing z3 takes a second, and only this command needs it.
     from longpoll.shown import proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
     from longpoll_spec.engines.smt import worlds as smt_worlds  # noqa: PLC0415
@@ -242,7 +283,7 @@ def prove(
                 else smt.prove(policy, requests=requests, world=next(iter(chosen.values())), report=say, **limits)
             )
     except KeyboardInterrupt:
-        fail("stopped before the proof was done: nothing is known", Exit.UNKNOWN)
+        fail("stopped before the end of the proof: the result is unknown", Exit.UNKNOWN)
     if isinstance(found, smt.Proof):
         made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
     else:
@@ -257,20 +298,22 @@ def prove(
 
 @click.command()
 @click.argument("token")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write to this file instead of stdout.",
 )
-@click.option("--shortest", is_flag=True, help="Show a shortest run that shows the same, with fewest thread changes.")
+@click.option(
+    "--shortest", is_flag=True, help="Show a shortest run with the same violation and fewest context switches."
+)
 @json_option
 @user_mistakes
 def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_json: bool) -> None:
-    """Show a token's run as a sequence that a person can read, in RocketMQ's own terms.
+    """Show the run of a token step by step, in RocketMQ's terms.
 
-    What `longpoll check` gives is a shortest run already; what random runs give is not.
+    A token of `longpoll check` is already a shortest run. A token of random runs need not be: see --shortest.
 
     \b
     Examples:
@@ -304,9 +347,9 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
 @json_option
 @user_mistakes
 def policies(*, two: Sequence[str], as_json: bool) -> None:
-    """List the policies, and the knobs in which they differ; or tell two apart, action by action.
+    """List the policies and their knobs, or compare two policies action by action.
 
-    A POLICY is a preset, and +KNOB=VALUE for each knob that is set otherwise.
+    A POLICY is a preset, with +KNOB=VALUE for each knob to override.
 
     \b
     Examples:
@@ -316,9 +359,9 @@ def policies(*, two: Sequence[str], as_json: bool) -> None:
       longpoll policies strict strict+recheck_after_hold=none
     """
     if len(two) not in {0, 2}:
-        raise UserError(f"name two policies to tell them apart, or none to list all, not {len(two)}")
+        raise UserError(f"name two policies to compare, or none to list all, not {len(two)}")
     if two:
-        _tell_apart(difference(*map(policy_named, two)), as_json=as_json)
+        _compare(difference(*map(policy_named, two)), as_json=as_json)
         return
     sentences, values = knob_sentences(), knob_values()
     settings = {name: attrs.asdict(policy) for name, policy in PRESETS.items()}
@@ -333,14 +376,14 @@ def policies(*, two: Sequence[str], as_json: bool) -> None:
             }
         )
         return
-    table("Policies", ("name", "what it is"), PRESET_SENTENCES.items())
+    table("Policies", ("name", "description"), PRESET_SENTENCES.items())
     rows = ((knob, *(str(chosen[knob]).lower() for chosen in settings.values())) for knob in values)
     table("Knobs", ("knob", *settings), rows)
     choices = ((knob, " | ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
-    table("What the knobs mean", ("knob", "values", "sentence"), choices)
+    table("Meaning of the knobs", ("knob", "values", "meaning"), choices)
 
 
-def _tell_apart(found: Difference, *, as_json: bool) -> None:
+def _compare(found: Difference, *, as_json: bool) -> None:
     names = found.first.name, found.second.name
     if as_json:
         emit_json(
@@ -368,7 +411,7 @@ def _tell_apart(found: Difference, *, as_json: bool) -> None:
 @json_option
 @user_mistakes
 def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None:
-    """List the properties that make sense for a policy, each with its sentence.
+    """List the properties that apply to a policy, each with its sentence.
 
     \b
     Examples:
@@ -409,7 +452,7 @@ def _exit_of(verdicts: set[str]) -> Exit:
 
 @contextmanager
 def _spinner(title: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done; nothing where stderr is no terminal."""
+    """A progress line on stderr, shown only in a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with progress_bar(*columns) as progress:
         task = progress.add_task(title, total=None)

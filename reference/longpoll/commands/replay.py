@@ -1,6 +1,6 @@
-"""`longpoll replay`: a run from its token, on the reference's own code or on a shipped Java broker.
+"""`longpoll replay`: replay the run of a token on the reference code or on a shipped Java broker.
 
-Leaves out simulated worlds (`longpoll.simulated`) and how Java is made to follow (`longpoll_java`).
+The simulation: `longpoll.simulated`. Breakpoints in Java: `longpoll_java`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from longpoll_spec.render.story.story import story_of
 
 REFERENCE: Final = "reference"
 ANY_LAW: Final = re.compile(r"lp\d+\.")
-"""How tokens of the law begin, of this version of their format or of another one."""
+"""The start of a token of `longpoll check`, in any version of the format."""
 TRIES_MAX: Final = 1_000
 
 
@@ -43,25 +43,25 @@ TRIES_MAX: Final = 1_000
 @click.option(
     "--policy",
     "policy_name",
-    help="Of a token of the law: follow its actions under this policy instead.",
+    metavar="NAME",
+    help="Follow the actions of an lp1 token under this policy instead; reference only.",
     shell_complete=completion.policies,
 )
 @click.option(
     "--on",
     type=click.Choice([REFERENCE, *NAMES]),
-    help=f"Of a token of the law: whose code follows it. [default: {REFERENCE}]",
+    help=f"The code that follows an lp1 token; java-* needs a JDK, and Maven or --jars.  [default: {REFERENCE}]",
 )
 @click.option(
     "--jars",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A folder of jars, such as `lib` of a RocketMQ distribution: the Java broker to use, with no Maven.",
+    metavar="DIR",
+    help="A folder with the jars of the Java broker, such as `lib` of a RocketMQ distribution; replaces Maven.",
 )
 @click.option(
-    "--tries", type=click.IntRange(1, TRIES_MAX), default=1, show_default=True, help="Times that Java follows it."
+    "--tries", type=click.IntRange(1, TRIES_MAX), default=1, show_default=True, help="Number of replays on Java."
 )
-@click.option(
-    "--with-7359", "rechecks", is_flag=True, help="Have a rule do in Java what upstream's pull request #7359 proposed."
-)
+@click.option("--with-7359", "rechecks", is_flag=True, help="Add the recheck of pull request #7359 to the Java broker.")
 @json_option
 @user_mistakes
 def replay(
@@ -74,16 +74,16 @@ def replay(
     rechecks: bool,
     as_json: bool,
 ) -> None:
-    """Run a token again on the reference's own code or on a Java broker, and tell it step by step.
+    """Replay a token on the reference code or on a Java broker, step by step.
 
-    A token of `longpoll simulate-broker` (sim1.) runs the whole broker, its clients and what went wrong again. One of
-    the law (lp1.; `longpoll check`) becomes a schedule of the real hold service: each of its segments is a step of the
-    law, checked as it runs. Under another --policy it goes as far as that policy's law and code let it.
+    A sim1 token of `longpoll simulate-broker` replays the whole broker, its clients and the injected faults. An lp1
+    token of `longpoll check` becomes a schedule of the real hold service; each step is checked against the
+    specification as it runs. With --policy the replay goes as far as that policy allows.
 
-    With --on java-4.9.7 the law's token becomes a schedule of that unchanged broker: its threads are stopped at the
-    places where the law's steps lie, and go on in the law's order; what the law promises and what is seen stand side by
-    side (docs/java.md). It takes a Java runtime, and Maven or --jars. With --with-7359 each pull's thread looks once
-    more after its pull is held: what that closes is followed no further than to the answer.
+    With --on java-4.9.7 the token becomes a schedule of that unmodified broker. Breakpoints stop its threads, and they
+    continue in the order of the token. The output shows each step of the specification next to the behaviour of the
+    broker (docs/java.md). This needs a JDK (11 or later) on PATH. Maven downloads the broker and Byteman once, with
+    network access. Without Maven, name a folder of jars with --jars; Byteman's jar must be in it too.
 
     \b
     Examples:
@@ -95,23 +95,25 @@ def replay(
       longpoll replay lp1.lqxyb2NrZXRt... --on java-5.5.0 --tries 20
       longpoll replay lp1.lqxyb2NrZXRt... --jars rocketmq-all-5.5.0-bin-release/lib --json
 
-    Exit codes: 0 every promise was kept, or the run of the law was followed to its end (on Java: and broke what the law
-    says that it breaks); 1 a promise was broken, or the code did what the law does not say; 2 a mistake in the call; 3
-    the run of the law could not be followed to its end.
+    Exit codes: 0 the run was followed to its end and nothing unexpected happened; 1 a promise was broken, or the code
+    differs from the specification; 2 a mistake in the call; 3 the run could not be followed to its end. On Java, 0
+    also means that the broker violated the property of the token, as the specification says.
     """
     on_java = jars is not None or (on is not None and on != REFERENCE)
     if rechecks and not on_java:
         raise UserError(
-            "--with-7359 goes with --on or --jars of a Java broker; the law of it is --policy rocketmq-pr7359"
+            "--with-7359 needs --on or --jars of a Java broker; for the reference use --policy rocketmq-pr7359"
         )
     if not ANY_LAW.match(token):
         if policy_name is not None or on_java:
-            given = "--policy goes" if policy_name is not None else "--on and --jars go"
-            raise TokenError(f"{given} with a token of the law (lp1.): one of a simulated run has its own")
+            given = "--policy needs" if policy_name is not None else "--on and --jars need"
+            raise TokenError(f"{given} a token of longpoll check (lp1.): leave it out for a simulated run")
         _replay_simulated(token, as_json=as_json)
     elif on_java:
         if policy_name is not None:
-            raise UserError("--policy goes with the reference: a Java broker's policy is its version's")
+            raise UserError(
+                "--policy applies only to the reference broker: the version of a Java broker decides its policy"
+            )
         _replay_on_java(token, chosen(on, jars), tries, rechecks=rechecks, as_json=as_json)
     else:
         _replay_law(token, policy_name, as_json=as_json)
@@ -157,14 +159,12 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
     is_whole = followed.steps == wanted
     code = Exit.OK if is_whole else Exit.UNKNOWN
     if is_whole:
-        said = (
-            f"the code of {policy} follows the run to its end: {wanted} steps of the law in {len(followed.moves)} moves"
-        )
+        said = f"the code of {policy} follows the run to its end: {wanted} steps in {len(followed.moves)} moves"
     elif cannot is not None and followed.is_whole:
-        said = f"{policy} does {followed.steps} of {wanted} steps, and its law has no {named(cannot)} then"
+        said = f"{policy} allows {followed.steps} of {wanted} steps: it has no action {named(cannot)} then"
     else:
         said = (
-            f"the code of {policy} makes {followed.steps} of {wanted} steps: what follows is one critical section there"
+            f"the code of {policy} follows {followed.steps} of {wanted} steps: the rest is one critical section there"
         )
     if as_json:
         told = {"exit_code": int(code), "policy": policy, "said": said}
@@ -182,7 +182,7 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
 def _replay_on_java(token: str, jars: Jars, tries: int, *, rechecks: bool, as_json: bool) -> None:
     trace, cannot = _for_version(replay_law(token), jars.version)
     if cannot is not None:
-        said = f"{trace.model.policy.name} does {trace.depth} steps, and its law has no {named(cannot)} then"
+        said = f"{trace.model.policy.name} allows {trace.depth} steps: it has no action {named(cannot)} then"
         _end_early(said, jars.version, trace, as_json=as_json)
     gates = gates_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
     schedule = with_after(schedule_of(trace, gates), shown_by(trace))
@@ -243,13 +243,15 @@ def _code(played: Played) -> Exit:
 def _tell(played: Played, trace: Trace, gates: Sequence[Gate], version: str, which: str) -> None:
     """What came of a try: its verdict, and of the first one each step beside what the law says."""
     if played.otherwise:
-        out.tell(styled("{}[red]Java {} does what the law does not say[/red]: {}", which, version, played.otherwise))
+        out.tell(styled("{}[red]Java {} differs from the specification[/red]: {}", which, version, played.otherwise))
     elif played.cannot:
         made = f"{len(played.steps)} of {played.of} steps"
         out.tell(styled("{}[yellow]Java {} was followed for {}[/yellow]: {}", which, version, made, played.cannot))
     else:
-        broke = f", and breaks {trace.property_name}: {sentence_of(trace.property_name)}" if played.broken else ""
-        ends = styled("{}[green]Java {} goes the run to its end[/green], {} steps{}", which, version, played.of, broke)
+        broke = f", and violates {trace.property_name}: {sentence_of(trace.property_name)}" if played.broken else ""
+        ends = styled(
+            "{}[green]Java {} follows the run to its end[/green], {} steps{}", which, version, played.of, broke
+        )
         out.tell(ends)
     if not which or which.startswith("try 1 "):
         _tell_steps(played, trace)
@@ -263,7 +265,7 @@ def _tell_steps(played: Played, trace: Trace) -> None:
         (place, f"{who(scene)} {scene.sentence}".strip(), "; ".join(seen.said), f"{seen.at_ms:,.0f}")
         for place, (scene, seen) in enumerate(zip(story_of(trace).scenes, played.steps, strict=False), 1)
     ]
-    table("Step by step", ("step", "the law", "the broker", "ms"), rows, right=("step", "ms"))
+    table("Step by step", ("step", "specification", "broker", "ms"), rows, right=("step", "ms"))
 
 
 def _name_gates(played: Played, gates: Sequence[Gate]) -> None:

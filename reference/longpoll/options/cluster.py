@@ -1,6 +1,6 @@
-"""The options that say on which Spark a command runs, and the arguments that may lie on another machine.
+"""The options that choose a Spark cluster, and path arguments that may be URIs.
 
-Leaves out what they mean: `longpoll_judge.run.spark.cluster` says so.
+`longpoll_judge.run.spark.cluster` documents their meaning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
 
 
 class Place(click.Path):
-    """A directory: a path, or a URI, which stays the text that it is."""
+    """A directory: a path, or a URI, which is passed as text."""
 
     name = "place"
 
@@ -35,14 +35,14 @@ class Place(click.Path):
 
 
 def _settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
-    """Names and values; a later one of a name counts."""
+    """Names and values; the last value of a name counts."""
     if len(given) > SETTINGS_MAX:
-        raise click.BadParameter(f"{len(given)} settings are more than {SETTINGS_MAX}")
+        raise click.BadParameter(f"{len(given)} settings are too many: give at most {SETTINGS_MAX}")
     found: dict[str, str] = {}
     for text in given:
         match = _SETTING.fullmatch(text)
         if match is None:
-            raise click.BadParameter(f"{text!r} is no setting of Spark: write spark.NAME=VALUE")
+            raise click.BadParameter(f"{text!r} is not a setting of Spark: write spark.NAME=VALUE")
         if match[1] in SAID_OTHERWISE:
             raise click.BadParameter(f"{match[1]}: use --master")
         found[match[1]] = match[2]
@@ -54,15 +54,15 @@ conf_option: Final = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_settings,
-    help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
+    help="spark: a setting, such as spark.executor.memory=4g; repeatable.",
 )
 """Settings of Spark, as a mapping."""
 _OPTIONS: Final = (
     click.option(
         "--master",
         metavar="URL",
-        help="spark: where to run, such as local[4], spark://host:7077 or sc://host:15002; unless given, SPARK_REMOTE, "
-        "what spark-submit started, or all cores.",
+        help="spark: the cluster, such as local[4], spark://host:7077 or sc://host:15002.  [default: SPARK_REMOTE, the "
+        "session of spark-submit, or all cores of this machine]",
     ),
     conf_option,
 )

@@ -1,10 +1,11 @@
-"""The options of `longpoll check` that belong to one engine or another, and the Spark session that one of them needs.
+"""The options of `longpoll check` that belong to one engine, and the Spark session that one of them needs.
 
-Leaves out what the options mean: each engine's `explore` says so.
+Each engine's `explore` documents its options.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 
 from longpoll.options import completion
 from longpoll.options.cluster import conf_option
-from longpoll_spec.engines import ENGINES
+from longpoll_spec.engines import ENGINES, EXPLORERS
 from longpoll_spec.errors import EngineLimitError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -23,21 +24,20 @@ NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoin
 _OPTIONS: Final = (
     click.option(
         "--engine",
-        default=ENGINES[0],
-        show_default=True,
-        help=f"One of {', '.join(ENGINES)}.",
+        metavar="NAME",
+        help=f"One of {', '.join(ENGINES)}.  [default: packed; python where numpy is missing]",
         shell_complete=completion.engines,
     ),
-    click.option("--workers", type=int, default=1, show_default=True, help="packed: processes that share the search."),
+    click.option("--workers", type=int, default=1, show_default=True, help="packed: number of processes."),
     click.option(
         "--symmetry",
         is_flag=True,
-        help="packed: explore one state for all that differ only in which request or queue is which.",
+        help="packed: explore one state out of those that differ only in the numbering of requests or queues.",
     ),
     click.option(
         "--memory-mb",
         type=click.IntRange(min=1),
-        help="packed: use about this much memory, MiB, and disks (TMPDIR) for the rest.",
+        help="packed: keep at most about this much in memory, MiB, and the rest on disk (TMPDIR).",
     ),
     click.option(
         "--master", metavar="URL", help="spark: the cluster, such as local[4], spark://host:7077 or sc://host:15002."
@@ -46,13 +46,11 @@ _OPTIONS: Final = (
     click.option(
         "--checkpoint",
         type=click.Path(file_okay=False, path_type=Path),
-        help="spark: keep each level in this directory, and go on with the search that is there.",
+        help="spark: keep each level in this directory, and resume the search that is there.",
     ),
-    click.option("--runs", type=click.IntRange(min=1), help="simulate: how many random runs."),
-    click.option(
-        "--steps", type=click.IntRange(min=1, max=10_000), help="simulate: how many steps a run takes at most."
-    ),
-    click.option("--seed", type=click.IntRange(min=0), help="simulate: equal seeds give equal runs."),
+    click.option("--runs", type=click.IntRange(min=1), help="simulate: number of random runs."),
+    click.option("--steps", type=click.IntRange(min=1, max=10_000), help="simulate: most steps of a run."),
+    click.option("--seed", type=click.IntRange(min=0), help="simulate: the same seed gives the same runs."),
 )
 
 
@@ -63,17 +61,24 @@ def engine_options(command: Command) -> Command:
     return command
 
 
+def default_engine() -> str:
+    """The engine when the user names none: the fast one, or the plain one where numpy is missing."""
+    return EXPLORERS[0] if importlib.util.find_spec("numpy") is not None else EXPLORERS[1]
+
+
 @contextmanager
 def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The options as the engine wants them: a session in place of the address of a cluster, while the block lasts."""
+    """The options as the engine takes them: an open session replaces the address of a cluster."""
     options = {name: value for name, value in given.items() if name in NAMES and name not in {"master", "conf"}}
     if engine != "spark":
         if given["master"] is not None or given["conf"]:
-            what = "master" if given["master"] is not None else "settings of Spark"
-            raise EngineLimitError(f"the {engine} engine has no {what}; use --engine spark")
+            what = "--master" if given["master"] is not None else "--conf"
+            raise EngineLimitError(
+                f"the {engine} engine does not run on Spark: leave out {what}, or add --engine spark"
+            )
         yield options
         return
-    # Spark takes its time, and only this engine needs it.
+    # Importing Spark takes a second, and only this engine needs it.
     from longpoll_judge.run.spark.cluster import open_cluster  # noqa: PLC0415
     from longpoll_judge.run.spark.travel import travelling  # noqa: PLC0415
 

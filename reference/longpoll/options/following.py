@@ -1,6 +1,6 @@
-"""The options that say where the findings of a followed history go.
+"""The options that choose where the findings of a followed history go.
 
-Leaves out the telling: `longpoll.shown.following`.
+The output itself: `longpoll.shown.following`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ PORT_MAX: Final = 65_535
 
 
 def following_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options, and hand them to it as one `places`."""
+    """Add the options to a command, which gets them as one `places`."""
 
     @click.option(
         "--findings",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="--follow: add each finding to this file as a line of JSON when it is certain, once.",
+        help="--follow: append each finding to this file as a line of JSON, once, when it is final.",
     )
     @click.option(
         "--checkpoint",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
-        help="--follow: remember here what was told; a start with the same directory tells none twice.",
+        help="--follow: keep the state in this directory; after a restart no finding is reported twice.",
     )
     @click.option(
         "--metrics-port",
         type=click.IntRange(0, PORT_MAX),
         metavar="PORT",
-        help="--follow: tell Prometheus metrics at this port of 127.0.0.1; 0 for any.",
+        help="--follow: serve Prometheus metrics on this port of 127.0.0.1; 0 picks a free port.",
     )
-    @click.option("--webhook", metavar="URL", help="--follow: post each finding there, until it is taken.")
+    @click.option(
+        "--webhook", metavar="URL", help="--follow: POST each finding to this URL, with retries until it is accepted."
+    )
     @wraps(command)
     def wrapped(
         *args: Any,

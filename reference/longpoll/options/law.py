@@ -1,6 +1,6 @@
-"""The options that choose a law: policy, knobs, bounds, aspects, properties.
+"""The options that choose a model: policy, knobs, bounds, features, properties.
 
-Leaves out what the names mean (`longpoll_spec.policy`, `longpoll_spec.bounds`).
+The names are defined in `longpoll_spec.policy` and `longpoll_spec.bounds`.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from longpoll_spec.bounds import ASPECTS, NAMES
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def policy_option(said: str = "A preset's name.") -> Decorator:
-    """`--policy`, handed over as `policy_name`; `said` is its help."""
+def policy_option(said: str = "A preset; `longpoll policies` lists them.", default: str | None = "strict") -> Decorator:
+    """`--policy`, passed as `policy_name`; `said` is its help. Without a default it may be None."""
     return click.option(
         "--policy",
         "policy_name",
-        default="strict",
-        show_default=True,
+        metavar="NAME",
+        default=default,
+        show_default=default is not None,
         help=said,
         shell_complete=completion.policies,
     )
 
 
-def knob_option(said: str = "Set one knob; repeatable.") -> Decorator:
-    """`--knob`, handed over as `knobs`; `said` is its help."""
+def knob_option(said: str = "Override one knob of the policy; repeatable.") -> Decorator:
+    """`--knob`, passed as `knobs`; `said` is its help."""
     return click.option(
         "--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said, shell_complete=completion.knobs
     )
 
 
 _SIZES: Final = {
-    "--requests": "Request slots, instead of those of the bounds.",
-    "--messages": "Messages that are ever appended.",
-    "--hold-ticks": "A pull's deadline in ticks.",
-    "--scan-ticks": "Ticks between two scans.",
+    "--requests": "Override the number of request slots.",
+    "--messages": "Override the number of messages that are appended.",
+    "--hold-ticks": "Override a pull's deadline, in ticks.",
+    "--scan-ticks": "Override the number of ticks between two scans.",
 }
 
 
 def size_options(*, queues: str, tags: str) -> Decorator:
-    """The numbers that bounds are made of, handed over together as `sizes`; `queues` and `tags` are the help of two."""
+    """The numbers in bounds, passed together as `sizes`; `queues` and `tags` are the help of two of them."""
     said = _SIZES | {"--queues": queues, "--tags": tags}
     names = [name[2:].replace("-", "_") for name in said]
 
@@ -63,27 +64,33 @@ def size_options(*, queues: str, tags: str) -> Decorator:
 
 
 def bounds_option(default: str) -> Decorator:
-    """`--bounds`, handed over as `bounds_name`."""
+    """`--bounds`, passed as `bounds_name`."""
     return click.option(
         "--bounds",
         "bounds_name",
+        metavar="NAME",
         default=default,
         show_default=True,
-        help=f"One of {', '.join(NAMES)}.",
+        help=f"Size of the state space: {', '.join(NAMES)}.",
         shell_complete=completion.bounds,
     )
 
 
-def aspect_option(said: str = f"One of {', '.join(ASPECTS)}; repeatable.") -> Decorator:
-    """`--aspect`, handed over as `aspects`; `said` is its help."""
+def aspect_option(said: str = f"Switch on a feature of the model: {', '.join(ASPECTS)}; repeatable.") -> Decorator:
+    """`--aspect`, passed as `aspects`; `said` is its help."""
     return click.option(
         "--aspect", "aspects", multiple=True, metavar="NAME", help=said, shell_complete=completion.aspects
     )
 
 
 def property_option(*, proved: bool = False) -> Decorator:
-    """`--property`, handed over as `names`; with `proved` only what can be proved is offered."""
+    """`--property`, passed as `names`; with `proved`, completion offers only properties that can be proved."""
     offered = completion.provable if proved else completion.properties
     return click.option(
-        "--property", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.", shell_complete=offered
+        "--property",
+        "names",
+        multiple=True,
+        metavar="NAME",
+        help="Check only this property; repeatable.",
+        shell_complete=offered,
     )

@@ -1,1 +1,1 @@
-"""What commands print: explorations and proofs as tables and JSON, and what is told while a history is followed."""
+"""The output of commands: explorations, proofs, conformance, and findings while a history is followed."""

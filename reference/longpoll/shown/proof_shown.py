@@ -1,6 +1,6 @@
-"""How what `longpoll prove` found is shown: as one JSON object, and as a table for people.
+"""The output of `longpoll prove`: one JSON object, or a table for people.
 
-The keys are a contract with the programs that read them (docs/law.md). Leaves out the command line (`law`).
+Other programs rely on the JSON keys (docs/law.md). The command line: `longpoll.commands.law`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from longpoll_spec.engines.smt.worlds import WorldProof, unstated, verdicts, wor
 from longpoll_spec.render import states
 
 WORDS: Final = {
-    "initial": "true at first",
+    "initial": "true in the first state",
     "inductive": "inductive",
     "implies": "implied",
     "bounded": "true of all runs",
 }
-"""Step -> what a property is that passes it."""
+"""Step -> what a property is called that passes it."""
 
 
 def proof(found: Proof) -> dict[str, Any]:
@@ -101,20 +101,20 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
 
 
 def show_worlds(proofs: Sequence[WorldProof]) -> None:
-    """Print for a person what was proved for any number of requests, one world after the other."""
+    """Print the proofs for any number of requests, one configuration after the other."""
     missing = unstated(proofs)
     show_verdict(f"{worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
     for each in proofs:
-        _show_head(each.found.proof, "any number of", f"world {each.name}: ")
+        _show_head(each.found.proof, "any number of", f"configuration {each.name}: ")
         _show_cutoff(each.found)
-        _show_rows(each.found.proof, f"Proof in the world {each.name}")
+        _show_rows(each.found.proof, f"Proof in configuration {each.name}")
         if missing[each.name]:
-            say(f"not stated in the world {each.name}: {', '.join(missing[each.name])}")
+            say(f"not stated in configuration {each.name}: {', '.join(missing[each.name])}")
         _show_situations(each)
 
 
 def show_proof(found: Proof) -> None:
-    """Print for a person what was proved for a given number of requests."""
+    """Print the proof for a given number of requests."""
     show_verdict(found.whole)
     _show_head(found, str(found.model.bounds.requests), "")
     _show_rows(found, "Proof")
@@ -129,11 +129,11 @@ def _show_head(found: Proof, requests: str, world: str) -> None:
 
 
 def _show_situations(found: WorldProof) -> None:
-    """Whether everything comes about that must, so that nothing is proved in vain."""
+    """Print whether each situation that must occur does, so that no proof is vacuous."""
     seen = len(found.situations) - len(found.in_vain)
-    say(f"not in vain: {seen} of {len(found.situations)} situations come about in the world {found.name}")
+    say(f"situations that must occur: {seen} of {len(found.situations)} do in configuration {found.name}")
     for each in found.in_vain:
-        why = "ruled out by what is proved" if each.found == "excluded" else "no run was found"
+        why = "excluded by the proved properties" if each.found == "excluded" else "no run was found"
         say(f"  {each.name}: {why}. {each.sentence}")
 
 
@@ -142,14 +142,14 @@ def _show_rows(found: Proof, title: str) -> None:
     table(title, ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
     show_tokens((each.property_name, each.token) for each in found.obligations if each.token is not None)
     if found.given_up:
-        say(f"not needed or not kept by this policy: {', '.join(found.given_up)}")
+        say(f"statements that this policy does not need or does not keep: {', '.join(found.given_up)}")
     for name in found.needed:
         if found.verdict(name) == "unknown":
             _show_unknown(found, name)
 
 
 def _world(bounds: Bounds) -> str:
-    """What is in the world of the proof."""
+    """The configuration of the proof in words."""
     aspects = f", with {', '.join(sorted(bounds.aspects))}" if bounds.aspects else ""
     return f"{bounds.queues} queue(s), {bounds.tags} tag(s){aspects}"
 
@@ -157,7 +157,7 @@ def _world(bounds: Bounds) -> str:
 def _show_cutoff(found: AnyProof) -> None:
     if found.cutoff is not None:
         numbers = ", ".join(str(each) for each in found.proved_at[:-1])
-        out.print(f"what is proved for {numbers} and {found.cutoff} requests is proved for any number")
+        out.print(f"the proof for {numbers} and {found.cutoff} requests is a proof for any number")
     elif found.why_not is not None:
         out.tell(styled("[yellow]no proof for any number: {}[/]", found.why_not))
 
@@ -169,10 +169,10 @@ def _by(found: Proof, name: str) -> tuple[Text, str]:
 
 
 def _show_unknown(found: Proof, name: str) -> None:
-    """Where induction fails, as a state: it may be one that no run reaches."""
+    """Print the state in which induction fails; it may be unreachable."""
     for each in found.obligations:
         shown = each.counterexample
         if each.property_name == name and shown is not None:
-            step = "is broken" if shown.action is None else f"is broken by the step {shown.action.label}"
-            say(f"\n{name}: not {WORDS[each.step]}. In this state, which no run need reach, it {step}:")
+            step = "is violated" if shown.action is None else f"is violated by the step {shown.action.label}"
+            say(f"\n{name}: not {WORDS[each.step]}. In this state, which may be unreachable, it {step}:")
             say(states.render(found.model, shown.state, shown.parameters))

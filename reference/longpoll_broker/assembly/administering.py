@@ -120,6 +120,7 @@ def administering_of(
             shared.statistics,
             shared.request_counts,
             traits,
+            shared.policy.name,
         ),
         ClientCalls(
             runtime,

@@ -1,6 +1,6 @@
 """A run as pages of HTML: an index by clause, and a page for each vector that did not pass.
 
-Self-contained, without scripts or a network; everything that came from outside is escaped.
+Self-contained, without scripts or network access; text from the broker is escaped.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from longpoll_conform.report.sections import sections
 from longpoll_conform.report.talk import lines_of
-from longpoll_conform.suite import OUTCOMES, Outcome, Result, Suite, by_clause
+from longpoll_conform.suite import Outcome, Result, Suite, by_clause
 from longpoll_runtime.logs import escaped
 
 COLOURS: Final[dict[Outcome, str]] = {
@@ -27,7 +28,7 @@ pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 12px }
 
 
 def write_pages(directory: Path, suite: Suite, results: Sequence[Result]) -> None:
-    """Write `index.html` and the pages beside it. Raises OSError."""
+    """Write `index.html` and the pages next to it. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "index.html").write_text(index(suite, results), encoding="utf-8")
     for result in results:
@@ -38,7 +39,7 @@ def write_pages(directory: Path, suite: Suite, results: Sequence[Result]) -> Non
 def index(suite: Suite, results: Sequence[Result]) -> str:
     """The table of clauses, each with its vectors."""
     clauses = by_clause(results)
-    counts = ", ".join(f"{sum(each == outcome for each in clauses.values())} {outcome}" for outcome in OUTCOMES)
+    found = sections(suite, results)
     rows = []
     for name, outcome in clauses.items():
         of_clause = [result for result in results if result.clause.id == name]
@@ -50,25 +51,27 @@ def index(suite: Suite, results: Sequence[Result]) -> str:
             f"<td>{sentence}<br><small>{escape(why)}</small></td><td>{links}</td></tr>"
         )
     host, port = suite.place.broker
-    head = (
-        f"<h1>{escape(host)}:{port}, held against {escape(suite.policy)}</h1><p>{counts} of {len(clauses)} clauses.</p>"
+    head = f"<h1>{escape(host)}:{port}, tested as {escape(suite.policy)}</h1><p>{escape(found.text)}.</p>"
+    silenced = "".join(f"<p>Stopped answering after <code>{escape(name)}</code>.</p>" for name in suite.silenced_by)
+    bugs = "".join(
+        f"<li><code>{escape(each.clause)}</code> {escape(each.bug)} This broker "
+        f"{'has it' if each.is_there else 'does not have it'}. <small>{escape(each.seen)}</small></li>"
+        for each in found.bugs
     )
-    silenced = "".join(
-        f"<p>Served nobody any more after <code>{escape(name)}</code>.</p>" for name in suite.silenced_by
-    )
-    table = "<table><tr><th>clause</th><th></th><th>what it says</th><th>vectors</th></tr>" + "".join(rows) + "</table>"
-    return _document("longpoll conform", head + silenced + table)
+    own = f"<h2>RocketMQ's own bugs</h2><ul>{bugs}</ul>" if bugs else ""
+    table = "<table><tr><th>clause</th><th></th><th>text</th><th>vectors</th></tr>" + "".join(rows) + "</table>"
+    return _document("longpoll conform", head + silenced + own + "<h2>Clauses</h2>" + table)
 
 
 def page(result: Result) -> str:
-    """One vector: what was expected beside what came, and every byte of it."""
+    """One vector: expected next to got, and every byte of the conversation."""
     rows = "".join(
         f"<tr><td><code>{escape(each.where)}</code></td><td>{escape(each.expected)}</td><td>{escape(each.got)}</td></tr>"
         for each in result.differences
     )
     told = "\n".join(map(escape, lines_of(result.spoken)))
     less = (
-        f"<p>{result.left_out} steps of the vector are left out: they do not matter here.</p>"
+        f"<p>{result.left_out} steps of the vector are left out: the mismatch does not need them.</p>"
         if result.left_out
         else ""
     )

@@ -33,11 +33,11 @@ def meaning(one: Spoken) -> str:
         rest = f", after {len(one.content)} bytes of a frame" if one.content else ""
         return f"the broker closed the connection{rest}"
     if len(one.content) < 8:
-        return f"{len(one.content)} bytes that are no frame"
+        return f"{len(one.content)} bytes that are not a frame"
     try:
         command = decode_command(one.content[4:])
     except NotReadableError as error:
-        return f"{len(one.content)} bytes that are no command: {error}"
+        return f"{len(one.content)} bytes that are not a command: {error}"
     kind = "answer" if command["flag"] & 1 else "request"
     said = {name: command[name] for name in ("remark", "extFields") if command[name]}
     body = f", body of {len(command['body'])} bytes" if command["body"] else ""
@@ -51,4 +51,4 @@ def _hex(content: bytes) -> Iterator[str]:
     for start in range(0, len(shown), HEX_COLUMNS):
         yield shown[start : start + HEX_COLUMNS].hex(" ", 4)
     if len(content) > HEX_SIZE_MAX:
-        yield f"... and {len(content) - HEX_SIZE_MAX} bytes more"
+        yield f"... and {len(content) - HEX_SIZE_MAX} more bytes"

@@ -13,7 +13,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines import explore
+from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model, Property
@@ -45,7 +45,7 @@ class ResponseBound:
     """A run that takes `ticks` ticks; none for a bound of no ticks."""
 
 
-def response_bounds(policy: Policy, bounds: Bounds = BOUNDS) -> tuple[ResponseBound, ...]:
+def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLORERS[0]) -> tuple[ResponseBound, ...]:
     """The tight bounds of a policy, `late` and `woken`; none under free time, which promises nothing.
 
     Raises `BoundsError` for bounds without the aspect `lateness`.
@@ -56,7 +56,9 @@ def response_bounds(policy: Policy, bounds: Bounds = BOUNDS) -> tuple[ResponseBo
         return ()
     model = law_of(policy, bounds)
     found = explore(
-        model, [_reaches(model, name, ticks) for name in _COUNTS for ticks in range(1, bounds.late_max + 1)]
+        model,
+        [_reaches(model, name, ticks) for name in _COUNTS for ticks in range(1, bounds.late_max + 1)],
+        engine=engine,
     )
     return tuple(_tight(name, bounds.late_max, {each.name: each.token for each in found.verdicts}) for name in _COUNTS)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from attrs import frozen
 
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds
+from longpoll_spec.engines import EXPLORERS
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.response import ResponseBound, response_bounds
 from longpoll_spec.law import law_of, properties_of
@@ -66,7 +67,8 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
             break
         wanted -= {item.name for item in judged} if names else set()
     whole = done[-1].complete and not alone and not names
-    return Survey(policy, tuple(done), _rows(done), response_bounds(policy) if whole else ())
+    engine = done[0].engine if done[0].engine in EXPLORERS else EXPLORERS[0]
+    return Survey(policy, tuple(done), _rows(done), response_bounds(policy, engine=engine) if whole else ())
 
 
 def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:

@@ -77,7 +77,7 @@ class Teller:
         so_far = standing(result)
         for what in what_is_left(result.gaps).keys() - self._left:
             self._left.add(what)
-            self.say(f"told at the end only: {what}")
+            self.say(f"reported only at the end: {what}")
         if so_far.not_told:
             self._tell_more(so_far.not_told)
         self.collector.result = result
@@ -139,7 +139,7 @@ def _opened(
     kept = None
     if places.checkpoint is not None:
         if places.checkpoint.exists() and not places.checkpoint.is_dir():
-            raise CheckpointError(f"the checkpoint {places.checkpoint} is no directory; name one")
+            raise CheckpointError(f"the checkpoint {places.checkpoint} is not a directory: name a directory")
         paths = [str(path) for path in progress.paths]
         kept = stack.enter_context(open_checkpoint(places.checkpoint, paths, thresholds))
     streams = [] if kept is None else [kept.told]

@@ -134,6 +134,8 @@ class TableProcessor(Serving):
     statistics: Statistics
     request_counts: RequestCounts
     traits: Traits = STRICT_TRAITS
+    policy_name: str = "strict"
+    """What the broker reports as its policy, so that a test kit can choose what to hold it to."""
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
     _started_ms: int = field(init=False)
@@ -244,6 +246,7 @@ class TableProcessor(Serving):
         told: dict[str, object] = {
             "brokerVersion": VERSION,
             "brokerVersionDesc": self.traits.version_name,
+            "longpollPolicy": self.policy_name,
             "bootTimestamp": self._started_ms,
             "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, "
             f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]",

@@ -1,0 +1,115 @@
+"""`longpoll judge --engine auto`: which engine it takes, and that the estimate of a history's events is near."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll.options import judge_engine
+from longpoll.options.judge_engine import choose, estimated_events
+from longpoll_judge.read.convert import convert
+
+NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from longpoll.entry import main; main()"
+
+
+def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
+    """Exact of Parquet, within a tenth of lines, within a factor of three of compressed lines; no event is read."""
+    events = convert(clean, tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
+    (tmp_path / "zst").mkdir()
+    for part in clean.glob("part-*.ndjson"):
+        with pa.CompressedOutputStream(str(tmp_path / "zst" / f"{part.name}.zst"), "zstd") as file:
+            file.write(part.read_bytes())
+
+    assert estimated_events(str(tmp_path / "parquet")) == events
+    assert abs(estimated_events(str(clean)) - events) < events / 10
+    assert events / 3 < estimated_events(str(tmp_path / "zst")) < events * 3
+
+
+def test_a_damaged_part_counts_as_none(clean: Path, tmp_path: Path) -> None:
+    """The judge reports it; a directory that is not there is the judge's error as well."""
+    (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no end")
+    (tmp_path / "part-1.ndjson").mkdir()
+    (tmp_path / "part-2.other").write_bytes(bytes(1 << 20))
+
+    assert estimated_events(str(tmp_path)) == 0
+    assert estimated_events(str(tmp_path / "nowhere")) == 0
+    shutil.copy(next(iter(sorted(clean.glob("part-*")))), tmp_path / "part-3.ndjson")
+    assert estimated_events(str(tmp_path)) > 100
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "most", "engine", "why"),
+    [
+        ("", {}, 10**7, "local", "has about "),
+        ("", {}, 1_000, "spark", "more than 1,000"),
+        ("", {"--master": "local[2]"}, 10**7, "spark", "--master is set"),
+        ("", {"--conf": "spark.a"}, 10**7, "spark", "--conf is set"),
+        ("", {"SPARK_REMOTE": "sc://x"}, 10**7, "spark", "SPARK_REMOTE is set"),
+        ("", {"PYSPARK_GATEWAY_PORT": "7"}, 10**7, "spark", "PYSPARK_GATEWAY_PORT is set"),
+        ("s3://bucket/history", {}, 10**7, "spark", "is at a URI"),
+    ],
+)
+def test_the_history_and_the_call_decide(
+    *,
+    place: str,
+    given: Mapping[str, str],
+    most: int,
+    engine: str,
+    why: str,
+    clean: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long or distant history and a named cluster are Spark's; a file:// URI is of this machine."""
+    for name in judge_engine.SPARK_VARIABLES:
+        monkeypatch.setenv(name, given.get(name, ""))
+    monkeypatch.setattr(judge_engine, "LOCAL_EVENTS_MAX", most)
+    conf = {given["--conf"]: "1"} if "--conf" in given else {}
+    found = [
+        choose([each], master=given.get("--master"), conf=conf) for each in (place or clean, place or clean.as_uri())
+    ]
+
+    assert [each.engine for each in found] == [engine, engine]
+    assert all(why in each.why for each in found)
+
+
+def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line on stderr; in JSON the engine is what ran, and stderr is empty."""
+    for name in judge_engine.SPARK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    shown = CliRunner().invoke(main, ["judge", str(clean)])
+    told = CliRunner().invoke(main, ["judge", str(clean), "--json"])
+    chosen = CliRunner().invoke(main, ["judge", str(clean), "--engine", "local"])
+
+    assert (shown.exit_code, told.exit_code) == (0, 0)
+    assert shown.stderr.startswith("engine: local, because the history has about ")
+    assert (json.loads(told.stdout)["engine"], told.stderr, chosen.stderr) == ("local", "", "")
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--follow",), 0), (("--master", "local[1]"), 2)])
+def test_without_pyspark_a_long_history_is_judged_here(words: tuple[str, ...], code: int, clean: Path) -> None:
+    """With a note; where the user names a cluster it is an error that says which extra to install."""
+    text = NO_PYSPARK.replace(
+        "from longpoll.entry",
+        "import longpoll.options.judge_engine as a; a.LOCAL_EVENTS_MAX = 9; "
+        "import longpoll.commands.judge as j; j.select.select = lambda *_: ([1], [], []); from longpoll.entry",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text, "judge", str(clean), *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == code, done.stderr
+    assert "pip install 'longpoll[spark]'" in done.stderr
+    assert code or "engine: local, because the history has about" in done.stderr

@@ -1,0 +1,100 @@
+"""Chooses the engine for `--engine auto`: this process for a short history, Spark for a long or a distant one.
+
+The number of events is estimated without reading them: Parquet parts say how many rows they have, and the first lines
+of NDJSON parts say how long a line is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from attrs import frozen
+
+from longpoll_judge.read import files
+from longpoll_judge.read.arrow import parquet
+from longpoll_judge.read.source import kind_of
+from longpoll_judge.run.job import EngineName
+from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
+
+LOCAL_EVENTS_MAX: Final = 10_000_000
+"""Up to about this number of events this process is the faster engine on two cores (docs/judge.md)."""
+SAMPLE_BYTES: Final = 1 << 16
+"""How much of an NDJSON part is read to learn how long a line is."""
+COMPRESSION: Final = 20
+"""How many times longer lines are than `.ndjson.zst` has them, about."""
+LINE_BYTES: Final = 400
+"""How long a line is, about, where no part shows it."""
+SPARK_VARIABLES: Final = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
+"""Environment variables that name a Spark to run on: a server of Spark Connect, or that of spark-submit."""
+
+
+@frozen
+class Choice:
+    """An engine, and the reason in words."""
+
+    engine: EngineName
+    why: str
+
+
+def choose(places: Iterable[Path | str], *, master: str | None, conf: Mapping[str, str]) -> Choice:
+    """The engine for histories at these places. Raises `HistoryNotFoundError` for a place that cannot be listed."""
+    given = (
+        "--master" if master is not None else "--conf" if conf else next(filter(os.environ.get, SPARK_VARIABLES), "")
+    )
+    if given:
+        return Choice("spark", f"{given} is set")
+    found = sorted({files.absolute(place) for place in places})
+    if any(files.is_uri(place) and not place.startswith("file:") for place in found):
+        return _spark("the history is at a URI, which the workers read in place")
+    events = sum(map(estimated_events, found))
+    if events > LOCAL_EVENTS_MAX:
+        return _spark(f"the history has about {events:,} events, more than {LOCAL_EVENTS_MAX:,}")
+    return Choice("local", f"the history has about {events:,} events; Spark is used above {LOCAL_EVENTS_MAX:,}")
+
+
+def _spark(why: str) -> Choice:
+    if importlib.util.find_spec("pyspark") is None:
+        return Choice("local", f"{why}, but pyspark is not installed: pip install 'longpoll[spark]'")
+    return Choice("spark", why)
+
+
+def estimated_events(directory: str) -> int:
+    """About how many events a history has; a part that cannot be read counts as none, for the judge reports it."""
+    if not files.is_directory(directory):
+        return 0
+    line_bytes, rows, size = 0.0, 0, 0
+    for part in files.entries(directory, PART_FILES):
+        kind = kind_of(part.path)
+        if not part.is_file or not kind:
+            continue
+        if kind == PARQUET_SUFFIX:
+            rows += _row_count(part.path)
+        elif kind == NDJSON_SUFFIX:
+            line_bytes = line_bytes or _line_bytes(part.path)
+            size += part.size
+        else:
+            size += part.size * COMPRESSION
+    return rows + round(size / (line_bytes or LINE_BYTES))
+
+
+def _row_count(path: str) -> int:
+    try:
+        return int(parquet.read_metadata(files.to_arrow(path)).num_rows)
+    except (pa.ArrowInvalid, OSError):
+        return 0
+
+
+def _line_bytes(path: str) -> float:
+    """How long a line is, by the first ones; 0 where there is no whole line."""
+    try:
+        with files.open_file(path) as file:
+            sample = file.read(SAMPLE_BYTES)
+    except OSError:
+        return 0.0
+    count = sample.count(b"\n")
+    return (sample.rfind(b"\n") + 1) / count if count else 0.0
