@@ -88,14 +88,14 @@ def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["topics", "--create"], "no topic is named"),
+        (["topics", "--create"], "the topic name is missing"),
         (["topics", "T", "--create", "--delete"], "cannot be used together"),
         (["topics", "../x", "--create"], "illegal characters"),
-        (["topics", "T"], "not known"),
-        (["topics", "T", "--delete"], "not known"),
+        (["topics", "T"], "unknown to the name server"),
+        (["topics", "T", "--delete"], "unknown to the name server"),
         (["offsets", "--group", "G", "--set", "first"], "name each topic"),
-        (["offsets", "--group", "G", "--topic", "T", "--set", "then"], "none of first"),
-        (["offsets", "--group", "G", "--topic", "T"], "not known"),
+        (["offsets", "--group", "G", "--topic", "T", "--set", "then"], "write first, last"),
+        (["offsets", "--group", "G", "--topic", "T"], "unknown to the name server"),
     ],
 )
 def test_a_mistake_is_one_clear_line(run: Run, arguments: list[str], words: str) -> None:
@@ -163,7 +163,7 @@ def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> N
         (["send", "T", "x"], {}, "No accessKey is configured"),
         (["send", "T", "x"], KEYS | {"LONGPOLL_SECRET_KEY": "another"}, "Check signature failed"),
         (["send", "T", "x", "--access-key", "administrator"], {}, "belong together"),
-        (["topics", "--tls-authority", "/none.pem"], KEYS, "give them as PEM"),
+        (["topics", "--tls-authority", "/none.pem"], KEYS, "use a file in PEM format"),
     ],
 )
 def test_a_wrong_key_is_one_clear_line(secured: str, arguments: list[str], keys: dict[str, str], words: str) -> None:

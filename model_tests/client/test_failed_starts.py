@@ -142,10 +142,10 @@ def hangs_up(peer: Peer, command: Command) -> None:
 
 
 WAYS: Final[dict[str, Way]] = {
-    "nothing is subscribed": Way(ConfigError, "wants no topic: call subscribe before start", topics=()),
-    "no name server": Way(UnreachableError, "no name server answers", is_absent=True),
-    "no such topic": Way(NoRouteError, "is not known", {"waits_for_topics": False}, (0, None)),
-    "no broker": Way(UnreachableError, "cannot connect to 127.0.0.1:1", server=leads_nowhere),
+    "nothing is subscribed": Way(ConfigError, "has no topic; call subscribe or assign before start", topics=()),
+    "cannot reach any name server": Way(UnreachableError, "cannot reach any name server", is_absent=True),
+    "no such topic": Way(NoRouteError, "is unknown", {"waits_for_topics": False}, (0, None)),
+    "no running broker": Way(UnreachableError, "cannot connect to 127.0.0.1:1", server=leads_nowhere),
     "no permission": Way(RefusedError, "16", server=refuses),
     "a broker that hangs up": Way(ClientError, "closed the connection|broke", server=hangs_up),
     "no such filter": Way(RefusedError, None, expression=("a b c d", "SQL92")),

@@ -105,7 +105,9 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
         told = in_child(story, go_on)
         for end in (resumed, resume):
             os.close(end)
-        words = "LifecycleError: the consumer of group parents is that of the process before a fork: make a new one"
+        words = (
+            "LifecycleError: the consumer of group parents belongs to the parent process of a fork; create a new one"
+        )
         assert told == ["done None", words, words, words]
         assert stored() == 2
         # Nobody has said that the parent is gone: its group has it as its one member.

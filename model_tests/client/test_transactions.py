@@ -154,7 +154,7 @@ def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None
     """It would never be delivered."""
     with (
         Producer(RUNTIME, name_server) as producer,
-        pytest.raises(ConfigError, match="TRAN_MSG is set by the client itself"),
+        pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"),
     ):
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 

@@ -161,7 +161,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
             with caplog.at_level(logging.WARNING):
                 consumer.start()
             (line,) = set(lines(caplog, topic))
-            assert line.endswith(f"topic {topic!r} cannot be read: its permission has no R")
+            assert line.endswith(f"topic {topic!r} is not readable: its permission lacks R")
             assert consumer.poll(0.0) == []
             admin.create_topic(topic, 1)
             consumer._member._instance.forget_route(topic)

@@ -37,7 +37,7 @@ COUNTS: Final = re.compile(r"^(\d+) clauses tested: (.*); (\d+) more are UNTESTE
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
 """What a policy other than strict declares, and a run may meet or not."""
 
-TOO_BUSY: Final = "the slowest echo took so long"
+TOO_BUSY: Final = "the host was too slow to measure promptness"
 """Why nobody is seen to be prompt on a machine that has no time."""
 
 

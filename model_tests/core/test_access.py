@@ -164,7 +164,7 @@ def test_who_says_nothing_is_nobody() -> None:
 def test_what_is_no_right_is_named(text: str) -> None:
     """Of topics and of groups."""
     for topics, groups in (([text], []), ([], [text])):
-        with pytest.raises(ValueError, match="is no NAME=RIGHT"):
+        with pytest.raises(ValueError, match="is not NAME=RIGHT"):
             read_rights(topics, groups)
 
 

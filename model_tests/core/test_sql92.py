@@ -190,12 +190,12 @@ def test_length_alone_does_not_nest() -> None:
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("idx >", "cannot go on at its end"),
-        ("(a > 3 b", "cannot go on at line 1, column 8"),
+        ("idx >", "cannot continue at its end"),
+        ("(a > 3 b", "cannot continue at line 1, column 8"),
         ("a =\n ! 3", "no word begins at line 2, column 2"),
         ("a = NULL", "write IS NULL"),
         ("a > 'x'", "compares numbers only"),
-        ("a BETWEEN 2 AND 1", "wrong way round"),
+        ("a BETWEEN 2 AND 1", "in the wrong order"),
         ("5 IN ('a')", "needs a property"),
         ("a = 0.0", "without a point"),
         ("a = 9223372036854775808", "9223372036854775807"),

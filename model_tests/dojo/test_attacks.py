@@ -31,30 +31,30 @@ def odd(does: str) -> str:
 
 
 PROTOCOL = {
-    "garbage": ("print('Starting up...', flush=True)", "'Starting up...', which cannot be read"),
+    "garbage": ("print('Starting up...', flush=True)", "'Starting up...', which is not valid"),
     "a huge line": ("print('x' * 10_000_000, flush=True)", "a line of more than 65536 bytes"),
     "no end of line": (
         """sys.stdout.write('{"done"'); sys.stdout.flush(); signal.pause()""",
-        "stands there without the end of a line",
+        "without a line end",
     ),
-    "the end with 0": ("sys.exit(0)", "ended with exit code 0 before"),
-    "the end on half a line": ("""sys.stdout.write('{"done"'); sys.exit(0)""", "left on a line without an end"),
+    "the end with 0": ("sys.exit(0)", "exited with code 0"),
+    "the end on half a line": ("""sys.stdout.write('{"done"'); sys.exit(0)""", "without a line end"),
     "a signal": ("os.kill(os.getpid(), 9)", "ended by signal 9"),
     "a flood": (
         """while True: print('{"answer": 1, "messages": [], "offset_next": 0}')""",
-        "1000 answers and more in one turn",
+        "1000 answers to one message",
     ),
-    "silence": ("signal.pause()", "did not end its turn within 0.6 s"),
+    "silence": ("signal.pause()", "did not end the message within 0.6 s"),
     "a child that keeps the pipe": (
         "subprocess.Popen(['sleep', '1000']); os._exit(3)",
-        "did not end its turn within 0.6 s",
+        "did not end the message within 0.6 s",
     ),
-    "another's end": ("number = 77", "ended its turn with 77"),
-    "twice done": ("""os.write(1, b'{"done": %d}\\n{"done": %d}\\n' % (number, number)); continue""", "turn had ended"),
-    "stops for ever": ("""say({"at": "here", "id": number}); continue""", "where it may not stop (again)"),
-    "no UTF-8": (r"os.write(1, b'\xff\xfe{}\n')", "cannot be read"),
-    "deep JSON": ("print('[' * 60_000, flush=True)", "cannot be read"),
-    "a number without end": ("""print('{"done": ' + '9' * 400 + '}', flush=True)""", "cannot be read"),
+    "another's end": ("number = 77", "with the id 77"),
+    "twice done": ("""os.write(1, b'{"done": %d}\\n{"done": %d}\\n' % (number, number)); continue""", "after it had"),
+    "stops for ever": ("""say({"at": "here", "id": number}); continue""", "must not stop"),
+    "no UTF-8": (r"os.write(1, b'\xff\xfe{}\n')", "is not valid"),
+    "deep JSON": ("print('[' * 60_000, flush=True)", "is not valid"),
+    "a number without end": ("""print('{"done": ' + '9' * 400 + '}', flush=True)""", "is not valid"),
     "an unknown key": ("""say({"done": 1, "x": 2})""", "unknown field"),
     "what steers a terminal": (r"print('\x1b[2J\x1b[31m', flush=True)", r"\\u001b[2J"),
     "a closed output": ("os.close(1); signal.pause()", "closed its standard output"),
@@ -99,7 +99,7 @@ def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
     finding = found_in(odd(does), tmp_path)
 
     assert finding.violation.property == "forgets_at_reset"
-    assert "played twice with a reset between: to message 2" in str(finding.violation)
+    assert "run twice with a reset in between: to message 2" in str(finding.violation)
 
 
 def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
     finding = found_in(odd("    table.logs = globals().setdefault('logs', {})"), tmp_path)
 
     assert finding.violation.property == "forgets_at_reset"
-    assert "after other orders" in str(finding.violation)
+    assert "after other schedules" in str(finding.violation)
     assert "messages=('a0',)" in str(finding.violation)
 
 

@@ -43,7 +43,7 @@ def test_a_right_program_is_told_with_what_was_covered(tmp_path: Path) -> None:
 
     assert done.exit_code == Exit.OK, done.output
     assert done.stdout.startswith("right: ")
-    assert f"every order of up to 2 moves: {sum(told['plain'].values())}" in done.stdout
+    assert f"all schedules of up to 2 steps: {sum(told['plain'].values())}" in done.stdout
     assert "between_check_and_hold" in done.stdout
     assert (told["verdict"], told["finding"], told["exit_code"]) == ("right", None, 0)
     assert set(told["step_points"]) == {"between_check_and_hold", "between_hold_and_recheck", "between_append_and_wake"}
@@ -58,7 +58,7 @@ def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: P
     token = told["finding"]["token"]
 
     assert (done.exit_code, told["exit_code"], told["verdict"]) == (Exit.VIOLATED, 1, "wrong")
-    assert "no_lost_wakeup: pull 1 of queue a from 0 waits" in done.stdout
+    assert "no_lost_wakeup: pull 1 of queue a from 0 still waits" in done.stdout
     assert "a0 arrives in queue a" in done.stdout
     assert f"--replay {token}" in done.stdout
     again = dojo("--replay", token, *words)
@@ -109,9 +109,9 @@ def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
     done = dojo(*words)
 
     assert done.exit_code == Exit.USER
-    assert "does not answer the first message" in done.stderr
+    assert "must answer the first message" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert words[0] != "sh" or "it wrote: odd" in done.stderr
+    assert words[0] != "sh" or "its last error output: odd" in done.stderr
 
 
 def test_starters_are_written_and_told(tmp_path: Path) -> None:

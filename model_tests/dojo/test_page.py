@@ -64,4 +64,4 @@ def test_the_counts_are_those_of_the_bound() -> None:
         # One in which nothing more could be done was counted when it was that short.
         counted += sum(len(each.moves) == moves for each in played)
 
-    assert f"every order of up to {Bounds().moves} moves: {counted:,}\n" in PAGE
+    assert f"all schedules of up to {Bounds().moves} steps: {counted:,}\n" in PAGE

@@ -96,8 +96,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     """What is there stays, and the mistake is told."""
     (tmp_path / "right.py").write_text("mine")
 
-    with pytest.raises(StarterError, match=r"right\.py is there already"):
+    with pytest.raises(StarterError, match=r"right\.py already exists"):
         write("python", tmp_path)
     assert (tmp_path / "right.py").read_text() == "mine"
-    with pytest.raises(StarterError, match="name another"):
+    with pytest.raises(StarterError, match="choose another"):
         write("python", tmp_path / "right.py" / "below")

@@ -85,7 +85,7 @@ def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
     done = run(tmp_path, BROKEN)
 
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "ViolationError: the broker did what it must not:" in done.stdout
+    assert "ViolationError: the broker violated its promises:" in done.stdout
     assert "answered_once: " in done.stdout
     assert re.search(r"longpoll judge \S+longpoll-history", done.stdout)
 

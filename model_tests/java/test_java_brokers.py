@@ -104,7 +104,10 @@ def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: st
     """Before a broker is started: the agent would pass some of these over and say nothing."""
     script = rules_of(gates_of("4.9.7", lmq=False)).replace(right, wrong, 1)
     jars = attrs.evolve(jars_of("4.9.7"), as_published=False)
-    with Stage() as stage, pytest.raises(JavaUnavailableError, match=f"not as published: the rule {rule} does not fit"):
+    with (
+        Stage() as stage,
+        pytest.raises(JavaUnavailableError, match=f"differ from the published ones: the rule {rule} does not match"),
+    ):
         JavaBroker(jars, stage, script=script)
 
 
@@ -121,7 +124,7 @@ def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
         rechecked: list[int] = []
         stage.seen = Seen(rechecked)
         mended = played(running, "rocketmq-4.9", "lost_by_hold")
-        assert re.search(r"pull 0 is answered \(code 0\), where the law has it unanswered", mended.otherwise)
+        assert re.search(r"pull 0 is answered \(code 0\), but the specification leaves it unanswered", mended.otherwise)
         assert not mended.broken
         assert len(rechecked) == 1
         left = played(running, "rocketmq-4.9", "lost_by_keep")

@@ -256,7 +256,8 @@ def test_an_answer_that_the_law_does_not_have_is_told() -> None:
     """The planted broker answers at the hold, where the law has the pull unanswered."""
     done = played(lambda gate: 19 if gate == "put" else None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert re.fullmatch(
-        r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), where the law has it unanswered",
+        r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), "
+        "but the specification leaves it unanswered",
         done.otherwise,
     )
     assert not done.broken
@@ -266,7 +267,9 @@ def test_the_wrong_answer_is_told() -> None:
     """The law says that something is found, and the broker says that there is nothing."""
     read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
     done = played(lambda _gate: 19, PULL, read)
-    assert done.otherwise == "step 2 (pull_read(0)): pull 0 is answered with code 19, where the law says found"
+    assert (
+        done.otherwise == "step 2 (pull_read(0)): pull 0 is answered with code 19, but the specification expects found"
+    )
 
 
 def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,20 +279,20 @@ def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyP
     done = played(lambda _gate: None, PULL, lost)
     assert len(done.steps) == 1
     assert done.cannot == (
-        "step 2 (notify_start): dispatcher did not come to taken or done within 0.2 s; standing: Pull_1 at read"
+        "step 2 (notify_start): dispatcher did not reach taken or done within 0.2 s; waiting threads: Pull_1 at read"
     )
 
 
 def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
     """A throw that would meet nobody is not passed over."""
     throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
-    assert "scanner does not stand at submit" in played(lambda _gate: None, PULL, throws).cannot
+    assert "scanner is not at submit" in played(lambda _gate: None, PULL, throws).cannot
 
 
 @pytest.mark.parametrize(
     ("move", "said"),
     [
-        (Move("offset", slot=0, number=3), "the group's offset is 0, where the law has 3"),
+        (Move("offset", slot=0, number=3), "the group's offset is 0, but the specification expects 3"),
         (Move("untouched", slot=0), ""),
         (Move("unvisited", queue=0), ""),
     ],
@@ -305,7 +308,7 @@ def test_a_walk_that_goes_to_its_end_is_told() -> None:
     """The planted broker answers who tells it of its master as one does whose walk has not broken off."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
-    assert done.otherwise == "after the last step: the walk after the master's return goes to its end"
+    assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"
 
 
 def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:

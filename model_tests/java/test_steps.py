@@ -79,7 +79,7 @@ def test_a_history_without_steps_is_no_history_of_steps(tmp_path: Path) -> None:
     (directory / "meta.json").write_text(json.dumps({key: value for key, value in meta.items() if key != "law"}))
     done = CliRunner().invoke(main, ["coverage", str(directory)])
     assert done.exit_code == 2
-    assert "no history of steps" in done.stderr
+    assert "not a history of steps" in done.stderr
 
 
 def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
@@ -161,8 +161,8 @@ def test_a_rule_writes_at_every_place(version: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--inside", "java-4.9.7", "--broker", "127.0.0.1:1"], "leave out --broker"),
-        (["--messages", "3", "--broker", "127.0.0.1:1"], "are of --inside"),
+        (["--inside", "java-4.9.7", "--broker", "127.0.0.1:1"], "remove --broker"),
+        (["--messages", "3", "--broker", "127.0.0.1:1"], "need --inside"),
         (["--inside", "java-1.0"], "java-4.9.7"),
         (["--inside", "java-4.9.7", "--messages", "0"], "--messages"),
     ],

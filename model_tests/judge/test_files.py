@@ -35,8 +35,8 @@ def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("s3://key:secret@bucket/history", "a password in an address would be shown"),
-        ("s3://bucket/history?secret_key=x", "a password in an address would be shown"),
+        ("s3://key:secret@bucket/history", "do not put a password into the address"),
+        ("s3://bucket/history?secret_key=x", "do not put a password into the address"),
         ("nowhere://bucket/history", "nowhere://bucket/history cannot be opened"),
         ("s3://", "not a directory"),
         ("file:///nowhere/at/all", "not a directory"),
@@ -111,7 +111,7 @@ def test_a_directory_that_may_not_be_looked_at_is_damage(
     monkeypatch.setattr(os, "scandir", scan)
     found = judge([history], engine="local")
     assert found.verdict == "unknown"
-    assert any(str(closed) in str(gap) and "cannot be looked at" in str(gap) for gap in found.gaps)
+    assert any(str(closed) in str(gap) and "cannot be accessed" in str(gap) for gap in found.gaps)
 
 
 # -- a service that speaks S3 ------------------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ def test_what_changes_while_it_is_judged_convicts_nobody(
     """Without a part the pulls whose answers it has would look as if they were never answered."""
     assert judge([parts[0].parent], engine="local").verdict == "valid"
     change_once_looked_over(monkeypatch, lambda: CHANGES[how](parts))
-    with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed while it was judged; judge again"):
+    with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed during the judgement; judge again"):
         judge([parts[0].parent], engine="local")
 
 
@@ -306,7 +306,7 @@ def test_who_follows_on_spark_judges_again(
     assert [one.verdict for one in told] == ["invalid"]
     assert (last.findings, last.gaps) == (whole.findings, whole.gaps)
     changes = iter([lambda: of_the_same_moments(parts[1])])
-    with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed while it was judged; judge again"):
+    with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed during the judgement; judge again"):
         judge([parts[0].parent], engine="spark")
 
 

@@ -382,7 +382,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "torn": ("part-0.parquet", lambda part: part.write_bytes(b"PAR1" * 99), "cannot be read as Parquet"),
     "a column is missing": ("part-0.parquet", of_columns(event=["append"]), "the column after_ns is missing"),
     "of another type": (
-        "part-0.parquet", of_columns(**{name: ["x"] for name in REQUIRED}), "cannot be read",
+        "part-0.parquet", of_columns(**{name: ["x"] for name in REQUIRED}), "is not valid",
     ),
     "a dictionary in Arrow": ("part-0.parquet", in_arrow_s_dictionary, "the column tag is a dictionary in Arrow"),
     "a column twice": ("part-0.parquet", with_a_column_twice, "the column queue is there more than once"),
@@ -412,7 +412,7 @@ def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> Non
     (tmp_path / "source=a").mkdir()
     (tmp_path / "source=a" / "0.parquet").write_bytes(b"")
 
-    with pytest.raises(HistoryNotFoundError, match=r"holds no history.*0\.parquet nothing is read"):
+    with pytest.raises(HistoryNotFoundError, match=r"has no history.*0\.parquet nothing is read"):
         find([tmp_path])
 
 
@@ -433,7 +433,7 @@ def test_what_is_no_part_of_it_is_left_alone(clean: Path, tmp_path: Path, name: 
 def test_a_damaged_history_is_not_converted(clean: Path, tmp_path: Path) -> None:
     """Converted, a torn line would look like an event that was taken away; nothing is left behind."""
     plant(clean, "half_line", tmp_path / "torn")
-    with pytest.raises(DamagedHistoryError, match="judge it as it is"):
+    with pytest.raises(DamagedHistoryError, match="judge it without converting it"):
         convert(tmp_path / "torn", tmp_path / "target", into="parquet", say=nothing)
     assert not (tmp_path / "target").exists()
 

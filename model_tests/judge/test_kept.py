@@ -128,7 +128,7 @@ def test_a_part_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     write_state(tmp_path / STATE_FILE, State(Growing(100.0, 50.0), {str(part): (end, sum_before(str(part), end))}))
     read_state(tmp_path / STATE_FILE, Growing(100.0, 50.0))
     part.write_bytes(part.read_bytes().replace(b'"sequence":', b'"sequencE":'))
-    with pytest.raises(CheckpointError, match=r"is not what was judged before; remove .*judging.state"):
+    with pytest.raises(CheckpointError, match=r"has changed since it was judged; remove .*judging.state"):
         read_state(tmp_path / STATE_FILE, Growing(100.0, 50.0))
     part.unlink()
 
@@ -145,7 +145,7 @@ def test_a_part_that_is_written_anew_while_it_is_kept_is_refused_later(tmp_path:
     assert Steps.begun(LIMITS, kept).ends == steps.ends
     part.write_bytes(b"one\nTWO\n")
     steps.keep(is_last=True)
-    with pytest.raises(CheckpointError, match="is not what was judged before"):
+    with pytest.raises(CheckpointError, match="has changed since it was judged"):
         Steps.begun(LIMITS, kept)
 
 

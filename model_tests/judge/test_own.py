@@ -115,7 +115,7 @@ def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: P
     [
         (raises, "ValueError: three"),
         (exits, "SystemExit: 0"),
-        (names_no_row, "the row 2, and there are 2"),
+        (names_no_row, "the row 2, but there are 2"),
         (says_nothing, "no row's number"),
     ],
 )

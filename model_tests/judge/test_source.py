@@ -32,8 +32,8 @@ BAD_LINES = {
     b" null ": "Expected `object`",
     b"null null": "Expected `object`",
     b"\x00\x00\x00": "malformed",
-    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"code":1,"code":1}': "code is there twice",
-    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"tag":null,"t\\u0061g":"b"}': "tag is",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"code":1,"code":1}': "code occurs twice",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0,"tag":null,"t\\u0061g":"b"}': "tag occurs",
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":0} {"event":"append"}': "trailing",
 }
 
@@ -183,7 +183,7 @@ def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
 
     assert (result.verdict, result.events) == ("unknown", 1)
     assert META_FILE in result.gaps[0]["where"]
-    assert "cannot be read" in result.gaps[0]["why"]
+    assert "is not valid" in result.gaps[0]["why"]
 
 
 def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:

@@ -200,9 +200,9 @@ def test_a_checkpoint_is_of_one_judgement_and_one_process(tmp_path: Path) -> Non
     with open_checkpoint(directory, ["/a"], LIMITS) as again:
         assert (again.told.path.name, again.posted.path.name) == (TOLD_FILE, POSTED_FILE)
     (directory / "checkpoint.json").write_bytes(b"{")
-    refused("cannot be read", ["/a"], LIMITS)
+    refused("is not valid", ["/a"], LIMITS)
     (directory / "checkpoint.json").unlink()
-    refused("name another", ["/a"], LIMITS)
+    refused("choose another", ["/a"], LIMITS)
 
 
 # -- the verdict so far ------------------------------------------------------------------------------------------------

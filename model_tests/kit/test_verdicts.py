@@ -184,7 +184,7 @@ class Incomplete:
     [
         (NoSemantics, "NoSemantics.semantics is 'queue'; set it to 'consuming' or 'offsets'"),
         (ReturnsNone, r"ReturnsNone.finish_poll returned None; return longpoll.Polled\("),
-        (NoPosition, "an answer with messages has no position_next"),
+        (NoPosition, "an answer with messages needs a position_next"),
         (Incomplete, "Incomplete has no start_poll and no finish_poll"),
         (None, "Mine.subject is not set"),
     ],

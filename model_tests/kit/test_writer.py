@@ -176,5 +176,5 @@ def test_a_closed_history_takes_no_more(tmp_path: Path) -> None:
     assert part.read_text().count("message_acknowledged") == 1
     assert '"source_stopped"' in part.read_text().splitlines()[-1]
     (tmp_path / "file").touch()
-    with pytest.raises(RecordError, match="name a directory that can be written"):
+    with pytest.raises(RecordError, match="choose a writable directory"):
         longpoll.HistoryWriter(longpoll.RealRuntime(), tmp_path / "file")

@@ -197,20 +197,20 @@ def _fields(token: str) -> list[Any]:
 
 FIELDS: Final = _fields(LOST)
 HOSTILE: Final = {
-    "a number": (spelled(7), "of another version"),
-    "nothing": (spelled([]), "of another version"),
-    "lists in lists": (spelled(b"\x91" * 2_900 + b"\x01"), "of another version"),
-    "a text for the run": (spelled([*FIELDS[:5], "abc"]), "of another version"),
-    "a list of texts for the run": (spelled([*FIELDS[:5], ["a"]]), "of another version"),
-    "nulls": (spelled([None] * 6), "of another version"),
-    "a field too many": (spelled([*FIELDS, 1, 1, [], 3]), "of another version"),
-    "a number for the knobs": (spelled([FIELDS[0], 3, *FIELDS[2:]]), "of another version"),
+    "a number": (spelled(7), "from another version"),
+    "nothing": (spelled([]), "from another version"),
+    "lists in lists": (spelled(b"\x91" * 2_900 + b"\x01"), "from another version"),
+    "a text for the run": (spelled([*FIELDS[:5], "abc"]), "from another version"),
+    "a list of texts for the run": (spelled([*FIELDS[:5], ["a"]]), "from another version"),
+    "nulls": (spelled([None] * 6), "from another version"),
+    "a field too many": (spelled([*FIELDS, 1, 1, [], 3]), "from another version"),
+    "a number for the knobs": (spelled([FIELDS[0], 3, *FIELDS[2:]]), "from another version"),
     "a step that is none": (spelled([*FIELDS[:5], [10**9]]), "cannot happen here"),
     "a step before the first": (spelled([*FIELDS[:5], [-1]]), "cannot happen here"),
     "a run that ends early": (spelled([*FIELDS[:5], [0] * 3_000]), "cannot happen here"),
-    "another fingerprint": (spelled([*FIELDS[:4], 1, *FIELDS[5:]]), "of another version of the law"),
+    "another fingerprint": (spelled([*FIELDS[:4], 1, *FIELDS[5:]]), "from another version of the specification"),
     "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
-    "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 characters"),
+    "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 are allowed"),
     "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
 }
 """What a token is made of -> it, and what is said of it."""

@@ -74,7 +74,7 @@ def test_what_is_null_is_left_out() -> None:
 
 
 def test_a_key_that_is_no_text_is_told_of() -> None:
-    with pytest.raises(ConfigError, match="a key in it is no text"):
+    with pytest.raises(ConfigError, match="a key in it is not text"):
         AccountFile.parse(b"? [a]\n: b\n").values()
 
 
@@ -111,7 +111,7 @@ def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, in
 def test_it_is_told_where_a_file_stops_being_yaml(text: str, place: str) -> None:
     with pytest.raises(ConfigError) as caught:
         AccountFile.parse(text.encode())
-    assert str(caught.value) == f"it is no YAML{place}"
+    assert str(caught.value) == f"it is not YAML{place}"
 
 
 FIELDS: Final = next(iter(event("")))
@@ -281,10 +281,10 @@ REFUSED: Final[list[tuple[int, dict[str, str], tuple[int, str]]]] = [
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "topicPerms": "T"}, (209, "Resource format error for T")),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": ""}, (209, "Resource format error for ")),
     (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": "G=ALL"}, (209, "error for G=ALL")),
-    (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "no IP address")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "not an IP address")),
     (50, {"secretKey": "12345678"}, (1, "accessKey")),
     (51, {"accessKey": "nobody!"}, (210, "has been deleted failed")),
-    (53, {"globalWhiteAddrs": "10.1.1.1,here"}, (211, "no IP address")),
+    (53, {"globalWhiteAddrs": "10.1.1.1,here"}, (211, "not an IP address")),
     (53, {"globalWhiteAddrs": "10.1.1.1", "aclFileFullPath": "/etc/passwd"}, (211, "Only ")),
 ]
 
@@ -458,7 +458,7 @@ def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accou
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "no list"), ("a: [", "no YAML")]
+    ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "no list"), ("a: [", "not YAML")]
 )
 def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -201,7 +201,7 @@ def test_settings_are_told_and_two_can_be_changed(client: RawClient) -> None:
         (b"autoCreateTopicEnable=false\nno_such=1", "'no_such' is no setting"),
         (b"autoCreateTopicEnable=perhaps", "true or false"),
         (b"what", "no key=value"),
-        (b"\xff=1", "cannot be read"),
+        (b"\xff=1", "is not valid"),
         (b"a" * 70_000, "over the limit"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
 def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path) -> None:
     """A port in use, a store in use, a damaged table, a file where a directory must be: a user's error each."""
     other = str(tmp_path / "other")
-    with pytest.raises(ListenError, match="give another address"):
+    with pytest.raises(ListenError, match="choose another address"):
         Broker.start(RealRuntime(), other, listen=broker.address)
     with pytest.raises(StoreUserError, match="in use"):
         Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE)

@@ -94,7 +94,7 @@ def test_too_few_messages_are_exit_3(name_server: str) -> None:
         (("send", "../x", "b"), "not allowed"),
         (("send", "T", "b", "--property", "novalue"), "NAME=VALUE"),
         (("send", "T", "b", "--queue", "77"), "no queue 77"),
-        (("consume", "Unknown", "--group", "G"), "not known to the name server"),
+        (("consume", "Unknown", "--group", "G"), "unknown to the name server"),
         (("consume", "T", "--group", "G", "--from", "yesterday"), "--from"),
         (("consume", "T", "--group", "G", "--tag", "||"), "no tag"),
         (("consume", "T", "--group", "G", "--tag", "a", "--sql", "a = 1"), "together"),
@@ -149,7 +149,7 @@ def test_consume_filters_by_sql(tmp_path: Path) -> None:
         assert [each["text"] for each in lines(run(names, *asked))] == ["50", "500"]
         bad = run(names, "consume", "T", "--group", "G", "--sql", "size >")
         assert bad.exit_code == 2, bad.output
-        assert "cannot go on at its end" in " ".join(bad.stderr.split())
+        assert "cannot continue at its end" in " ".join(bad.stderr.split())
     with Broker.start(RealRuntime(), str(tmp_path / "store")) as broker:
         names = "{}:{}".format(*broker.name_server_address)
         refused = run(names, *asked)

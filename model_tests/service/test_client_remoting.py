@@ -346,7 +346,7 @@ def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
         answers = Answers(2)
         for _number in range(2):
             client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
-        with pytest.raises(LocalProtocolError, match="wait for answers"):
+        with pytest.raises(LocalProtocolError, match="waiting for answers"):
             client.call_async(10, callback=answers.take)
         monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 10)
         with pytest.raises(LocalProtocolError, match="over the limit"):
@@ -377,5 +377,5 @@ def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pyt
         assert isinstance(answers.wait()[0], AnswerTimeoutError)
         assert was_open == [False]
         assert isinstance(other.wait()[0], ConnectionLostError)
-        with pytest.raises(ConnectionLostError, match="is silent, and the connection is given up"):
+        with pytest.raises(ConnectionLostError, match="is silent; the connection was closed"):
             client.call(10)

@@ -558,7 +558,7 @@ def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, c
         ({"group": "other"}, b"", "is 'other', and this is 'G'"),
         ({}, b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:-1}}', "no offset"),
         ({}, b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:"5"}}', "no offset"),
-        ({}, b"{", "cannot be read"),
+        ({}, b"{", "is not valid"),
     ],
 )
 def test_offsets_that_are_none_are_refused(fields: dict[str, str], body: bytes, words: str) -> None:

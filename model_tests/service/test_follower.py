@@ -252,7 +252,7 @@ def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, 
     bench, master, other = Bench(log=record(20)), Sender(), Sender()
     bench.masters += [master]
     bench.follow(other, master.say(transfer(20, b"")), master.say(transfer(offset, content)), bench.pass_ms(0))
-    assert reasons(caplog) == [f"it sends its log from {offset}, and 20 is what comes next here"]
+    assert reasons(caplog) == [f"it sends its log from {offset}, but 20 comes next here"]
     assert (master.is_closed, len(bench.log)) == (True, 20)
     again = [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
     assert bench.told() == again
@@ -305,7 +305,7 @@ def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCap
     bench.follow(
         master, bench.pass_ms(IDLE_MS - 1), master.say(transfer(0, b"")), bench.pass_ms(IDLE_MS), bench.pass_ms(0, 1)
     )
-    assert reasons(caplog) == [f"it has said nothing for {IDLE_MS} ms"]
+    assert reasons(caplog) == [f"it has sent nothing for {IDLE_MS} ms"]
     assert (master.is_closed, bench.left()) == (True, 0)
 
 

@@ -98,11 +98,11 @@ def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
         here = "{}:{}".format(*taken.getsockname())
         any_port = ("--listen", "127.0.0.1:0")
         mistakes = (
-            ((*any_port, *record), "name a --broker or a --name-server"),
+            ((*any_port, *record), "add --broker or --name-server"),
             ((*any_port, "--broker", "there", *record), "HOST:PORT"),
-            ((*any_port, "--broker", here, "--broker", here, *record), "named twice"),
-            (("--listen", here, "--broker", here, *record), "give another address"),
-            ((*any_port, "--broker", here, "--record", str(file)), "name a directory that can be written"),
+            ((*any_port, "--broker", here, "--broker", here, *record), "given twice"),
+            (("--listen", here, "--broker", here, *record), "choose another address"),
+            ((*any_port, "--broker", here, "--record", str(file)), "choose a writable directory"),
         )
         for options, text in mistakes:
             done = CliRunner().invoke(main, ["observe", *options])

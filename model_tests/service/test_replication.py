@@ -213,7 +213,7 @@ def test_slave_addresses(cluster: Cluster, caplog: pytest.LogCaptureFixture, all
 def test_settings_that_cannot_be_are_told(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="haTransferBatchSize"):
         cluster.master(transfer_size=0)
-    with pytest.raises(ConfigError, match="only a slave follows"):
+    with pytest.raises(ConfigError, match="only a slave can follow"):
         cluster.master(ha_master="127.0.0.1:1")
     for bad in ("localhost", "10.0.0.1/8", "127.0.0.1,127.0.0.2"):
         with pytest.raises(ConfigError, match=r"slaveAddresses: .*write addresses or networks"):

@@ -194,7 +194,7 @@ def test_who_says_nothing_is_let_go_after_its_time(caplog: pytest.LogCaptureFixt
     assert bench.peers() == [slave.peer]
     bench.at(201, 1)
     assert bench.peers() == []
-    assert reasons(caplog, "slave_closed") == ["it has said nothing for 100 ms"] * 2
+    assert reasons(caplog, "slave_closed") == ["it has sent nothing for 100 ms"] * 2
 
 
 def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -66,7 +66,7 @@ def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: StartComma
     process.send_signal(signal.SIGTERM)
     _out, err = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "not used: brokerIP2" in err.replace("\n", " ")
+    assert "ignored: brokerIP2" in err.replace("\n", " ")
     told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     assert [line["event"] for line in told] == ["store_recovered"]
 
@@ -80,7 +80,7 @@ def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         mistakes = (
-            (("--listen", f"127.0.0.1:{port}", "--name-server", "127.0.0.1:0"), "give another address"),
+            (("--listen", f"127.0.0.1:{port}", "--name-server", "127.0.0.1:0"), "choose another address"),
             (("--listen", "here"), "HOST:PORT"),
             (("--policy", "best"), "unknown policy"),
             (("--knob", "luck=more"), "unknown knob"),
@@ -163,7 +163,7 @@ def test_delay_levels_that_cannot_be_are_refused_with_their_line(levels: str, tm
 def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:
     (tmp_path / "root" / "commitlog").mkdir(parents=True)
     place = BrokerPlace(directory=tmp_path / "root", commitlog=tmp_path / "log")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists and is not"):
         place.link(tmp_path / "root")
     assert BrokerPlace(commitlog=tmp_path / "a" / "commitlog").root == tmp_path / "a"
     assert BrokerPlace(commitlog=tmp_path / "log").root is None

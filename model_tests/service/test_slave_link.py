@@ -69,7 +69,7 @@ def test_a_report_beyond_the_log_is_refused() -> None:
     slave, link = begun(Log(100), 100)
     assert link.reported_offset == 100
     slave.report(101)
-    with pytest.raises(RemoteProtocolError, match="has a log up to 101, and this one ends at 100: the two differ"):
+    with pytest.raises(RemoteProtocolError, match="has a log up to 101, but this one ends at 100, so they differ"):
         link.read(3)
 
 
@@ -92,7 +92,9 @@ def test_what_is_removed_cannot_be_asked_for() -> None:
     slave = Slave()
     link = link_of(slave, Log(2_000, 1_000))
     slave.report(999)
-    with pytest.raises(RemoteProtocolError, match=r"asks for the log from 999 on, and its files before 1000 are rem"):
+    with pytest.raises(
+        RemoteProtocolError, match=r"asks for the log from 999 on, but the files before 1000 were removed"
+    ):
         link.read(2)
     assert link.asked_offset is None
 

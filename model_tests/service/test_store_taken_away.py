@@ -166,7 +166,7 @@ def test_nothing_is_made_where_a_store_was(tmp_path: Path) -> None:
     make_beside(RealFiles(), f"{tmp_path}/store/index")
     moved(tmp_path / "store")
     for name in ("index", "config"):
-        with pytest.raises(FileNotFoundError, match="the store is not there any more"):
+        with pytest.raises(FileNotFoundError, match="the store no longer exists"):
             make_beside(RealFiles(), f"{tmp_path}/store/{name}")
     assert not (tmp_path / "store").exists()
     assert (tmp_path / "moved" / "index").is_dir()
@@ -180,7 +180,7 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
     with RawClient(broker.address) as client:
         told = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Another", 1))
         assert told.code == ResponseCode.SYSTEM_ERROR
-        assert "the store is not there any more" in (told.remark or "")
+        assert "the store no longer exists" in (told.remark or "")
         wait_until(lambda: "could not be saved; trying again" in caplog.text)
         # The log has no file yet: it is not begun anew either, where the message would seem to be kept.
         assert code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -277,8 +277,8 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
         served.send_signal(signal.SIGTERM)
         _out, told = served.communicate(timeout=PATIENCE_S)
     assert served.returncode == 3
-    assert told.splitlines()[-1].startswith(f"longpoll: the store {tmp_path / 'store'} could not be closed: ")
-    assert told.splitlines()[-1].endswith("; the next start recovers it")
+    assert told.splitlines()[-1].startswith(f"longpoll: cannot close the store {tmp_path / 'store'}: ")
+    assert told.splitlines()[-1].endswith("; the next start will recover it")
 
 
 def _page(ready: dict[str, str], path: str) -> tuple[int, str]:

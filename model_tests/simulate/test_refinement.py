@@ -226,7 +226,7 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
     token = found.verdict("commit_never_regresses").token
     assert token is not None
 
-    with pytest.raises(NotFollowableError, match="this run has commits"):
+    with pytest.raises(NotFollowableError, match="this run uses commits"):
         follow(replay(token))
 
 

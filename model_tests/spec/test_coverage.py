@@ -116,7 +116,7 @@ def test_the_command_for_people_names_what_is_missing() -> None:
 
 @pytest.mark.parametrize(
     ("words", "read", "why"),
-    [(("lp1.no",), "", "damaged"), (("-",), "nothing here", "no token in what was read"), ((), "", "Missing")],
+    [(("lp1.no",), "", "damaged"), (("-",), "nothing here", "standard input has no token"), ((), "", "Missing")],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], read: str, why: str) -> None:
     """A damaged token, and an input without any, is told in a line and exits 2."""

@@ -115,7 +115,7 @@ def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
     policy = preset("strict")
     model = law_of(policy, Bounds("open", requests=1, messages=None))
 
-    with pytest.raises(BoundsError, match="give --messages"):
+    with pytest.raises(BoundsError, match="add --messages"):
         promela_of(model, properties_of(model))
     assert "log_end \\in Nat" in tla_of(model, properties_of(model))
 

@@ -247,7 +247,7 @@ def test_sessions_are_apart_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch
     told(oracle, ["next_pull 0"], session="a")
 
     assert told(oracle, ["pull_read 0"], session="b")[0]["legal"] is False
-    assert "2 sessions" in asked(oracle, do="may", session="c")["error"]
+    assert "2 open sessions" in asked(oracle, do="may", session="c")["error"]
     assert asked(oracle, do="close", session="a") == {"steps": 1, "refused": 0}
     assert asked(oracle, do="may", session="c")["may"]
 
@@ -346,7 +346,7 @@ def test_the_exit_code_says_whether_a_step_was_refused() -> None:
     wrong = _run("--json", lines=[_did("append"), _did("hold", "0")])
 
     assert (well.returncode, wrong.returncode) == (0, 1)
-    assert well.stderr == "2 steps, 0 refused; properties broken: none\n"
+    assert well.stderr == "2 steps, 0 rejected; violated properties: none\n"
     told = json.loads(wrong.stderr)
     assert len(told.pop("unknown")) == len(oracle_of().beside.always)
     assert told == {"steps": 2, "refused": 1, "broken": [], "mistakes": 0}

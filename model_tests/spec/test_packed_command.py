@@ -56,6 +56,6 @@ def test_too_little_memory_is_one_line_and_exit_3() -> None:
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--memory-mb", "1"], env={"COLUMNS": "300"})
 
     assert done.exit_code == 3
-    assert "1 MB are too little memory: this search needs" in done.stderr
-    assert "give more with --memory-mb" in done.stderr
+    assert "1 MB is too little memory; this search needs" in done.stderr
+    assert "increase --memory-mb" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -102,7 +102,7 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
     try:
         plan = plan_of(memory_mb, 100, workers, words, actions)
     except MemoryShortError as error:
-        assert f"{memory_mb} MB are too little" in str(error)  # noqa: PT017 - either outcome is right
+        assert f"{memory_mb} MB is too little" in str(error)  # noqa: PT017 - either outcome is right
         return
     state = 8 * words
     chunk = plan.chunk_states * (state * actions + packed_spill.COLUMNS_BYTES)

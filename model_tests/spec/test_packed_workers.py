@@ -138,9 +138,9 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         raise MemoryError
 
     monkeypatch.setattr(packed_part.Part, "take", full)
-    with pytest.raises(MemoryShortError, match=r"worker [12] of 2 has no memory left; use --memory-mb"):
+    with pytest.raises(MemoryShortError, match=r"worker [12] of 2 ran out of memory; use --memory-mb"):
         explore(model_named("strict"), workers=2)
-    with pytest.raises(MemoryShortError, match=r"no memory left for this search"):
+    with pytest.raises(MemoryShortError, match=r"this search ran out of memory"):
         explore(model_named("strict"))
 
 
@@ -176,5 +176,5 @@ def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatc
         starts(process)
 
     monkeypatch.setattr(packed_workers, "_start", refused)
-    with pytest.raises(EngineLimitError, match="cannot start worker 2 of 3: no more processes; give --workers 1"):
+    with pytest.raises(EngineLimitError, match="cannot start worker 2 of 3: no more processes; use --workers 1"):
         explore(model_named("strict"), workers=3)

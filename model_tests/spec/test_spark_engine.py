@@ -181,7 +181,7 @@ def test_two_goes_give_the_numbers_of_one(
     (tmp_path / "part" / "level-4" / "share-0-0.npy").write_bytes(b"killed here")
     depths: list[int] = []
     judged = properties_of(model)
-    with pytest.raises(CheckpointError, match="of another law, other bounds or other properties"):
+    with pytest.raises(CheckpointError, match="another model, bounds or properties"):
         explore(model, judged, engine="spark", session=session, checkpoint=tmp_path / "part")
     rest = explore(
         model,
@@ -211,17 +211,17 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
 
     with pytest.raises(CheckpointError, match="a search of another law"):
         again(other, tmp_path / "mine")
-    with pytest.raises(CheckpointError, match="has files and no search in it"):
+    with pytest.raises(CheckpointError, match="has files but no search"):
         again(model, tmp_path)
     (run,) = (tmp_path / "mine" / "level-0").iterdir()
     whole = run.read_bytes()
     for damaged in (whole[:-1], b"", whole[:20]):
         run.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match="level-0 is not whole any more"):
+        with pytest.raises(CheckpointError, match="level-0 is incomplete"):
             again(model, tmp_path / "mine")
     run.write_bytes(whole)
     (tmp_path / "mine" / "level-1").rename(tmp_path / "level-1")
-    with pytest.raises(CheckpointError, match="level-1 is not whole any more"):
+    with pytest.raises(CheckpointError, match="level-1 is incomplete"):
         again(model, tmp_path / "mine")
     state = (tmp_path / "mine" / STATE_FILE).read_text()
     (tmp_path / "mine" / STATE_FILE).write_text(state.replace('"format_version":2', '"format_version":1'))
@@ -231,7 +231,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     with pytest.raises(CheckpointError, match="is damaged"):
         again(model, tmp_path / "mine")
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot use .*; mend that, or give another --checkpoint"):
+    with pytest.raises(CheckpointError, match=r"cannot use .*; fix this, or use another --checkpoint"):
         again(model, tmp_path / "file")
     assert (tmp_path / "mine" / "level-0").is_dir()
 
@@ -283,7 +283,7 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
 
     monkeypatch.setattr(SparkSession, "range", loses)
 
-    with pytest.raises(SparkFailedError, match=r"^3 shares have an answer in .*/answers, and there are 4$"):
+    with pytest.raises(SparkFailedError, match=r"^3 shares have an answer in .*/answers, but there are 4$"):
         explore(_least(), [], engine="spark", session=session, limit_states=20)
 
 
@@ -293,7 +293,7 @@ def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Pat
 
     def again(progress: Progress) -> None:
         if progress.depth == 3:
-            with pytest.raises(CheckpointError, match="is searched by another process") as told:
+            with pytest.raises(CheckpointError, match="is in use by another process") as told:
                 explore(model, [], engine="spark", session=session, checkpoint=tmp_path)
             refused.append(told.value)
 

@@ -73,7 +73,7 @@ def test_a_token_of_another_law_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     token = token_of(model, model.named("append"))
     monkeypatch.undo()
 
-    with pytest.raises(TokenError, match="another version of the law"):
+    with pytest.raises(TokenError, match="another version of the specification"):
         replay(token)
 
 

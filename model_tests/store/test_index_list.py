@@ -197,7 +197,7 @@ def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
 def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
     """Not in the place of one that somebody took away."""
     index = index_in(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match="the store is not there any more"):
+    with pytest.raises(FileNotFoundError, match="the store no longer exists"):
         index.put([keyed(1, "k")], 9)
     assert not (tmp_path / "none").exists()
 

@@ -91,9 +91,9 @@ def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_who
     assert segment.give_back()
     (tmp_path / "0").rename(tmp_path / "kept")
     (tmp_path / "0").write_bytes(b"theirs".ljust(SIZE, b"x"))
-    with pytest.raises(FileNotFoundError, match="replaced by another file"):
+    with pytest.raises(FileNotFoundError, match="another file replaced it"):
         assert segment.view is None
-    with pytest.raises(FileNotFoundError, match="replaced by another file"):
+    with pytest.raises(FileNotFoundError, match="another file replaced it"):
         segment.sync(0, 4)
     assert segment.failed is None
     (tmp_path / "kept").rename(tmp_path / "0")
@@ -109,7 +109,7 @@ def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
     (tmp_path / "0").unlink()
     (tmp_path / "0").write_bytes(bytes(SIZE))
     for _ in range(2):
-        with pytest.raises(FileNotFoundError, match="replaced by another file"):
+        with pytest.raises(FileNotFoundError, match="another file replaced it"):
             segment.sync(0, 4)
         assert segment.is_dirty
     close([segment])

@@ -83,7 +83,7 @@ WAYS: Final[dict[str, Callable[[str], object]]] = {
     "verify row": lambda name: Page().add([Row("p", name, "violated", name, 0.0)]),
     "verify page": lambda name: Page([Row("p", name, "unknown", "d", 0.0, "t")]).print(),
     "verify detail": lambda name: Page([Row("p", "w", "skipped", name, 0.0)]).print(),
-    "topic made": lambda name: admin_commands._tell_done({}, f"made topic {name}", as_json=False),
+    "topic made": lambda name: admin_commands._tell_done({}, f"created topic {name}", as_json=False),
     "store line": lambda name: store._print_lines(iter([{"topic": name}]), as_json=False),
     "ablate": lambda name: out.print(ablate._said(ablate_engine.Row("p", "k", (), (name,)))),
     "message": lambda name: client.print_message(received(name), as_json=False),

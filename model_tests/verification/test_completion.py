@@ -109,8 +109,8 @@ def test_every_property_of_a_policy_is_offered(policy: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "environment", "said"),
     [
-        ("ksh_source", {}, "ask for: bash_source, zsh_source, fish_source"),
-        ("bash", {}, "ask for: bash_source"),
+        ("ksh_source", {}, "use one of: bash_source, zsh_source, fish_source"),
+        ("bash", {}, "use one of: bash_source"),
         ("bash_complete", {}, "the script that bash_source prints"),
         ("zsh_complete", {"COMP_WORDS": "longpoll", "COMP_CWORD": "first"}, "the script that zsh_source prints"),
         ("bash_complete", {"COMP_WORDS": "longpoll", "COMP_CWORD": "9" * 5000}, "the script that bash_source prints"),

@@ -86,20 +86,20 @@ def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         (KeyboardInterrupt(), guard.UNKNOWN, "Ctrl-C"),
         (click.Abort(), guard.UNKNOWN, "Ctrl-C"),
         (EOFError(), guard.UNKNOWN, "Ctrl-C"),
-        (MemoryError(), guard.UNKNOWN, "memory ran out"),
+        (MemoryError(), guard.UNKNOWN, "out of memory"),
         (click.FileError("x", "no"), guard.USER, "Could not open file"),
-        (OSError(errno.ENOSPC, "No space left on device", GIVEN), guard.UNKNOWN, "make room"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), guard.UNKNOWN, "make room"),
-        (OSError(errno.EFBIG, "File too large"), guard.UNKNOWN, "make room"),
+        (OSError(errno.ENOSPC, "No space left on device", GIVEN), guard.UNKNOWN, "free some disk space"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), guard.UNKNOWN, "free some disk space"),
+        (OSError(errno.EFBIG, "File too large"), guard.UNKNOWN, "free some disk space"),
         (OSError(errno.ENOENT, "No such file or directory", f"{GIVEN}/below"), guard.USER, "cannot use"),
-        (OSError(errno.ENOENT, "No such file or directory", "/another"), guard.UNKNOWN, "a fault of longpoll itself"),
-        (OSError(errno.ECONNRESET, "Connection reset"), guard.UNKNOWN, "a fault of longpoll itself"),
-        (RecursionError("too deep"), guard.UNKNOWN, "a fault of longpoll itself"),
+        (OSError(errno.ENOENT, "No such file or directory", "/another"), guard.UNKNOWN, "internal error of longpoll"),
+        (OSError(errno.ECONNRESET, "Connection reset"), guard.UNKNOWN, "internal error of longpoll"),
+        (RecursionError("too deep"), guard.UNKNOWN, "internal error of longpoll"),
         (ValueError("two\nlines \x1b[31m"), guard.UNKNOWN, r"two\nlines \x1b[31m"),
-        (SystemExit(1), guard.UNKNOWN, "a fault of longpoll itself"),
-        (SystemExit("words"), guard.UNKNOWN, "a fault of longpoll itself"),
-        (SystemExit(77), guard.UNKNOWN, "a fault of longpoll itself"),
-        (BrokenPipeError(errno.EPIPE, "Broken pipe"), guard.UNKNOWN, "a fault of longpoll itself"),
+        (SystemExit(1), guard.UNKNOWN, "internal error of longpoll"),
+        (SystemExit("words"), guard.UNKNOWN, "internal error of longpoll"),
+        (SystemExit(77), guard.UNKNOWN, "internal error of longpoll"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), guard.UNKNOWN, "internal error of longpoll"),
     ],
     ids=lambda value: ascii(value) if isinstance(value, BaseException) else None,
 )
@@ -357,7 +357,7 @@ def test_a_history_of_nests_directories_and_dangling_links_is_unknown(tmp_path: 
 
 def test_a_policy_of_very_many_knobs_is_refused() -> None:
     """A name from outside costs nothing, however often it sets a knob."""
-    with pytest.raises(UnknownPolicyError, match="at most 4096 characters"):
+    with pytest.raises(UnknownPolicyError, match="at most 4096 are allowed"):
         policy_named("strict" + "+tick=free" * 100_000)
 
 
@@ -537,7 +537,7 @@ def test_whatever_a_caller_gets_wrong_is_one_sentence(
 
         assert done.exit_code in {Exit.USER, Exit.UNKNOWN}, (call, done.output[-500:])
         assert "Traceback" not in done.output, call
-        assert "a fault of longpoll itself" not in done.output, (call, done.output[-500:])
+        assert "internal error of longpoll" not in done.output, (call, done.output[-500:])
         said = re.fullmatch(r"(?s)(longpoll: [^\n]*\n|Usage: .*\n\nError: [^\n]*\n)?", done.stderr)
         assert said, (call, done.stderr)
 

@@ -76,7 +76,7 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
         row = next((row for _ in range(TRIES) if (row := raced(broker, 0.1)).outcome == "violated"), None)
 
     assert row is not None
-    first = row.detail.partition("first queue ")[2]
+    first = row.detail.partition("the first: queue ")[2]
     assert int(first.partition(",")[0]) > 7
     assert "its send acknowledged at" in first
     assert "pull asked at" in first
@@ -217,7 +217,7 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
     assert "no_lost_wakeup (a, b)" in told.detail
     told = races.told(lost_for_long, FOUR, old, LIMITS)
     assert told.outcome == "violated"
-    assert "later than is promised: 1, first queue 9, offset 3: its send acknowledged at 7.0 ms" in told.detail
+    assert "1 later than promised, the first: queue 9, offset 3: its send acknowledged at 7.0 ms" in told.detail
     assert races.told(lost, FOUR, ours, LIMITS).outcome == "violated"
     assert races.told(report_of(900), FOUR, ours, LIMITS).outcome == "ok"
 
@@ -237,9 +237,9 @@ def test_a_race_that_shows_little_is_unknown() -> None:
     slow = limits_of(1_500, wake_ms=None, late_ms=None)
     cases = (
         (attrs.evolve(whole, delivered_count=races.DELIVERIES_MIN - 1), LIMITS, "fewer than"),
-        (attrs.evolve(whole, trouble="it broke"), LIMITS, "cut short: it broke"),
-        (attrs.evolve(whole, unheld_count=2_000), LIMITS, "who does not hold"),
-        (whole, slow, "slowest echo"),
+        (attrs.evolve(whole, trouble="it broke"), LIMITS, "ended early: it broke"),
+        (attrs.evolve(whole, unheld_count=2_000), LIMITS, "instead of holding"),
+        (whole, slow, "host was too slow"),
     )
 
     assert races.told(whole, FOUR, ours, LIMITS).outcome == "ok"

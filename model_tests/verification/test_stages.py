@@ -137,5 +137,5 @@ def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeyp
     """A process that ends without its ready line is an error for the user, and no process is left."""
     monkeypatch.setattr(sys, "executable", "/bin/true")
 
-    with pytest.raises(ServeError, match="did not say that it is ready"):
+    with pytest.raises(ServeError, match="was not ready"):
         ServedBroker(tmp_path / "store", None)

@@ -170,7 +170,7 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "no such code": (recoded(14, 0, 77), None, NOTHING_TOLD),
     "no such code of a commit": (recoded(15, 0, 77), None, {IS_TOLD: "FAIL"}),
     "forgotten at times": (UNSPOILED, forgotten_at_times(), {REGRESSES: "FAIL"}),
-    "not known": (recoded(14, 0, 3), None, {REGRESSES: "UNIMPLEMENTED", IS_TOLD: "UNIMPLEMENTED"}),
+    "unknown to the name server": (recoded(14, 0, 3), None, {REGRESSES: "UNIMPLEMENTED", IS_TOLD: "UNIMPLEMENTED"}),
     "an error": (recoded(14, 0, 1), None, {REGRESSES: "UNTESTED", IS_TOLD: "UNTESTED"}),
 }
 """What is done to answers, and to requests; and what follows of it."""
@@ -255,7 +255,7 @@ def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
     results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
 
     assert {result.outcome for result in results} == {"UNTESTED"}
-    assert all("it could not be made" in result.why for result in results)
+    assert all("the load could not run" in result.why for result in results)
 
 
 def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) -> None:

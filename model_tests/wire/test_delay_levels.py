@@ -31,7 +31,7 @@ def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "0 levels: give 1 to 1024"),
+        ("", "0 levels; write 1 to 1024"),
         ("1s 5", "level 2 is '5'"),
         ("1s s", "level 2 is 's'"),
         ("1S", "level 1 is '1S'"),
@@ -42,9 +42,9 @@ def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -
         ("1s,5s", "level 1 is '1s,5s'"),
         ("\u0661s", "level 1 is '\u0661s'"),
         ("1234567890s", "level 1 is '1234567890s'"),
-        (f"1s {LEVEL_DAYS_MAX + 1}d", f"level 2 is {LEVEL_DAYS_MAX + 1}d: give at most {LEVEL_DAYS_MAX}d"),
+        (f"1s {LEVEL_DAYS_MAX + 1}d", f"level 2 is {LEVEL_DAYS_MAX + 1}d; write at most {LEVEL_DAYS_MAX}d"),
         ("x" * 9_999, f"level 1 is '{'x' * 40}'"),
-        ("1s " * (LEVEL_COUNT_MAX + 1), f"{LEVEL_COUNT_MAX + 1} levels: give 1 to"),
+        ("1s " * (LEVEL_COUNT_MAX + 1), f"{LEVEL_COUNT_MAX + 1} levels; write 1 to"),
     ],
 )
 def test_what_is_no_list_of_levels_is_named(text: str, said: str) -> None:

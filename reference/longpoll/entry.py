@@ -1,7 +1,4 @@
-"""Where `longpoll` and `python -m longpoll` begin: under the guard before anything heavy is imported.
-
-Leaves out the commands (`cli`) and what becomes of their ends (`guard`).
-"""
+"""The entry point of `longpoll` and `python -m longpoll`: starts the guard before it imports anything slow."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from longpoll import guard
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     guard.run(_commands)
 
 

@@ -1,6 +1,6 @@
-"""Which package comes with which extra, and the error text for a missing one. Imports no other module of longpoll.
+"""The packages that only an extra installs, and the error for a missing one. Imports nothing.
 
-The extras are defined in pyproject.toml; a test compares both.
+pyproject.toml defines the extras; a test compares the two lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES: Final = {
     "lz4": "compression",
     "zstandard": "compression",
 }
-"""A package that may be missing -> the extra that brings it."""
+"""A package that may be missing -> the extra that installs it."""
 COMMANDS: Final = {
     "judge": "judge",
     "history": "judge",
@@ -32,25 +32,25 @@ COMMANDS: Final = {
     "replay": "simulation",
     "soak": "judge",
 }
-"""A command that needs an extra as a whole -> that one, whichever of its packages was missed first."""
-HINTS: Final = {"check": "; or take --engine python, which needs none"}
-"""What else the user of a command can do."""
+"""A command that needs a whole extra -> that extra, whichever package is missing first."""
+HINTS: Final = {"check": "; or use --engine python, which needs no extra"}
+"""A command -> another way out for its user."""
 
 
 def missing(error: BaseException, command: str = "") -> str | None:
-    """What to say of an import that failed in a command; None where no extra brings what was missed.
+    """The error text for a failed import; None if no extra installs the missing package.
 
     Args:
-        error: What was raised.
+        error: The exception.
         command: The command's name; empty for a call from Python.
     """
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name not in PACKAGES:
         return None
     extra = COMMANDS.get(command, PACKAGES[name])
-    # Spark is an engine of two commands, and brings more than either of them needs besides.
+    # Spark is an engine of two commands; its extra includes what either of them needs.
     extra = "spark" if PACKAGES[name] == "spark" and extra != "all" else extra
-    return f"this needs {name}, which is not installed: {install(extra)}{HINTS.get(command, '')}"
+    return f"the package {name} is not installed; run: {install(extra)}{HINTS.get(command, '')}"
 
 
 def install(extra: str) -> str:

@@ -1,11 +1,10 @@
-"""Between a command and the system: whatever ends a command becomes one of four exit codes and at most one sentence.
+"""Turns every end of a command into one of four exit codes and at most one sentence.
 
-1 is what a command says of what it looked at, and nothing else: a code of 1 that no command has chosen (click's for an
-abort, rich's for a closed pipe, Python's for an exception) is a fault of longpoll itself, which leaves the question
-open. Imported before anything heavy, so that Ctrl-C is answered from the first moments of a start; hence nothing but
-small modules of the standard library here.
+Only a command itself may choose exit code 1. A 1 from elsewhere (click's for an abort, rich's for a closed pipe,
+Python's for an exception) is an internal error and becomes 3. This module is imported first, so that Ctrl-C works
+from the start; therefore it imports only small modules of the standard library.
 
-Leaves out the mistakes that commands tell by themselves (`output.user_mistakes`).
+User mistakes that commands report: see `output.user_mistakes`.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ VIOLATED: Final = 1
 USER: Final = 2
 UNKNOWN: Final = 3
 DEBUG: Final = "LONGPOLL_DEBUG"
-"""With this in the environment a fault of longpoll itself shows its traceback at once."""
+"""If this environment variable is set, an internal error prints its traceback."""
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-STOPPED: Final = "stopped by Ctrl-C before the work was done: what was asked is unknown"
-NO_MEMORY: Final = "the memory ran out before the work was done: what was asked is unknown"
+STOPPED: Final = "stopped by Ctrl-C before the end, so the result is unknown"
+NO_MEMORY: Final = "out of memory before the end, so the result is unknown"
 AGAIN_S: Final = 0.005
-"""How long after a Ctrl-C that came to nothing it is raised again."""
+"""Seconds after which a swallowed Ctrl-C is raised again."""
 SENTENCE_MAX: Final = 1_000
-"""Letters of an error's own words that are shown."""
+"""Most characters of an exception's text that are shown."""
 
 
 class ReaderGoneError(Exception):
-    """Nobody reads our output any more."""
+    """The reader of our output has closed the pipe."""
 
 
 @contextmanager
 def readers() -> Iterator[None]:
-    """Give a closed pipe a name of our own, for click has an end of its own for those."""
+    """Raise our own exception for a closed pipe, because click would exit with its own code."""
     try:
         yield
     except BrokenPipeError as error:
@@ -52,14 +51,14 @@ def readers() -> Iterator[None]:
 
 
 class _Interrupts:
-    """What became of Ctrl-C. Invariant: `held_back` is true only while imports run that must not end half done."""
+    """The state of Ctrl-C. Invariant: `held_back` is true only during imports that must not be interrupted."""
 
     def __init__(self) -> None:
         self.came = False
         self.held_back = False
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
-        """What SIGINT does while a command runs."""
+        """The handler of SIGINT while a command runs."""
         self.came = True
         if not self.held_back:
             raise KeyboardInterrupt
@@ -70,7 +69,7 @@ _interrupts: Final = _Interrupts()
 
 @contextmanager
 def whole_imports() -> Iterator[None]:
-    """Let Ctrl-C wait until the imports in the block are done: some libraries swallow it, and are then half there."""
+    """Delay Ctrl-C until the block's imports are done: some libraries swallow it and stay half imported."""
     _interrupts.held_back = True
     try:
         yield
@@ -82,7 +81,7 @@ def whole_imports() -> Iterator[None]:
 
 @contextmanager
 def until_signalled(stop: Callable[[], None]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM call `stop` instead of ending the process, as long as the block lasts."""
+    """Within the block, Ctrl-C and SIGTERM call `stop` instead of ending the process."""
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         stop()
@@ -96,7 +95,7 @@ def until_signalled(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def interrupted_by_sigterm() -> AbstractContextManager[None]:
-    """Have SIGTERM do what Ctrl-C does as long as the block lasts: leave through every `with`, and clean up."""
+    """Within the block, SIGTERM raises KeyboardInterrupt like Ctrl-C, so that every `with` cleans up."""
     return until_signalled(_interrupt)
 
 
@@ -105,7 +104,7 @@ def _interrupt() -> None:
 
 
 def run(command: Callable[[], object]) -> NoReturn:
-    """Run a command as the whole of this process, and leave with its code."""
+    """Run a command as this whole process, and exit with its code."""
     _open_standard_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupts.handle)
@@ -114,7 +113,7 @@ def run(command: Callable[[], object]) -> NoReturn:
         code = _code_of(command)
     except KeyboardInterrupt:
         code = UNKNOWN
-    # From here on a further Ctrl-C ends the process as it would any other, without a word.
+    # From here on, Ctrl-C ends the process silently.
     with suppress(ValueError, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
@@ -136,7 +135,7 @@ def _code_of(command: Callable[[], object]) -> int:
 
 
 class Raised:
-    """What a piece of work raised instead of giving a result: as a block, whatever ends it stands in `error`."""
+    """A block that catches every exception and keeps it in `error`."""
 
     error: BaseException
 
@@ -153,7 +152,7 @@ class Raised:
 
 
 def attempted(work: Callable[[], Result]) -> Result | Raised:
-    """Do some work; what it raises is handed back for the caller to tell, Ctrl-C and the end of a command too."""
+    """Do some work and return its result, or what it raised, including KeyboardInterrupt and SystemExit."""
     raised = Raised()
     with raised:
         return work()
@@ -161,7 +160,7 @@ def attempted(work: Callable[[], Result]) -> Result | Raised:
 
 
 def ended(command: Callable[[], object], words: Sequence[str]) -> object:
-    """Run a command that was called with `words`; what it returns, or SystemExit with a code of ours."""
+    """Run a command that was called with `words`; return its result, or raise SystemExit with one of our codes."""
     result = attempted(command)
     if not isinstance(result, Raised):
         return result
@@ -171,12 +170,12 @@ def ended(command: Callable[[], object], words: Sequence[str]) -> object:
 
 
 def _is_ours(code: object) -> bool:
-    """Whether a command has chosen this code: 1 must be the member `VIOLATED` of its exit codes."""
+    """Whether a command chose this code: 1 counts only as the enum member `VIOLATED`."""
     return code is None or (isinstance(code, int) and (type(code) is not int or code in {OK, USER, UNKNOWN}))
 
 
 def _told(error: BaseException, words: Sequence[str]) -> int:
-    """Say on stderr how the command ended, where that needs saying; its code."""
+    """Report on stderr how the command ended, if needed; return its code."""
     click = sys.modules.get("click")
     if _interrupts.came or isinstance(error, KeyboardInterrupt | EOFError) or _is(error, click, "Abort"):
         return _say(STOPPED, UNKNOWN)
@@ -188,13 +187,13 @@ def _told(error: BaseException, words: Sequence[str]) -> int:
         return _say(NO_MEMORY, UNKNOWN)
     if isinstance(error, ReaderGoneError | BrokenPipeError) and _reader_is_gone():
         _forget_output()
-        return UNKNOWN  # quietly: the reader of our output has closed it
+        return UNKNOWN  # silently: the reader has closed the pipe
     told = _told_of_system(error, words) if isinstance(error, OSError) else _told_of_extra(error, words)
     return _fault(error) if told is None else told
 
 
 def _reader_is_gone() -> bool:
-    """Whether it is our output that is a pipe without a reader, and not some connection of a command's own."""
+    """Whether the broken pipe is our own output, not a connection of the command."""
     polled = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -207,25 +206,25 @@ def _is(error: BaseException, module: Any, name: str) -> bool:
 
 
 def _told_of_system(error: OSError, words: Sequence[str]) -> int | None:
-    """What the system refused: room, or a file that was named in the call; None: something else."""
+    """Report a full disk, or a file from the command line that cannot be used; None for another error."""
     file = "" if error.filename is None else os.fsdecode(error.filename)
     reason = error.strerror or type(error).__name__
     if error.errno in NO_ROOM:
-        where = f"to {printable(file)}" if file else "what was to be written"
-        return _say(f"cannot write {where}: {reason}; make room and try again", UNKNOWN)
+        where = f"to {printable(file)}" if file else "the output"
+        return _say(f"cannot write {where}: {reason}; free some disk space and try again", UNKNOWN)
     if file and is_named(file, words):
-        return _say(f"cannot use {printable(file)}: {reason}; name another or mend it", USER)
+        return _say(f"cannot use {printable(file)}: {reason}; fix it or name another file", USER)
     return None
 
 
 def _told_of_extra(error: BaseException, words: Sequence[str]) -> int | None:
-    """What is installed with an extra only; None: something else."""
+    """Report a missing extra; None for another error."""
     needed = extras.missing(error, words[0] if words else "")
     return None if needed is None else _say(needed, USER)
 
 
 def is_named(file: str, words: Sequence[str]) -> bool:
-    """Whether a file, or a directory above it, was named in the call."""
+    """Whether the command line named a file or a directory above it."""
     wanted = _whole(file)
     for word in words:
         name = word.partition("=")[2] if word.startswith("--") else word
@@ -237,19 +236,19 @@ def is_named(file: str, words: Sequence[str]) -> bool:
 
 
 def _whole(file: str) -> str:
-    """The file from the root on. Links stay as they are, for one of them may be what is wrong."""
+    """The absolute path. Links are not resolved, because a broken one may be the cause."""
     from pathlib import Path  # noqa: PLC0415 - not needed by a command that ends well
 
     return os.path.normpath(Path.cwd() / file)
 
 
 def _fault(error: BaseException) -> int:
-    """An error that nobody expected: one sentence, and the traceback where it can be read."""
+    """Report an unexpected error in one sentence, with the file of its traceback."""
     return _say(fault(error), UNKNOWN)
 
 
 def fault(error: BaseException) -> str:
-    """An error that nobody expected, in one sentence; its traceback is kept where it can be read."""
+    """One sentence about an unexpected error, whose traceback goes to a file."""
     import traceback  # noqa: PLC0415 - not needed by a command that ends well
 
     said = printable(str(error)[:SENTENCE_MAX])
@@ -258,11 +257,11 @@ def fault(error: BaseException) -> str:
     if os.environ.get(DEBUG):
         with suppress(OSError, ValueError):
             sys.stderr.write(lines)
-    return f"a fault of longpoll itself, so what was asked is unknown: {what}; {_kept(lines)}"
+    return f"internal error of longpoll, so the result is unknown: {what}; {_kept(lines)}"
 
 
 def _kept(lines: str) -> str:
-    """Keep a traceback in a file; where it is, in words."""
+    """Write a traceback to a file; return a text that names it."""
     import tempfile  # noqa: PLC0415 - not needed by a command that ends well
 
     try:
@@ -270,17 +269,17 @@ def _kept(lines: str) -> str:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as written:
             written.write(lines)
     except OSError:
-        return f"set {DEBUG}=1 and call again to see the traceback"
-    return f"please report it with the traceback in {file}"
+        return f"set {DEBUG}=1 and run the command again to see the traceback"
+    return f"please report it and attach the traceback in {file}"
 
 
 def printable(text: str) -> str:
-    """Text on one line, with what a terminal would act on escaped."""
+    """Text on one line, with control characters escaped."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _say(sentence: str, code: int) -> int:
-    """Write one line to stderr, if that can be written to; return the code."""
+    """Write one line to stderr, if it is open; return the code."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"longpoll: {sentence}\n")
         sys.stderr.flush()
@@ -288,7 +287,7 @@ def _say(sentence: str, code: int) -> int:
 
 
 def _forget_output() -> None:
-    """Lead what is still to be flushed nowhere, or Python complains of it once more at its exit."""
+    """Send unflushed output to /dev/null; otherwise Python complains about it again at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -296,7 +295,7 @@ def _forget_output() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Put nothing in the place of streams that the caller closed, or the next file that is opened takes their place."""
+    """Open /dev/null for each closed standard stream; otherwise the next opened file gets its descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             with suppress(OSError):
@@ -308,9 +307,9 @@ def _open_standard_streams() -> None:
 
 
 def _unraisable(what: Any) -> None:
-    """Ctrl-C in a place that no exception leaves, such as a destructor or a library's callback, comes once more.
+    """Raise Ctrl-C again if it came where exceptions are lost, such as in a destructor or a library's callback.
 
-    A moment later, and from the outside: what is raised in here goes nowhere either.
+    A timer does it: an exception raised here would be lost too.
     """
     if isinstance(what.exc_value, KeyboardInterrupt):
         signal.signal(signal.SIGALRM, _interrupts.handle)

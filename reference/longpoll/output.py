@@ -1,10 +1,7 @@
-"""What every command shares: one JSON object or a human table on stdout, progress on stderr, exit codes.
+"""Output shared by all commands: one JSON object or a table on stdout, progress on stderr, exit codes.
 
-Names of topics, groups, clients and files, tags, and what a history or a peer says come from strangers. So every text
-is shown as it is, never as markup, and what could steer a terminal is written out (`plain`): by the consoles, tables,
-`say` and `emit_json` themselves, for nobody has to remember it. Only `styled` makes colours, of a template of our own.
-
-Leaves out what the commands say; each command's module does that.
+Topic names, tags, file names and peers' texts are untrusted. The consoles, tables, `say` and `emit_json` therefore
+never read a text as markup, and they escape control characters (`plain`). Only `styled` adds colours.
 """
 
 from __future__ import annotations
@@ -37,36 +34,36 @@ P = ParamSpec("P")
 
 
 class NotWritableError(UserError):
-    """What was asked for cannot be written where it was asked for; the text says why."""
+    """An output file or directory cannot be written; the text says why."""
 
 
 WIDTH_OF_A_FILE: Final = 140
-"""Columns of what goes to a file or a pipe, which has no width of its own."""
+"""Columns of output to a file or a pipe."""
 WIDTH_MIN: Final = 20
-"""Columns below which nothing can be read: COLUMNS asks for no fewer."""
+"""Fewest columns; a smaller COLUMNS counts as this."""
 WIDTH_MAX: Final = 10_000
 WORD_MAX: Final = 18
-"""Letters of a word that a table keeps on one line; longer ones, such as paths and ids, may be folded."""
+"""Longest word, characters, that a table keeps on one line; longer ones, such as paths, may be folded."""
 
 
 def _columns() -> int | None:
-    """The columns that COLUMNS asks for; None where it says nothing that makes sense."""
+    """The value of COLUMNS; None if it is not a positive number."""
     asked = os.environ.get("COLUMNS", "")
     is_number = asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked)
     return min(max(int(asked), WIDTH_MIN), WIDTH_MAX) if is_number else None
 
 
 class _Console(Console):
-    """Rich's, less its own idea of what a closed pipe is (exit code 1), and of how wide a pipe is (80 columns)."""
+    """Like rich's, but without its exit code 1 for a closed pipe and its 80 columns for a pipe."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False)
-        # Rich would keep what COLUMNS says now, and it may say another thing later.
+        # Rich would keep the current value of COLUMNS, but it may change later.
         self._width = self._height = None
 
     @property
     def size(self) -> ConsoleDimensions:
-        """How many columns there are: what COLUMNS says, else the terminal's, else those of a file."""
+        """The number of columns: COLUMNS, else the terminal's, else `WIDTH_OF_A_FILE`."""
         size, asked = super().size, _columns()
         if self._width is not None:
             return size
@@ -76,19 +73,19 @@ class _Console(Console):
 
     @size.setter
     def size(self, new_size: tuple[int, int]) -> None:
-        """As rich's."""
+        """Like rich's."""
         self._width, self._height = new_size
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print texts as they are, and what `styled` made in colours."""
+        """Print texts without markup, and texts from `styled` in colours."""
         super().print(*(Text(plain(each)) if isinstance(each, str) else each for each in objects), **options)
 
     def tell(self, said: str | Text) -> None:
-        """Print prose: at words where the columns are known; in a file on one line, where it can be searched for."""
+        """Print prose: wrapped on a terminal; on one line in a file, where it can be searched."""
         self.print(said, soft_wrap=_columns() is None and not self.file.isatty())
 
     def on_broken_pipe(self) -> NoReturn:
-        """Let the command end as any other that the system refuses something."""
+        """Raise BrokenPipeError, which the guard handles."""
         raise BrokenPipeError
 
 
@@ -106,29 +103,29 @@ class Exit(enum.IntEnum):
 
 
 def plain(text: str) -> str:
-    """A text of strangers on a terminal: whatever is no visible letter is written out, but for ends of lines."""
+    """Untrusted text for a terminal: all control characters except line ends are escaped."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def styled(template: str, *values: object) -> Text:
-    """Our own markup with `{}` for each of the values, which stay as they are and begin no line."""
+    """Fill the values into our own markup at each `{}`; they are escaped and stay on one line."""
     return Text.from_markup(template.format(*(escape(printable(str(value))) for value in values)), emoji=False)
 
 
 def say(text: str) -> None:
-    """Write lines to stdout, at once and without a width."""
+    """Write lines to stdout at once, without wrapping."""
     sys.stdout.write(plain(text) + "\n")
     sys.stdout.flush()
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
-    """A bar on stderr that is gone when it is done, and is not drawn where stderr is no terminal."""
+    """A progress bar on stderr that disappears at the end; nothing is drawn if stderr is not a terminal."""
     shown = columns or (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     return _Progress(*shown, console=err, transient=True, disable=not err.is_terminal)
 
 
 class _Progress(Progress):
-    """Rich's, with descriptions as they are."""
+    """Like rich's, with escaped descriptions."""
 
     def add_task(self, description: str, *options: Any, **fields: Any) -> TaskID:
         """Add a task."""
@@ -141,13 +138,13 @@ class _Progress(Progress):
         super().update(task_id, **fields)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 
 
 def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a command so that a user's mistake is one clear line and exit 2, never a traceback.
+    """Wrap a command so that a user's mistake prints one clear line and exits with 2, without a traceback.
 
-    Too little memory is no mistake: it leaves what was asked unknown, which is exit 3.
+    Too little memory is not a mistake: the result is unknown, which is exit code 3.
     """
 
     @wraps(command)
@@ -163,13 +160,13 @@ def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
-    """Print one line on stderr and leave with the code."""
+    """Print one line on stderr and exit with the code."""
     err.print(f"longpoll: {printable(message)}", soft_wrap=True)
     sys.exit(code)
 
 
 def check_file(file: Path, what: str) -> None:
-    """Look whether a file can be written, before the work; raises NotWritableError."""
+    """Check before the work that a file can be written; raises NotWritableError."""
     with _telling(file, what):
         if not os.path.lexists(file):
             tempfile.TemporaryFile(dir=file.parent).close()
@@ -180,7 +177,7 @@ def check_file(file: Path, what: str) -> None:
 
 
 def check_directory(directory: Path, what: str) -> None:
-    """Make a directory, unless it is there, and look whether files can be written into it; raises NotWritableError."""
+    """Create a directory if it is missing, and check that it is writable; raises NotWritableError."""
     with _telling(directory, what):
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
@@ -191,16 +188,16 @@ def _telling(place: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotWritableError(f"cannot write {what} {place}: {error.strerror}; name another place") from None
+        raise NotWritableError(f"cannot write {what} {place}: {error.strerror}; choose another path") from None
 
 
 def json_text(value: Any) -> str:
-    """One JSON object on one line, of which every letter can be seen."""
+    """One JSON object on one line, with invisible characters escaped."""
     return escaped(msgspec.json.encode(value).decode())
 
 
 def emit_json(value: Any) -> None:
-    """Print one JSON object on a line of its own."""
+    """Print one JSON object on one line."""
     sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
@@ -213,14 +210,14 @@ def table(
     right: Sequence[str] = (),
     grouped: bool = False,
 ) -> None:
-    """Print a human table; where there is too little room for its columns, each row as lines of its own.
+    """Print a table; if the output is too narrow, print each row as several lines.
 
     Args:
-        title: Stands above it.
-        columns: The heads of its columns.
-        rows: Cells, shown with `str` and on one line, but for a Text, which is somebody's who made it.
-        right: The columns whose cells stand at the right.
-        grouped: Whether rows whose first cells are equal belong together: it is then said once, above a line.
+        title: The line above the table.
+        columns: The column heads.
+        rows: Cells, shown with `str` on one line; a Text is shown unchanged.
+        right: The right-aligned columns.
+        grouped: Print equal first cells once, and a line between groups.
     """
     cells = [[cell_of(value) for value in row] for row in rows]
     heads = [Text(printable(column)) for column in columns]
@@ -235,7 +232,7 @@ def table(
 
 
 def _room_needed(rows: Sequence[Sequence[Text]]) -> int:
-    """How many columns a table takes in which no word is folded, but for very long ones."""
+    """The width of a table that folds only words longer than `WORD_MAX`."""
     words = [
         max((cell_len(word) for cell in column for word in cell.plain.split()), default=0)
         for column in zip(*rows, strict=True)
@@ -244,7 +241,7 @@ def _room_needed(rows: Sequence[Sequence[Text]]) -> int:
 
 
 def _grid(heads: Sequence[Text], rows: Sequence[Sequence[Text]], *, right: Sequence[str], grouped: bool) -> Table:
-    """The rows with a column for each head."""
+    """The rows as a table with a column for each head."""
     grid = Table()
     for head in heads:
         grid.add_column(head, justify="right" if head.plain in right else "left", overflow="fold")
@@ -258,7 +255,7 @@ def _grid(heads: Sequence[Text], rows: Sequence[Sequence[Text]], *, right: Seque
 
 
 def _stacked(heads: Sequence[Text], row: Sequence[Text]) -> Table:
-    """One row with a line for each head of which there is anything to say."""
+    """One row as a line for each head whose cell is not empty."""
     lines = Table.grid(Column(overflow="fold", max_width=out.width // 2), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for head, cell in zip(heads, row, strict=True):
         if cell.plain:
@@ -267,5 +264,5 @@ def _stacked(heads: Sequence[Text], row: Sequence[Text]) -> Table:
 
 
 def cell_of(value: object) -> Text:
-    """What a table shows of a value."""
+    """A value as a table cell."""
     return value if isinstance(value, Text) else Text(printable(str(value)))

@@ -1,8 +1,8 @@
-"""Fixtures for tests of programs that talk to a broker: pytest finds them where longpoll is installed.
+"""Pytest fixtures for programs that use a broker; pytest finds them when longpoll is installed.
 
-`longpoll_broker` is a broker of the test's own, or one that runs elsewhere (`--longpoll-name-server`). `longpoll_topic`
-is a topic that no other test has, `longpoll_client` clients that end with the test, and `longpoll_history` records what
-the test does and judges it at the end. Nothing heavy is imported before a fixture is asked for.
+`longpoll_broker` is a new broker, or a running one (`--longpoll-name-server`). `longpoll_topic` is a new topic.
+`longpoll_client` has clients that close with the test. `longpoll_history` records the test's history and judges it at
+the end. The fixtures import slow modules on first use.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from longpoll_runtime.real import RealRuntime
 
 NAME_SIZE_MAX: Final = 80
-"""Characters of a test's name that its topic's name has, besides what makes it unique."""
+"""Most characters of a test's name in its topic's name."""
 FINDINGS_MAX: Final = 5
-"""Most findings that a failure tells; the history has them all."""
+"""Most findings that a failure lists; the history has all of them."""
 
 
 class ViolationError(AssertionError):
-    """The broker did what it must not while the test ran; the text says what, and where the evidence is."""
+    """The broker violated a property during the test; the text names it and the recorded history."""
 
 
 @frozen
 class BrokerOfTest:
-    """The broker that a test talks to."""
+    """The broker of a test."""
 
     name_server: str
     """HOST:PORT, for clients."""
     runtime: RealRuntime
     address: str = ""
-    """Where the broker itself listens, as HOST:PORT; empty for one that runs elsewhere."""
+    """The broker's own address, HOST:PORT; empty for an external broker."""
     directory: Path | None = None
-    """Where its history is recorded, if it is."""
+    """The directory of the recorded history; None without one."""
     ends: ExitStack = field(factory=ExitStack)
 
     def close(self) -> None:
-        """End it, if it is the test's own; what was recorded is whole then. A second call does nothing."""
+        """Stop the test's own broker and complete the history. A second call does nothing."""
         self.ends.close()
 
 
 @define
 class ClientsOfTest:
-    """Clients of a broker, made when they are first asked for; they end before it does."""
+    """Clients of a broker, created on first use and closed before the broker."""
 
     broker: BrokerOfTest
     _producer: Producer | None = None
@@ -78,11 +78,11 @@ class ClientsOfTest:
         return self._admin
 
     def consumer(self, topic: str, config: ConsumerConfig | None = None) -> PullConsumer:
-        """A consumer that has begun to read a topic, for `poll`.
+        """A started consumer of a topic, for `poll`.
 
         Args:
-            topic: What it subscribes.
-            config: Its group and the rest; with None a group of its own, from the topic's first message on.
+            topic: The topic to subscribe to.
+            config: Its configuration. Default: a new group that starts at the topic's first message.
         """
         from longpoll_client import ConsumerConfig, PullConsumer, StartAt  # noqa: PLC0415 - not every test needs one
 
@@ -96,38 +96,38 @@ class ClientsOfTest:
 
 @frozen
 class HistoryOfTest:
-    """What is recorded of a test."""
+    """The recorded history of a test."""
 
     directory: Path
     broker: BrokerOfTest
 
     def judge(self) -> Result:
-        """End the broker, or the proxy before it, and judge what was recorded; raises UserError without the judge."""
-        import longpoll  # noqa: PLC0415 - Arrow takes its time to import
+        """Stop the broker or the proxy, and judge the history; raises UserError without the extra `judge`."""
+        import longpoll  # noqa: PLC0415 - a slow import
 
         self.broker.close()
         return longpoll.judge(self.directory)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Which broker tests talk to."""
-    group = parser.getgroup("longpoll", "brokers of tests (longpoll)")
+    """Add the options that choose the broker of the tests."""
+    group = parser.getgroup("longpoll", "brokers for tests (longpoll)")
     group.addoption(
         "--longpoll-name-server",
         metavar="HOST:PORT",
-        help="Use the brokers of this name server, which run elsewhere, instead of one for each test.",
+        help="Use the running brokers of this name server. Default: start a new broker for each test.",
     )
     group.addoption(
         "--longpoll-policy",
         metavar="NAME",
         default="strict",
-        help="How a test's own broker behaves; `longpoll policies` lists the names. Default: strict.",
+        help="Policy of the broker that a test starts; `longpoll policies` lists the names. Default: strict.",
     )
 
 
 @pytest.fixture
 def longpoll_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerOfTest]:
-    """A broker with its name server: the test's own, in this process, or one that runs elsewhere."""
+    """A broker with its name server: a new one in this process, or an external one."""
     directory = tmp_path / "longpoll-history" if "longpoll_history" in request.fixturenames else None
     elsewhere = request.config.getoption("--longpoll-name-server")
     with ExitStack() as ends:
@@ -158,13 +158,13 @@ def _elsewhere(name_server: str, directory: Path | None, ends: ExitStack) -> Bro
 
 @pytest.fixture
 def longpoll_client(longpoll_broker: BrokerOfTest) -> ClientsOfTest:
-    """A producer, an administrator and consumers of the broker; they end with the test."""
+    """A producer, an admin and consumers of the broker; they close with the test."""
     return ClientsOfTest(longpoll_broker)
 
 
 @pytest.fixture
 def longpoll_topic(request: pytest.FixtureRequest, longpoll_client: ClientsOfTest) -> str:
-    """The name of a topic that no other test has, made with one queue; it begins with the test's name."""
+    """A new topic with one queue, whose name begins with the test's name."""
     plain = re.sub("[^a-zA-Z0-9_-]+", "-", request.node.name)[:NAME_SIZE_MAX].strip("-")
     topic = f"{plain}-{time.time_ns():x}-{uuid.uuid4().hex[:8]}"
     longpoll_client.admin.create_topic(topic, 1)
@@ -173,9 +173,9 @@ def longpoll_topic(request: pytest.FixtureRequest, longpoll_client: ClientsOfTes
 
 @pytest.fixture
 def longpoll_history(request: pytest.FixtureRequest, longpoll_broker: BrokerOfTest) -> Iterator[HistoryOfTest]:
-    """Records what the test does, and judges it when the test has ended: a violation is an error of the test.
+    """Records the test's history and judges it at the end of the test; a violation fails the test.
 
-    A verdict `unknown` stands in the report's section "longpoll" and is no error: nothing was seen.
+    A verdict `unknown` appears in the report's section "longpoll" and does not fail the test.
     """
     assert longpoll_broker.directory is not None
     history = HistoryOfTest(longpoll_broker.directory, longpoll_broker)
@@ -188,8 +188,8 @@ def longpoll_history(request: pytest.FixtureRequest, longpoll_broker: BrokerOfTe
 
 
 def told(result: Result, directory: Path) -> str:
-    """What was violated, in words, and how to look further."""
+    """The violations in words, and the command that shows more."""
     lines = [f"{each.property}: {each.why}" for each in result.findings[:FINDINGS_MAX]]
     more = len(result.findings) - FINDINGS_MAX
     lines += [f"and {more} more"] if more > 0 else []
-    return "\n".join(["the broker did what it must not:", *lines, f"look further with: longpoll judge {directory}"])
+    return "\n".join(["the broker violated its promises:", *lines, f"for details run: longpoll judge {directory}"])

@@ -1,6 +1,6 @@
-"""What one asks of a policy, of a counterexample and of a history, as functions.
+"""The commands `check`, `prove`, `explain`, `judge` and `observe` as functions.
 
-Each gives back what the command of its name shows. What is heavy (z3, Arrow, Spark) is imported when it is asked for.
+Each returns the data that the command prints. z3, Arrow and Spark are imported on first use.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class ExtraMissingError(UserError):
-    """What was asked needs an extra that is not installed; the text names it."""
+    """The call needs an extra that is not installed; the text names the extra."""
 
 
 @contextmanager
 def needing(command: str = "") -> Iterator[None]:
-    """Say of an import that fails in the block which extra brings what it missed; raises ExtraMissingError."""
+    """Raise ExtraMissingError if an import in the block fails because an extra is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -48,20 +48,20 @@ def check(
     engine: str = "python",
     max_states: int | None = None,
 ) -> Exploration:
-    """Explore every state that a policy reaches under bounds, and judge its properties in all of them.
+    """Explore every state that a policy reaches within bounds, and check its properties in each.
 
     Args:
-        policy: A preset's name, which may go on with `+KNOB=VALUE`, or a policy of your own.
-        bounds: A size's name: tiny, small, wide.
-        properties: Names of those to be judged; all of the law's for none.
-        aspects: What the world has besides, such as `commits` or `crash`.
-        engine: `python` needs nothing else; `packed` is fast and needs numpy.
-        max_states: Where the search gives up; what is not decided by then is `unknown`.
+        policy: A preset's name, optionally followed by `+KNOB=VALUE`, or your own policy.
+        bounds: The name of a size: tiny, small or wide.
+        properties: Names of the properties to check. Default: all.
+        aspects: Features to add to the model, such as `commits` or `crash`.
+        engine: `python` has no dependencies; `packed` is fast and needs numpy.
+        max_states: Most states to explore; a property that is not decided by then is `unknown`.
 
     Raises:
-        UserError: one of these names is not known, or the engine cannot do this.
+        UserError: A name is unknown, or the engine does not support the search.
     """
-    from longpoll_spec.bounds import named  # noqa: PLC0415 - the law takes its time to import
+    from longpoll_spec.bounds import named  # noqa: PLC0415 - a slow import
     from longpoll_spec.engines import explore  # noqa: PLC0415
     from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415
     from longpoll_spec.model import select  # noqa: PLC0415
@@ -73,24 +73,24 @@ def check(
 
 
 def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Iterable[str] = ()) -> Proof:
-    """Prove a policy's properties with z3: for any number of messages, and every timeout and scan period.
+    """Prove a policy's properties with z3, for any number of messages, timeout and scan period.
 
     Args:
-        policy: A preset's name, which may go on with `+KNOB=VALUE`, or a policy of your own.
-        requests: For how many requests at once.
-        properties: Names of those to be proved; all of the law's for none.
+        policy: A preset's name, optionally followed by `+KNOB=VALUE`, or your own policy.
+        requests: Number of concurrent requests.
+        properties: Names of the properties to prove. Default: all.
 
     Raises:
-        UserError: one of these names is not known.
+        UserError: A name is unknown.
     """
     with needing():
-        from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - z3 takes its time to import
+        from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - a slow import
     return proof.prove(policy_of(policy), requests=requests, names=properties)
 
 
 def explain(token: str) -> str:
-    """A counterexample's run as a sequence that a person can read; raises UserError for a damaged token."""
-    from longpoll_spec.engines.tokens import replay  # noqa: PLC0415 - the law takes its time to import
+    """A counterexample as a readable sequence of steps; raises UserError for a damaged token."""
+    from longpoll_spec.engines.tokens import replay  # noqa: PLC0415 - a slow import
     from longpoll_spec.render.pictures import text  # noqa: PLC0415
     from longpoll_spec.render.story.story import story_of  # noqa: PLC0415
 
@@ -107,24 +107,24 @@ def judge(
     session: SparkSession | None = None,
     properties: Sequence[Callable[[Any], Iterable[tuple[int, str]]]] = (),
 ) -> Result:
-    """Whether recorded histories, taken as one, are those of a broker that keeps its promises, and why not.
+    """Judge recorded histories as one, and report each broken promise with its reason.
 
     Args:
-        histories: Directories of recorded histories, or URIs of such, as `s3a://bucket/history`.
-        engine: `local` judges in this process; `spark` on Spark, for what is larger than memory or lies elsewhere.
-        wake_ms: How long a held pull may take to be answered after a message came; None takes the usual.
-        late_ms: How long after its deadline one may be answered; None takes the usual.
-        master: Where Spark runs, such as `spark://host:7077` or `sc://host:15002`.
-        conf: Further settings of Spark, by its names.
-        session: A Spark session that you have, which stays open; with it the engine is `spark`.
-        properties: Functions of your own: each gets an Arrow table with a row a pull, and returns pairs of a row's
-            number and what is wrong with it (docs/judge.md).
+        histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`.
+        engine: `local` judges in this process; `spark` uses Spark, for histories larger than memory or remote ones.
+        wake_ms: Most ms from a message's arrival to the answer of a held pull. Default: the judge's own limit.
+        late_ms: Most ms from a pull's deadline to its answer. Default: the judge's own limit.
+        master: The address of Spark, such as `spark://host:7077` or `sc://host:15002`.
+        conf: More Spark settings by name.
+        session: Your own Spark session, which stays open; implies the engine `spark`.
+        properties: Your own checks. Each gets an Arrow table with one row per pull and returns pairs of a row number
+            and a description of the violation (docs/judge.md).
 
     Raises:
-        UserError: there is no history, or Spark cannot start.
+        UserError: There is no history, or Spark cannot start.
     """
     with needing("judge"):
-        from longpoll_judge.run import job  # noqa: PLC0415 - Arrow takes its time to import
+        from longpoll_judge.run import job  # noqa: PLC0415 - a slow import
     with needing("judge"):
         return job.judge(
             histories,
@@ -139,19 +139,19 @@ def judge(
 
 
 def observe(*brokers: str, record: str | Path, name_server: str | None = None, listen: str = "127.0.0.1:0") -> Observer:
-    """A proxy before running brokers, which records a history of what it sees; a context manager that is running.
+    """Start a proxy in front of running brokers that records a history; returns a running context manager.
 
     Args:
-        brokers: Brokers to stand before, as HOST:PORT; `doors` says where each is reached now.
-        record: A directory for the history; one that has some is added to.
-        name_server: Whose routes are to lead to the proxy.
-        listen: Where the first broker's door is; the others get ports of their own.
+        brokers: The brokers' addresses, HOST:PORT; `doors` maps each to its address at the proxy.
+        record: The directory of the history; an existing history is continued.
+        name_server: The name server whose routes the proxy rewrites.
+        listen: The proxy's address for the first broker; the others get free ports.
 
     Raises:
-        UserError: nothing is to be observed, or an address is none or taken.
+        UserError: No broker is given, or an address is invalid or in use.
     """
     from longpoll.addresses import address_of  # noqa: PLC0415
-    from longpoll_observe import Observer  # noqa: PLC0415 - not everybody needs the proxy
+    from longpoll_observe import Observer  # noqa: PLC0415 - only this call needs the proxy
     from longpoll_runtime.real import RealRuntime  # noqa: PLC0415
 
     return Observer.start(

@@ -276,7 +276,7 @@ def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Polic
     """The store's settings as the broker's role and policy want them; raises ConfigError."""
     if config.role == "SLAVE":
         if config.broker_id == MASTER_ID:
-            raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0, the master's; give another one")
+            raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0; only a master has 0")
         # As `BrokerStartup`: a slave takes less of its log to be in memory.
         store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
     if policy.visible_after != "append":

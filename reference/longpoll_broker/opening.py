@@ -39,7 +39,7 @@ def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listen
         listener = runtime.listen(*address)
     except (OSError, OverflowError) as error:
         host, port = address
-        raise ListenError(f"cannot listen on {host}:{port}: {error}; give another address") from None
+        raise ListenError(f"cannot listen on {host}:{port}: {error}; choose another address") from None
     undo.callback(listener.close)
     return listener
 
@@ -112,6 +112,6 @@ def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageSt
     """The accounts, if there are any to ask; raises ConfigError."""
     if config.acl_file is None:
         if config.acl_enable:
-            raise ConfigError("aclEnable is true and no accounts are named: give their file, longpoll serve --acl FILE")
+            raise ConfigError("aclEnable is true, but there is no file of accounts; use longpoll serve --acl FILE")
         return None
     return AccessControl(runtime, config.acl_file, store.read_record)

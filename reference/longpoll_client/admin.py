@@ -208,5 +208,5 @@ class Admin(Closeable):
     def _master_clients(self) -> list[RemotingClient]:
         masters = self.masters()
         if not masters:
-            raise NoRouteError("no broker with a master is known to the name server: is one up?")
+            raise NoRouteError("the name server knows no master broker; start one")
         return [self._instance.client(address) for _name, address in sorted(masters.items())]

@@ -24,9 +24,7 @@ OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
 def check_runtime(runtime: object, form: str) -> None:
     """What a client is made of first is a runtime, and no other client; `form` is how the client is to be written."""
     if not callable(getattr(runtime, "monotonic_ns", None)):
-        raise ConfigError(
-            f"{type(runtime).__name__} is no runtime, and a client has connections of its own: write {form}"
-        )
+        raise ConfigError(f"{type(runtime).__name__} is not a runtime; write {form}")
 
 
 def check_group(group: object) -> None:
@@ -63,7 +61,7 @@ def check_wanted(topic: object, expression: object, expression_type: object) -> 
         check_topic(topic)
     for name, value in (("expression", expression), ("expression_type", expression_type)):
         if not isinstance(value, str):
-            raise ConfigError(f"{name} is {repr(value)[:40]}: give text, such as '*', 'red || blue' or 'TAG'")
+            raise ConfigError(f"{name} is {repr(value)[:40]}; pass text, such as '*', 'red || blue' or 'TAG'")
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
@@ -78,20 +76,20 @@ def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
     """Seconds, which may be without end; `may_be_none` says whether 0 will do."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
-        raise ConfigError(f"{name} is {repr(value)[:40]}: give seconds, {'0 or' if may_be_none else 'and'} more than 0")
+        raise ConfigError(f"{name} is {repr(value)[:40]}; pass {'0 or more' if may_be_none else 'more than 0'} seconds")
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
     """A member of an enum; its text would be compared with the members and found to be none."""
     if not isinstance(value, kind):
         choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
-        raise ConfigError(f"{name} is {repr(value)[:40]}: give one of {choices}")
+        raise ConfigError(f"{name} is {repr(value)[:40]}; pass one of {choices}")
 
 
 def check_callable(name: str, value: Callable[..., Any] | None) -> None:
     """Something to be called."""
     if not callable(value):
-        raise ConfigError(f"{name} is {repr(value)[:40]}, which cannot be called: give a function")
+        raise ConfigError(f"{name} is {repr(value)[:40]}, which is not callable; pass a function")
 
 
 def check_plain(name: str, value: Callable[..., Any] | None) -> None:
@@ -102,13 +100,13 @@ def check_plain(name: str, value: Callable[..., Any] | None) -> None:
     check_callable(name, value)
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType) and code.co_flags & CO_COROUTINE:
-        raise ConfigError(f"{name} is a coroutine function, which nobody would await: give a plain function")
+        raise ConfigError(f"{name} is a coroutine function, which is never awaited here; pass a plain function")
 
 
 def check_hooks(hooks: Iterable[object], *methods: str) -> None:
     """Several, or none, each with what it is told by. An iterator would be used up by this very look."""
     if isinstance(hooks, str | Iterator) or not isinstance(hooks, Iterable):
-        raise ConfigError(f"hooks are {repr(hooks)[:40]}: give a list of them")
+        raise ConfigError(f"hooks are {repr(hooks)[:40]}; pass a list")
     for hook in hooks:
         for method in methods:
             check_plain(f"{method} of a {type(hook).__name__} among hooks", getattr(hook, method, None))

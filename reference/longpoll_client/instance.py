@@ -215,7 +215,7 @@ class ClientInstance(Closeable):
             self._name_servers.answered(address)
             return answer
         assert failure is not None
-        raise UnreachableError(f"no name server answers: {failure}") from failure
+        raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
 
     def _client(self, address: tuple[str, int]) -> RemotingClient:
         client = self._clients.get(address)

@@ -62,7 +62,7 @@ class Lifecycle:
         self._check_here()
         with self._lock:
             if self._state is State.RUNNING:
-                raise LifecycleError(f"{self._what} is started already")
+                raise LifecycleError(f"{self._what} is already started")
             self._check_not_closed()
             self._state = State.RUNNING
             self._started_in = self._now_in()
@@ -99,7 +99,7 @@ class Lifecycle:
         with self._lock:
             self._check_not_closed()
             if self._state is State.RUNNING:
-                raise LifecycleError(f"{self._what} is started already: {asked} comes before start")
+                raise LifecycleError(f"{self._what} is already started; call {asked} before start")
 
     def check_running(self, asked: str) -> None:
         """Raise LifecycleError for what is done by a client that runs only."""
@@ -107,7 +107,7 @@ class Lifecycle:
         with self._lock:
             self._check_not_closed()
             if self._state is State.CREATED:
-                raise LifecycleError(f"{self._what} is not started: {asked} comes after start")
+                raise LifecycleError(f"{self._what} is not started; call {asked} after start")
 
     def check_open(self) -> None:
         """Raise LifecycleError if it is closed."""
@@ -121,11 +121,11 @@ class Lifecycle:
 
     def _check_here(self) -> None:
         if self._is_elsewhere:
-            raise LifecycleError(f"{self._what} is that of the process before a fork: make a new one")
+            raise LifecycleError(f"{self._what} belongs to the parent process of a fork; create a new one")
 
     def _check_not_closed(self) -> None:
         if self._state is State.CLOSED:
-            raise LifecycleError(f"{self._what} is closed: make a new one")
+            raise LifecycleError(f"{self._what} is closed; create a new one")
 
 
 class Closing:

@@ -205,15 +205,17 @@ class OffsetsFile:
             self._files.write_atomic(self._path, content)
         except OSError as error:
             self._is_behind = True
-            raise ConfigError(f"offsets file {self._path} cannot be written: {error}; name another one") from None
+            raise ConfigError(f"offsets file {self._path} cannot be written: {error}; choose another file") from None
 
     def _read(self, path: str) -> dict[MessageQueue, int]:
         try:
             if self._files.size(path) > OFFSETS_FILE_SIZE_MAX:
-                raise ConfigError(f"offsets file {path} is over {OFFSETS_FILE_SIZE_MAX} bytes: it is none")
+                raise ConfigError(
+                    f"offsets file {path} is over {OFFSETS_FILE_SIZE_MAX} bytes, so it is not an offsets file"
+                )
             entries = msgspec.json.decode(self._files.read(path), type=list[_Entry])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConfigError(f"offsets file {path} cannot be read: {error}; mend it or name another one") from None
+            raise ConfigError(f"offsets file {path} cannot be read: {error}; fix it or name another file") from None
         return {
             MessageQueue(topic=entry.topic, broker_name=entry.broker_name, queue_id=entry.queue_id): entry.offset
             for entry in entries

@@ -169,7 +169,9 @@ class RemotingClient:
         Raises ConfigError in a callback, on the reader thread: the answer would have to come by that thread.
         """
         if self._thread.is_current():
-            raise ConfigError(f"{self._exchange.name(code)}: a callback cannot wait for an answer, so do it elsewhere")
+            raise ConfigError(
+                f"{self._exchange.name(code)}: a callback cannot wait for an answer; do it in another thread"
+            )
         waiting = _Waiting()
         self.begin(code, write, waiting.receive, timeout_s, is_waited_for=True)
         if waiting.answer is None:
@@ -203,7 +205,7 @@ class RemotingClient:
         """The same with a request that the caller writes, and for which it may wait."""
         if self._process_id != self._runtime.process_id():
             raise ConnectionLostError(
-                f"{self._exchange.name(code)}: the connection is that of the process before a fork"
+                f"{self._exchange.name(code)}: the connection belongs to the parent process of a fork"
             )
         try:
             with self._lock:
@@ -398,7 +400,7 @@ class RemotingClient:
 
     def _unserved(self, error: Exception) -> ConnectionLostError:
         log.error("what %s sent could not be served", self.address, exc_info=error)
-        return ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}")
+        return ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}")
 
     def _handle(self, commands: Sequence[Command]) -> ClientError | None:
         """Handle commands, in order; why the connection is to end, if one could not be."""

@@ -184,7 +184,7 @@ class ConsumerConfig:
             check_plain("on_unreadable", self.on_unreadable)
         check_client_id(self.client_id)
         if self.offsets_file is not None and not str(self.offsets_file).startswith("/"):
-            raise ConfigError(f"offsets_file {self.offsets_file!r} is no absolute path")
+            raise ConfigError(f"offsets_file {self.offsets_file!r} is not an absolute path")
 
     @property
     def is_broadcasting(self) -> bool:

@@ -45,7 +45,9 @@ class Driven(Partner, Protocol):
 
 Start = Callable[[], AbstractContextManager[Driven]]
 Told = Callable[[str], None]
-ODD: Final = ViolationError("forgets_at_reset", "it does otherwise than in an order that began alike")
+ODD: Final = ViolationError(
+    "forgets_at_reset", "it answers differently than in another schedule with the same beginning"
+)
 
 
 @frozen
@@ -210,11 +212,11 @@ def _unlike(played: Played, fresh: Played, start: Start, allowances: Allowances)
         again = play(partner, allowances, given(played.moves))
         complaint = partner.complaint()
     if not again.is_alike(fresh):
-        what = f"two fresh processes do not do the same in one order: {first_difference(again, fresh)}"
+        what = f"two new processes answer the same schedule differently: {first_difference(again, fresh)}"
         return Finding(again, ViolationError("same_again", what), complaint)
     remembering = twice(again, start, allowances)
     if remembering is None:
-        what = "it does otherwise after other orders than a fresh process, which is not seen in this order alone"
+        what = "after other schedules it answers differently than a new process; this schedule alone does not show it"
         return Finding(played, ViolationError("forgets_at_reset", f"{what}: {first_difference(played, fresh)}"))
     return remembering
 
@@ -242,7 +244,7 @@ def second_time(moves: Sequence[Move], start: Start, allowances: Allowances) -> 
         second = _tried(moves, partner, allowances) if first is not None else None
         if first is None or second is None or second.is_alike(first):
             return None
-        what = f"played twice with a reset between: {first_difference(first, second)}"
+        what = f"run twice with a reset in between: {first_difference(first, second)}"
         return Finding(second, ViolationError("forgets_at_reset", what), partner.complaint())
 
 

@@ -68,14 +68,14 @@ def moves_of(token: str) -> list[Move]:
     """The moves of a token. Raises TokenError."""
     prefix, *words = token.split(".")
     if prefix != PREFIX or len(token) > TOKEN_MAX:
-        raise TokenError(f"{token[:40]!r} is no token of the dojo: they begin with {PREFIX}. and stand below a finding")
+        raise TokenError(f"{token[:40]!r} is not a dojo token; copy one from a finding, it begins with {PREFIX}.")
     return [_move_of(word) for word in words]
 
 
 def _move_of(word: str) -> Move:
     found = WORD.fullmatch(word)
     if found is None:
-        raise TokenError(f"the token has {word[:40]!r}, which is no move; copy the whole token")
+        raise TokenError(f"the token's part {word[:40]!r} is invalid; copy the whole token")
     said = found.groupdict()
     if said["pull"]:
         return Move("pull", int(said["of"]), said["at"], int(said["wait"]))

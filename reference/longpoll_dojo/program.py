@@ -53,7 +53,7 @@ class Program:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise StartError(
-                f"{self._name} cannot be run: {why}; name a program that can, as ./my-program, or python3 program.py"
+                f"{self._name} cannot be run: {why}; write, for example, ./my-program, or python3 program.py"
             ) from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -77,18 +77,18 @@ class Program:
         return self._process.pid
 
     def turn(self, message: bytes) -> list[Reply]:
-        """Give it a message, and read until its turn has ended. Raises ProgramError."""
+        """Send a message, and read until the program ends it. Raises ProgramError."""
         limit_s = self._start_s if self._is_new else self._answer_s
         until_s = time.monotonic() + limit_s
         self._write(message)
         replies: list[Reply] = []
         while not replies or isinstance(replies[-1], Answer):
             if len(replies) >= LINES_MAX:
-                raise ProgramError(f"it wrote {LINES_MAX} answers and more in one turn, and did not end it")
+                raise ProgramError(f"it wrote {LINES_MAX} answers to one message without ending it")
             replies.append(reply_of(self._line(until_s, limit_s)))
         if self._lines or self._found:
             more = self._lines[0] if self._lines else self._found
-            raise ProgramError(f"it wrote {shown(more)} when its turn had ended")
+            raise ProgramError(f"it wrote {shown(more)} after it had ended the message")
         self._is_new = False
         return replies
 
@@ -127,7 +127,7 @@ class Program:
     def _read_lines(self) -> None:
         found = os.read(self._out.fileno(), CHUNK)
         if not found:
-            rest = f", with {shown(self._found)} left on a line without an end" if self._found else ""
+            rest = f", after {shown(self._found)} without a line end" if self._found else ""
             raise ProgramError(self._how_it_ended("closed its standard output") + rest)
         *lines, self._found = (self._found + found).split(b"\n")
         self._lines.extend(lines)
@@ -142,10 +142,10 @@ class Program:
         self._complaint = (self._complaint + found)[-COMPLAINT_MAX:]
 
     def _silent(self, limit_s: float) -> str:
-        said = f"it did not end its turn within {limit_s:g} s"
+        said = f"it did not end the message within {limit_s:g} s"
         if self._found:
-            return f"{said}; {shown(self._found)} stands there without the end of a line"
-        return f"{said}; if it wrote something, it may stand in a buffer that is to be flushed"
+            return f"{said}; it wrote {shown(self._found)} without a line end"
+        return f"{said}; if it wrote an answer, it may not have flushed its output"
 
     def _how_it_ended(self, otherwise: str) -> str:
         try:
@@ -155,8 +155,8 @@ class Program:
         while self._poll_complaint():
             self._read_complaint()
         if code < 0:
-            return f"it was ended by signal {-code} before the dojo was done with it"
-        return f"it ended with exit code {code} before the dojo was done with it"
+            return f"it was ended by signal {-code} during the test"
+        return f"it exited with code {code} during the test"
 
     def _poll_complaint(self) -> bool:
         polled = select.poll()

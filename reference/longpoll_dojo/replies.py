@@ -72,8 +72,8 @@ def reply_of(line: bytes) -> Reply:
         if keys.done is not ABSENT:
             return _dones.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProgramError(f"it wrote {shown(line)}, which cannot be read: {error}") from None
-    raise ProgramError(f"it wrote {shown(line)}, which is no answer, at or done")
+        raise ProgramError(f"it wrote {shown(line)}, which is not valid: {error}") from None
+    raise ProgramError(f"it wrote {shown(line)}, which is not an answer, at or done")
 
 
 def shown(line: bytes) -> str:

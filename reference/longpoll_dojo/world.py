@@ -137,7 +137,7 @@ class World:
     def message_of(self, move: Move) -> Message | None:
         """Make a move: the message to send, None where it sends none. Raises TokenError where it makes no sense."""
         if not self.is_possible(move):
-            raise TokenError(f"the move {move} cannot be made where it stands in the order")
+            raise TokenError(f"the token is invalid: step {move} is impossible at its place; copy the whole token")
         if move.kind == "set_back":
             self.wall_ms -= SET_BACK_MS
             self.set_backs += 1
@@ -215,7 +215,7 @@ class World:
             self._judge(answer, sent)
         named = end.id if isinstance(end, At) else end.done if not isinstance(end, Answer) else 0
         if named != number:
-            raise ProgramError(f"it ended its turn with {named}, and message {number} was the one that it was given")
+            raise ProgramError(f"it ended message {number} with the id {named}")
         if isinstance(end, At):
             self._stop(number, sent, end)
             return
@@ -229,19 +229,22 @@ class World:
     def _stop(self, number: int, sent: Sent, end: At) -> None:
         sent.stops += 1
         if sent.kind == "reset" or sent.stops > STOPS_MAX:
-            raise ProgramError(f"message {number} stops at {shown(end.at.encode())}, where it may not stop (again)")
+            raise ProgramError(
+                f"message {number} stops at {shown(end.at.encode())}; a reset must not stop, and any other message "
+                f"at most {STOPS_MAX} times"
+            )
         self.paused[number] = sent
 
     def _judge(self, answer: Answer, sent: Sent) -> None:
         pull = self.pulls.get(answer.answer)
         if pull is None:
-            raise ViolationError("nothing_unasked", f"{answer.answer} is answered, and is no pull")
+            raise ViolationError("nothing_unasked", f"an answer has the id {answer.answer}, which is not a pull")
         if pull.closed_turn is not None and sent.begun_turn >= pull.closed_turn:
             raise ViolationError(
-                "nothing_for_closed", f"{pull} is answered after its connection {pull.connection} was closed"
+                "nothing_for_closed", f"{pull} got an answer after its connection {pull.connection} was closed"
             )
         if pull.is_answered:
-            raise ViolationError("answered_once", f"{pull} is answered a second time")
+            raise ViolationError("answered_once", f"{pull} got a second answer")
         pull.is_answered = True
         if answer.messages:
             self._judge_messages(pull, answer)
@@ -249,16 +252,14 @@ class World:
             self._judge_nothing(pull)
         wanted = pull.offset + len(answer.messages)
         if answer.offset_next != wanted:
-            raise ViolationError("offset_goes_on", f"{pull} is told to go on from {answer.offset_next}, not {wanted}")
+            raise ViolationError("offset_goes_on", f"{pull} got offset_next {answer.offset_next} instead of {wanted}")
         self.offsets[pull.connection, pull.queue] = wanted
 
     def _judge_messages(self, pull: Pull, answer: Answer) -> None:
         there = [each.body for each in self.queues.get(pull.queue, ())[pull.offset :]]
         if list(answer.messages) != there[: len(answer.messages)]:
             said = shown(", ".join(answer.messages).encode())
-            raise ViolationError(
-                "answer_is_right", f"{pull} is answered with {said}; there is {', '.join(there) or 'nothing'}"
-            )
+            raise ViolationError("answer_is_right", f"{pull} got {said}; the queue has {', '.join(there) or 'nothing'}")
 
     def _judge_nothing(self, pull: Pull) -> None:
         there = self._sure_for(pull)
@@ -267,11 +268,11 @@ class World:
             if is_older or there.sure_ms + self.allowances.wake_ms < pull.deadline_ms:
                 when = f"since {there.sure_ms} ms" + (", before it was sent" if is_older else "")
                 raise ViolationError(
-                    "no_lost_wakeup", f"{pull} is answered with nothing, and {there.body} is there {when}"
+                    "no_lost_wakeup", f"{pull} got an empty answer, but {there.body} has been available {when}"
                 )
         early_ms = pull.deadline_ms - self.now_ms
         if early_ms > 0:
-            raise ViolationError("not_answered_early", f"{pull} is answered with nothing {early_ms} ms too early")
+            raise ViolationError("not_answered_early", f"{pull} got an empty answer {early_ms} ms too early")
 
     def _sure_for(self, pull: Pull) -> Arrived | None:
         """The message that a pull asks for, if it is there for certain."""
@@ -294,7 +295,7 @@ class World:
             if looked and ended.begun_ms >= pull.deadline_ms + self.allowances.late_ms:
                 since = ended.begun_ms - pull.deadline_ms
                 late = f"{since} ms after its deadline" if since else "at its deadline"
-                raise ViolationError("answered_by_deadline", f"{pull} is not answered by the tick {late}")
+                raise ViolationError("answered_by_deadline", f"{pull} has no answer after the tick {late}")
 
     def _judge_owed(self, pull: Pull, there: Arrived, *, is_tick: bool) -> None:
         if pull.owed_since_ms is None:
@@ -303,7 +304,8 @@ class World:
         if wake_ms == 0 or (is_tick and self.now_ms >= pull.owed_since_ms + wake_ms):
             raise ViolationError(
                 "no_lost_wakeup",
-                f"{pull} waits, and {there.body} is there since {there.sure_ms} ms: nothing is left that would wake it",
+                f"{pull} still waits, although {there.body} has been available since {there.sure_ms} ms; nothing will "
+                "wake it",
             )
 
     def last_ticks_ms(self) -> list[int]:

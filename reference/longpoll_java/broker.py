@@ -175,7 +175,8 @@ class JavaBroker:
         (home / "gates.btm").write_text(script, encoding="utf-8")
         if script and not self.jars.as_published and (refused := refused_rule(self.jars, home / "gates.btm")):
             raise JavaUnavailableError(
-                f"these jars are not as published: the rule {refused} does not fit them; leave --jars out to try those"
+                f"these jars differ from the published ones: the rule {refused} does not match them; remove --jars to "
+                "use the published jars"
             )
         agent = [f"-javaagent:{self.jars.byteman}=script:{home / 'gates.btm'}"] if script else []
         command = [
@@ -190,7 +191,7 @@ class JavaBroker:
                     start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
-                raise JavaUnavailableError(f"java cannot be run: {error.strerror}") from error
+                raise JavaUnavailableError(f"cannot run java: {error.strerror}; install a JDK") from error
 
     def _await_start(self) -> None:
         end_s = time.monotonic() + START_S
@@ -247,4 +248,4 @@ def _free_port() -> int:
         except OSError:
             continue
         return port
-    raise JavaUnavailableError("no three free ports beside one another were found for a Java broker")
+    raise JavaUnavailableError("the Java broker needs three consecutive free ports, but none were found")

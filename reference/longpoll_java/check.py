@@ -35,10 +35,10 @@ def refused_rule(jars: Jars, script: Path) -> str:
     except subprocess.TimeoutExpired:
         raise JavaUnavailableError(f"Byteman did not check its rules within {CHECK_S:g} s") from None
     except OSError as error:
-        raise JavaUnavailableError(f"java cannot be run: {error.strerror}") from error
+        raise JavaUnavailableError(f"cannot run java: {error.strerror}; install a JDK") from error
     said = done.stdout + done.stderr
     if complaint := COMPLAINT.search(said):
         return complaint[2]
     if CLEAN not in said:
-        raise JavaUnavailableError(f"Byteman's checker says nothing of the rules: {' '.join(said.split())[-300:]}")
+        raise JavaUnavailableError(f"Byteman's checker gave no result: {' '.join(said.split())[-300:]}")
     return ""

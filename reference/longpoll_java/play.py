@@ -239,8 +239,8 @@ class _Player:
             self._refuse_unfit()
             where = ", ".join(f"{thread} at {arrival.gate}" for thread, arrival in self.stage.standing.items())
             raise NotFollowedError(
-                f"{move.thread} did not come to {' or '.join(move.gates)} within {WITHIN_S:g} s; "
-                f"standing: {where or 'nobody'}"
+                f"{move.thread} did not reach {' or '.join(move.gates)} within {WITHIN_S:g} s; "
+                f"waiting threads: {where or 'none'}"
             )
         found = there()
         assert found is not None
@@ -250,7 +250,9 @@ class _Player:
         if not self.broker.is_running:
             raise NotFollowedError("the broker's process has ended")
         if self.broker.refused:
-            raise NotFollowedError(f"these jars are not as published: Byteman refuses the rule {self.broker.refused}")
+            raise NotFollowedError(
+                f"these jars differ from the published ones: Byteman refuses the rule {self.broker.refused}"
+            )
 
     def go(self, move: Move) -> str:
         """Let a thread go on from a gate; where it stands at none of them there is nothing to do."""
@@ -260,7 +262,7 @@ class _Player:
     def throw(self, move: Move) -> str:
         found = self._answer_at(move, "T")
         if found is None:
-            raise NotFollowedError(f"{move.thread} does not stand at {' or '.join(move.gates)}, where it is to throw")
+            raise NotFollowedError(f"{move.thread} is not at {' or '.join(move.gates)}, where it must throw")
         return f"{found.thread} throws at {found.gate}"
 
     def _answer_at(self, move: Move, word: str) -> Arrival | None:
@@ -351,7 +353,7 @@ class _Player:
         reply = self._asked(RequestCode.QUERY_CONSUMER_OFFSET, self._group_fields(move))
         said = (reply.ext_fields or {}).get("offset", "none")
         if said != str(move.number):
-            raise OtherwiseError(f"the group's offset is {said}, where the law has {move.number}")
+            raise OtherwiseError(f"the group's offset is {said}, but the specification expects {move.number}")
         return f"the group's offset is {said}"
 
     def _group_fields(self, move: Move) -> dict[str, str]:
@@ -404,10 +406,10 @@ class _Player:
         peer, opaque = self.returning
         self.stage.until(lambda: opaque in peer.replies or not peer.is_open, WITHIN_S)
         if opaque not in peer.replies:
-            raise NotFollowedError("the broker does not answer who told it that its master is back")
+            raise NotFollowedError("the broker does not respond to the message that its master is back")
         reply = peer.replies[opaque][0]
         if reply.code == ResponseCode.SUCCESS:
-            raise OtherwiseError("the walk after the master's return goes to its end")
+            raise OtherwiseError("the traversal after the master's return reaches its end")
         return f"who told of the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
 
     def ordered(self, _move: Move) -> str:
@@ -469,7 +471,7 @@ class _Player:
         slot = self.slots.get(number)
         if slot is not None and slot.peer is not None and slot.opaque in slot.peer.replies:
             code = slot.peer.replies[slot.opaque][0].code
-            raise OtherwiseError(f"pull {number} is answered (code {code}), where the law has it unanswered")
+            raise OtherwiseError(f"pull {number} is answered (code {code}), but the specification leaves it unanswered")
 
     def answer(self, move: Move) -> str:
         slot = self.slots[move.slot]
@@ -482,7 +484,9 @@ class _Player:
         reply, at_s = peer.replies[slot.opaque]
         is_found = reply.code == ResponseCode.SUCCESS
         if move.word and is_found != (move.word == FOUND):
-            raise OtherwiseError(f"pull {move.slot} is answered with code {reply.code}, where the law says {move.word}")
+            raise OtherwiseError(
+                f"pull {move.slot} is answered with code {reply.code}, but the specification expects {move.word}"
+            )
         since = [f"{(at_s - slot.sent_s) * 1e3:,.0f} ms after it was sent"]
         if is_found and self.shown_at_s:
             since.append(f"{(at_s - max(self.shown_at_s.values())) * 1e3:,.0f} ms after its message became visible")
@@ -512,17 +516,17 @@ class _Player:
             return any(each.request == opaque and each.gate == "each" for each in self.stage.seen[self.ended_at :])
 
         if not self.stage.until(looked, WITHIN_S):
-            raise OtherwiseError(f"nobody looks at pull {move.slot} any more")
+            raise OtherwiseError(f"no thread looks at pull {move.slot} again")
         return f"a walk looks at pull {move.slot}"
 
     def visit(self, move: Move) -> str:
         if not self.stage.until(lambda: self._visits(move.queue, self.ended_at), WITHIN_S):
-            raise OtherwiseError(f"the scan does not come to queue {move.queue} any more")
+            raise OtherwiseError(f"the scan does not reach queue {move.queue} again")
         return f"the scan comes to queue {move.queue}"
 
     def unvisited(self, move: Move) -> str:
         if self._visits(move.queue, self.round_at):
-            raise OtherwiseError(f"the round came to queue {move.queue}")
+            raise OtherwiseError(f"the round reached queue {move.queue}")
         return f"the round did not come to queue {move.queue}"
 
     def _visits(self, queue: int, since: int) -> bool:

@@ -428,5 +428,5 @@ class Example:
             return
         for ask in self._answered:
             if self.subject.answered_again(ask.handle):
-                raise ViolationError("answered_once", f"{ask} was answered a second time")
+                raise ViolationError("answered_once", f"{ask} got a second answer")
             self.counts[ONCE] += 1

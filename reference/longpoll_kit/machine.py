@@ -92,7 +92,9 @@ class LongPollMachine(RuleBasedStateMachine):
     def _new_subject(cls) -> LongPollSubject:
         make = getattr(cls, "subject", None)
         if not callable(make):
-            raise SubjectError(f"{cls.__name__}.subject is not set; set it to what makes a longpoll.LongPollSubject")
+            raise SubjectError(
+                f"{cls.__name__}.subject is not set; set it to a function that returns a longpoll.LongPollSubject"
+            )
         made: Any = make()
         subject: LongPollSubject = made
         return subject

@@ -137,7 +137,7 @@ class Queue(ABC):
         assert ask.ended_ns is not None
         early_ns = ask.earliest_deadline_ns(self.allowances.early_ms) - ask.ended_ns
         if not ask.answer.bodies and ask.cancelled_ns is None and early_ns > 0:
-            raise ViolationError("not_early", f"{ask} was answered with nothing {early_ns / MS:.1f} ms too early")
+            raise ViolationError("not_early", f"{ask} got an empty answer {early_ns / MS:.1f} ms too early")
 
     def judge_after_cancel(self, ask: Ask, messages: Sequence[Message]) -> None:
         """Check that no message was published only after the poll was cancelled."""
@@ -145,7 +145,7 @@ class Queue(ABC):
             return
         for message in messages:
             if message.begun_ns > ask.cancelled_ns:
-                raise ViolationError("cancelled_is_over", f"{ask} was given {message}, published after its cancel")
+                raise ViolationError("cancelled_is_over", f"{ask} got {message}, which was published after its cancel")
 
     def passed_over(self, ask: Ask, message: Message) -> ViolationError:
         """A poll was answered with nothing though a message was there."""
@@ -190,7 +190,9 @@ class OffsetQueue(Queue):
             self._judge_body(ask, number, body)
         self.judge_after_cancel(ask, self.messages[ask.first : ask.first + len(bodies)])
         if ask.answer.position_next is None:
-            raise SubjectError("an answer with messages has no position_next; give longpoll.Polled the next position")
+            raise SubjectError(
+                "an answer with messages needs a position_next; pass the next position to longpoll.Polled"
+            )
         self.positions[ask.first + len(bodies)] = ask.answer.position_next
 
     def _judge_nothing(self, ask: Ask) -> None:
@@ -205,14 +207,12 @@ class OffsetQueue(Queue):
             return
         known = [message.number for message in self.messages if message.body == body]
         if not known:
-            raise ViolationError("right_messages", f"{ask} was given {shown(body)}, never published to its queue")
+            raise ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
         expected = f"message {number}" if number < len(self.messages) else "nothing more"
         if ask.first <= known[0] < number:
-            raise ViolationError(
-                "answered_once", f"{ask} was given message {known[0]} a second time where {expected} stands"
-            )
+            raise ViolationError("answered_once", f"{ask} got message {known[0]} a second time instead of {expected}")
         prop = "nothing_lost" if known[0] > number else "in_order"
-        raise ViolationError(prop, f"{ask} was given message {known[0]} where {expected} stands")
+        raise ViolationError(prop, f"{ask} got message {known[0]} instead of {expected}")
 
 
 @define(eq=False)
@@ -254,7 +254,7 @@ class ConsumingQueue(Queue):
         self.judge_after_cancel(ask, taken)
         sure = [message.number for message in taken if not message.in_doubt]
         if sure != sorted(sure):
-            raise ViolationError("in_order", f"{ask} was given messages in the order {sure}")
+            raise ViolationError("in_order", f"{ask} got messages in the order {sure}")
         if sure:
             self._judge_order(ask, sure[0])
             self._answers.append((ask, sure[-1]))
@@ -270,9 +270,9 @@ class ConsumingQueue(Queue):
     def _take(self, ask: Ask, body: bytes) -> Message:
         message = self._by_body.get(body)
         if message is None:
-            raise ViolationError("right_messages", f"{ask} was given {shown(body)}, never published to its queue")
+            raise ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
         if message.taken_by is not None:
-            raise ViolationError("answered_once", f"{ask} was given {message}, which went to {message.taken_by} before")
+            raise ViolationError("answered_once", f"{ask} got {message}, which {message.taken_by} got before")
         for nothing in self._nothings:
             assert nothing.ended_ns is not None
             if nothing.ended_ns < ask.begun_ns and self.must_have_seen(nothing, message) and not message.in_doubt:
@@ -284,7 +284,7 @@ class ConsumingQueue(Queue):
         for earlier, highest in self._answers:
             assert earlier.ended_ns is not None
             if earlier.ended_ns < ask.begun_ns and lowest < highest:
-                raise ViolationError("in_order", f"{ask} was given message {lowest} after {earlier} got {highest}")
+                raise ViolationError("in_order", f"{ask} got message {lowest} after {earlier} got {highest}")
 
 
 def shown(body: bytes) -> str:

@@ -180,7 +180,7 @@ class Polls:
             if left_ms <= 0:
                 return self._wait_plainly(is_done, 0)
             if (now_ns - since_ns) / MS > allowed_ms + PATIENCE_MAX_MS:
-                raise StandstillError(f"the machine stood still for most of {(now_ns - since_ns) / MS:.0f} ms")
+                raise StandstillError(f"the host paused for most of {(now_ns - since_ns) / MS:.0f} ms")
 
     def _wait_plainly(self, is_done: Callable[[], bool], left_ms: float) -> bool:
         end_ns = self._runtime.monotonic_ns() + left_ms * MS

@@ -31,7 +31,7 @@ class Polled:
 
 
 def _not_written(method: str) -> SubjectError:
-    return SubjectError(f"this subject has no {method}; write one, or leave it out and do not call it")
+    return SubjectError(f"this subject has no {method}; write the method, or do not use it")
 
 
 class LongPollSubject(Protocol):
@@ -97,7 +97,7 @@ def abilities_of(subject: object) -> frozenset[str]:
         raise SubjectError(f"{name}.semantics is {semantics!r}; set it to {known}")
     missing = [each for each in NEEDED if not _has(subject, each)]
     if missing:
-        raise SubjectError(f"{name} has no {' and no '.join(missing)}; see longpoll.LongPollSubject for what they do")
+        raise SubjectError(f"{name} has no {' and no '.join(missing)}; longpoll.LongPollSubject describes them")
     return frozenset(each for each in OPTIONAL if _has(subject, each))
 
 

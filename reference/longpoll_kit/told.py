@@ -121,10 +121,10 @@ def told_to(history: History | None, runtime: Runtime, subject: LongPollSubject,
     if history is None:
         return Untold()
     if subject.semantics != "offsets":
-        raise SubjectError("a history is judged by offsets, and this subject is consuming; exercise it without one")
+        raise SubjectError("the judge needs offsets, but this subject is consuming; test it without a history")
     if allowances.visible_ms:
         raise SubjectError(
-            "in a history a message is visible once its publish is acknowledged; set visible_ms to 0, or exercise "
-            "this subject without a history"
+            "a history requires that a message is visible once its publish is acknowledged; set visible_ms to 0, or "
+            "test without a history"
         )
     return Told(history, runtime.lock())

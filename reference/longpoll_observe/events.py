@@ -178,7 +178,7 @@ def queue_offsets(body: Buffer, topic: str, queue: int) -> list[int]:
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
         if size < _RECORD_SIZE_MIN or start + size > stop:
-            raise HeaderError("an answer to a pull", "body", f"is no sequence of records at byte {start}")
+            raise HeaderError("an answer to a pull", "body", f"is not a sequence of records at byte {start}")
         if has_inner:
             offsets.append(_offset_in(memoryview(body)[start : start + size], topic, queue))
         else:
@@ -199,7 +199,7 @@ def _offset_in(record: memoryview, topic: str, queue: int) -> int:
     if len(found) == 1 and found[0].isdecimal():
         return kept(int(found[0]))
     raise HeaderError(
-        "an answer to a pull", "body", f"has a record of topic {read.topic} that tells no place in this one"
+        "an answer to a pull", "body", f"has a record of another topic, {read.topic}, without a place in this one"
     )
 
 

@@ -116,10 +116,10 @@ class Observer(Stoppable):
         Raises ObserveError or RecordError with a text for the user; nothing is left running then.
         """
         if not brokers and name_server is None:
-            raise ObserveError("there is nothing to observe: name a --broker or a --name-server")
+            raise ObserveError("there is nothing to observe; add --broker or --name-server")
         names = [name_of(broker) for broker in brokers]
         if len(set(names)) < len(names):
-            raise ObserveError("a broker is named twice; name each --broker once")
+            raise ObserveError("a broker is given twice; write each --broker once")
         with ExitStack() as undo:
             observer = cls(runtime, record_directory, listen[0], policy)
             undo.callback(observer.stop)
@@ -163,7 +163,7 @@ class Observer(Stoppable):
         try:
             listener = self._runtime.listen(*listen)
         except (OSError, OverflowError) as error:
-            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; give another address") from None
+            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; choose another address") from None
         claimed_ns = UNCERTAINTY_NS_UNMEASURED if uncertainty_ns is None else uncertainty_ns
         try:
             with self._meta_lock:
@@ -197,7 +197,7 @@ class Observer(Stoppable):
         try:
             listener = self._runtime.listen(*listen)
         except (OSError, OverflowError) as error:
-            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; give another address") from None
+            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; choose another address") from None
 
         def make_tap() -> tuple[Tap, Rewrite | None]:
             tap = RouteTap(self._door_of)

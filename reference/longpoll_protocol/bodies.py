@@ -449,7 +449,7 @@ def read_settings(body: bytes, request: str) -> dict[str, str]:
         if not key or key.startswith("#"):
             continue
         if not equals:
-            raise HeaderError(request, "body", f"has a line that is no key=value: {line[:80]!r}")
+            raise HeaderError(request, "body", f"has a line that is not key=value: {line[:80]!r}")
         found[key] = value
     return found
 

@@ -97,7 +97,7 @@ def unpack(sys_flag: int, body: Buffer, size_max: int) -> bytes:
     try:
         compression = Compression(kind or Compression.ZLIB)
     except ValueError:
-        raise RemoteProtocolError(f"it is packed in a way that nobody knows, type {kind}") from None
+        raise RemoteProtocolError(f"its compression type is unknown: {kind}") from None
     check_installed(compression)
     match compression:
         case Compression.ZLIB:

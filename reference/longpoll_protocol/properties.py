@@ -140,17 +140,17 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
     """
     levels = text.split()
     if not 0 < len(levels) <= LEVEL_COUNT_MAX:
-        raise ValueError(f"{len(levels)} levels: give 1 to {LEVEL_COUNT_MAX}, as in '1s 30s 1m 2h 1d'")
+        raise ValueError(f"{len(levels)} levels; write 1 to {LEVEL_COUNT_MAX}, such as '1s 30s 1m 2h 1d'")
     return tuple(_level_ms(number, level) for number, level in enumerate(levels, 1))
 
 
 def _level_ms(number: int, text: str) -> int:
     found = _LEVEL_TIME.fullmatch(text)
     if found is None:
-        raise ValueError(f"level {number} is {text[:40]!r}: give a whole number and s, m, h or d, as in '30s'")
+        raise ValueError(f"level {number} is {text[:40]!r}; write a whole number with s, m, h or d, such as '30s'")
     time_ms = int(found[1]) * _UNITS_MS[found[2]]
     if time_ms > _LONGEST_MS:
-        raise ValueError(f"level {number} is {text}: give at most {LEVEL_DAYS_MAX}d")
+        raise ValueError(f"level {number} is {text}; write at most {LEVEL_DAYS_MAX}d")
     return time_ms
 
 

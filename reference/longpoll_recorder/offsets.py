@@ -50,5 +50,5 @@ def told_offset(code: int, answer: Command) -> dict[str, int]:
         return {}
     told = (answer.ext_fields or {}).get("offset", "")
     if not told.lstrip("-").isdecimal() or len(told) > 19:
-        raise HeaderError("an answer to a query of an offset", "offset", f"is no number but {told[:40]!r}")
+        raise HeaderError("an answer to a query of an offset", "offset", f"is not a number but {told[:40]!r}")
     return {"offset": kept(max(int(told), -1))}

@@ -194,9 +194,7 @@ class HistoryRecorder:
             self._add_to_meta(source, policy)
             self._parts = Parts(runtime, directory, self.source)
         except OSError as error:
-            raise RecordError(
-                f"cannot record into {directory}: {error}; name a directory that can be written"
-            ) from None
+            raise RecordError(f"cannot record into {directory}: {error}; choose a writable directory") from None
         self.put("source_started", now_ns, before_ns=0 if clock is None else now_ns)
         self._thread = runtime.spawn("history-writer", self._run)
 
@@ -393,6 +391,8 @@ class HistoryRecorder:
             try:
                 sources = msgspec.json.decode(self._runtime.files.read(path), type=Meta).sources
             except msgspec.DecodeError as error:
-                raise RecordError(f"{path} is not a history's meta file ({error}); name another directory") from None
+                raise RecordError(
+                    f"{path} is not the meta file of a history ({error}); choose another directory"
+                ) from None
         meta = Meta(format_version=FORMAT_VERSION, sources=[*sources, source], policy=policy)
         self._runtime.files.write_atomic(path, msgspec.json.encode(meta))

@@ -153,7 +153,7 @@ def own_address() -> bytes:
 
 def _no_name(host: str, error: UnicodeError) -> OSError:
     """Python's codec of names refuses empty and long labels by an error of its own kind."""
-    return OSError(f"{host!r} is no name of a host: {error}")
+    return OSError(f"{host!r} is not a host name: {error}")
 
 
 def begin_connect(address: str, port: int) -> RealSocket:

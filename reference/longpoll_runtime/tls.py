@@ -58,7 +58,7 @@ def server_context(certificate_file: str, key_file: str, client_authority_file: 
             context.load_verify_locations(client_authority_file)
         except OSError as error:
             raise ConfigError(
-                f"certificates {client_authority_file} cannot be used: {error}; give them as PEM"
+                f"certificates {client_authority_file} cannot be used: {error}; use a file in PEM format"
             ) from None
     return context
 
@@ -73,7 +73,7 @@ def client_context(
     try:
         context = ssl.create_default_context(cafile=authority_file)
     except OSError as error:
-        raise ConfigError(f"certificates {authority_file} cannot be used: {error}; give them as PEM") from None
+        raise ConfigError(f"certificates {authority_file} cannot be used: {error}; use a file in PEM format") from None
     if certificate_file is not None:
         _load_own(context, certificate_file, key_file)
     return context
@@ -85,7 +85,7 @@ def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | No
         context.load_cert_chain(certificate_file, key_file)
     except OSError as error:
         raise ConfigError(
-            f"certificate {certificate_file} and key {key_file} cannot be used: {error}; give both as PEM"
+            f"certificate {certificate_file} and key {key_file} cannot be used: {error}; use two PEM files"
         ) from None
 
 

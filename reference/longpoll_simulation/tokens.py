@@ -65,16 +65,16 @@ def encode_token(token: RunToken) -> str:
     content += zlib.crc32(content).to_bytes(CRC_BYTES)
     word = PREFIX + base64.urlsafe_b64encode(zlib.compress(content, 9)).decode().rstrip("=")
     if len(word) > LENGTH_MAX:
-        raise TokenError(f"{len(token.turns)} turns are too many for a token: shorten the run first")
+        raise TokenError(f"{len(token.turns)} steps are too many for a token; shorten the run first")
     return word
 
 
 def decode_token(word: str) -> RunToken:
     """What a word names. Raises TokenError with a text for the user."""
     if not word.startswith(PREFIX):
-        raise TokenError(f"a token of a simulated run begins with {PREFIX!r}")
+        raise TokenError(f"not a token of a simulated run, which begins with {PREFIX!r}")
     if len(word) > LENGTH_MAX:
-        raise TokenError(f"a token has at most {LENGTH_MAX} characters, this one has {len(word)}")
+        raise TokenError(f"the token has {len(word)} characters; at most {LENGTH_MAX} are allowed")
     packed = word[len(PREFIX) :]
     try:
         inflate = zlib.decompressobj()
@@ -86,15 +86,15 @@ def decode_token(word: str) -> RunToken:
             or inflate.unused_data
             or zlib.crc32(content[:-CRC_BYTES]) != int.from_bytes(content[-CRC_BYTES:])
         ):
-            raise TokenError("the token is damaged: copy it again, whole")
+            raise TokenError("the token is damaged; copy the whole token again")
         payload = msgspec.msgpack.decode(content[:-CRC_BYTES], type=_Payload)
     except (binascii.Error, zlib.error, ValueError, msgspec.MsgspecError):
-        raise TokenError("the token is damaged: copy it again, whole") from None
+        raise TokenError("the token is damaged; copy the whole token again") from None
     turns = _turns_of(payload.turns)
     return RunToken(payload.kind, tuple(payload.settings), payload.seed, payload.grain, tuple(payload.left_out), turns)
 
 
 def _turns_of(numbers: Sequence[int]) -> tuple[Turn, ...]:
     if len(numbers) % 3 or any(number < 0 for number in [*numbers[::3], *numbers[1::3]]):
-        raise TokenError("the token's turns cannot be read: it is of another version")
+        raise TokenError("the token is from another version; run the search again")
     return tuple(Turn(*numbers[place : place + 3]) for place in range(0, len(numbers), 3))

@@ -253,7 +253,7 @@ def policy_named(text: str) -> Policy:
     """
     if len(text) > NAME_LENGTH_MAX:
         raise UnknownPolicyError(
-            f"a policy's name has at most {NAME_LENGTH_MAX} characters, this one has {len(text)}: set each knob once"
+            f"the policy's name has {len(text)} characters; at most {NAME_LENGTH_MAX} are allowed; set each knob once"
         )
     name, *settings = text.split("+")
     return with_knobs(preset(name), settings)
@@ -298,5 +298,5 @@ def with_knob(policy: Policy, setting: str) -> Policy:
         raise UnknownKnobError(not_known("knob", name, values))
     by_text = {str(value).lower(): value for value in values[name]}
     if text.lower() not in by_text:
-        raise UnknownKnobError(f"knob {name} does not take {text!r}; it takes: {', '.join(by_text)}")
+        raise UnknownKnobError(f"knob {name} cannot be {text!r}; known values: {', '.join(by_text)}")
     return attrs.evolve(policy, name=f"{policy.name}+{name}={text.lower()}", **{name: by_text[text.lower()]})

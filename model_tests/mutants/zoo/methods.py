@@ -410,7 +410,7 @@ def races(_entry: Entry, _deadline_s: float) -> Seen | None:
             RealRuntime(), address, "T", RACE_S, lambda _done, _all: None, known=Declared(STRICT, {}, 0),
             limits=lambda: limits, process_id=child,
         )  # fmt: skip
-    said = row.detail.partition("later than is promised: ")[2]
+    said = row.detail.partition("later than promised, the first: ")[2]
     return Seen(f"pulls answered too late: {said}"[:160]) if row.outcome == "violated" else None
 
 

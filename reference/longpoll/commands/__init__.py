@@ -1,1 +1,1 @@
-"""The commands, one module a family; each loaded only when it is asked for."""
+"""The commands, one module per family; `cli` imports each only when it runs."""

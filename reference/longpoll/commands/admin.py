@@ -1,6 +1,6 @@
-"""`longpoll topics`, `longpoll groups` and `longpoll offsets`: what any RocketMQ broker has, and changing it.
+"""`longpoll topics`, `longpoll groups` and `longpoll offsets`: show and change them at any RocketMQ broker.
 
-Leaves out asking (`longpoll_client.admin`).
+The requests are in `longpoll_client.admin`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import click
 from rich.text import Text
 
 from longpoll.commands.client import read_start
+from longpoll.options.amounts import Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
 from longpoll_client import Admin, StartAt
@@ -22,13 +23,13 @@ from longpoll_protocol.codes import Permission
 from longpoll_spec.errors import ConfigError
 
 QUEUE_COUNT_MAX: Final = 1024
-"""Most queues of a topic that our broker makes."""
+"""Most queues that our broker creates for a topic."""
 PERMISSIONS: Final = {"rw": Permission.READ | Permission.WRITE, "r": Permission.READ, "w": Permission.WRITE}
 
 
 @contextmanager
 def asking(server: Server) -> Iterator[Admin]:
-    """Someone to ask; a server that refuses or is not there becomes one line and exit 2."""
+    """An admin client; an unreachable server or a rejected request prints one line and exits with 2."""
     try:
         with Admin(server.runtime, server.name_server, credentials=server.credentials) as admin:
             yield admin
@@ -49,13 +50,19 @@ def topic_fields(topic: TopicInfo) -> dict[str, Any]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", required=False)
-@click.option("--create", is_flag=True, help="Make the topic NAME, or change it if it is there.")
-@click.option("--delete", is_flag=True, help="Remove the topic NAME with its queues.")
+@click.option("--create", is_flag=True, help="Create the topic NAME, or change it if it exists.")
+@click.option("--delete", is_flag=True, help="Delete the topic NAME and its queues.")
 @click.option(
-    "--queues", type=click.IntRange(1, QUEUE_COUNT_MAX), default=8, show_default=True, help="Queues on each broker."
+    "--queues",
+    type=Whole(1, QUEUE_COUNT_MAX),
+    default=8,
+    show_default=True,
+    help="Queues on each broker, for --create.",
 )
-@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
-@click.option("--all", "with_system", is_flag=True, help="Also the system's topics and those of single groups.")
+@click.option(
+    "--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True, help="Read, write or both."
+)
+@click.option("--all", "with_system", is_flag=True, help="Also list system, retry and dead-letter topics.")
 @json_option
 @user_mistakes
 @server_options
@@ -70,29 +77,31 @@ def topics(
     server: Server,
     as_json: bool,
 ) -> None:
-    """List the topics, or the one called NAME; make, change or remove one.
+    """List all topics, or show, create, change or delete the topic NAME.
+
+    A broker and its name server must be running: see `longpoll serve`.
 
     \b
     Examples:
-      longpoll topics
       longpoll topics Greetings --create --queues 4
+      longpoll topics
       longpoll topics Greetings --create --permission r
       longpoll topics Greetings --delete
     """
     if create and delete:
-        raise ConfigError("--create and --delete cannot be used together")
+        raise ConfigError("--create and --delete cannot be used together; choose one")
     if (create or delete) and name is None:
-        raise ConfigError("no topic is named: write its NAME before the options")
+        raise ConfigError("the topic name is missing; write, for example: longpoll topics NAME --create")
     with asking(server) as admin:
         if delete and name is not None:
             admin.delete_topic(name)
-            _tell_done({"topic": name, "deleted": True}, f"removed topic {name}", as_json=as_json)
+            _tell_done({"topic": name, "deleted": True}, f"deleted topic {name}", as_json=as_json)
             return
         if create and name is not None:
             admin.create_topic(name, queues, PERMISSIONS[permission])
             brokers = sorted(admin.masters())
             done = {"topic": name, "created": True, "brokers": brokers, "queues": queues, "permission": permission}
-            _tell_done(done, f"made topic {name} with {queues} queues on {', '.join(brokers)}", as_json=as_json)
+            _tell_done(done, f"created topic {name} with {queues} queues on {', '.join(brokers)}", as_json=as_json)
             return
         names = admin.topic_names(with_system=with_system) if name is None else [name]
         found = [topic_fields(admin.topic(each)) for each in names]
@@ -119,7 +128,9 @@ def _tell_done(fields: dict[str, Any], text: str, *, as_json: bool) -> None:
 @user_mistakes
 @server_options
 def groups(*, server: Server, as_json: bool) -> None:
-    """List the consumer groups and who is in them now.
+    """List the consumer groups and their connected members.
+
+    A broker and its name server must be running: see `longpoll serve`.
 
     \b
     Examples:
@@ -144,20 +155,22 @@ def _group_fields(group: GroupInfo) -> dict[str, Any]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--group", required=True, help="The consumer group.")
-@click.option("--topic", "named", multiple=True, help="Only this topic; repeatable. Default: all.")
+@click.option("--topic", "named", multiple=True, help="Only this topic; repeatable. Default: all topics.")
 @click.option(
     "--set",
     "start",
     metavar="first|last|TIMESTAMP",
-    help="Have the group go on there in each queue; needs --topic. Its members must be stopped.",
+    help="Move the group to this offset in each queue. Needs --topic; stop the group's members first. "
+    "TIMESTAMP is in ms since 1970 or like 2026-01-31T12:00:00Z.",
 )
 @json_option
 @user_mistakes
 @server_options
 def offsets(*, group: str, named: tuple[str, ...], start: str | None, server: Server, as_json: bool) -> None:
-    """Show how far a group is in each queue, or have it go on elsewhere.
+    """Show the stored offset and the lag of a group in each queue, or set its offsets.
 
-    RocketMQ says 0 for a queue that the group has not begun, while the queue still has its first message.
+    For a queue that the group has never read, RocketMQ returns offset 0 while the queue still has its first message.
+    A broker and its name server must be running: see `longpoll serve`.
 
     \b
     Examples:
@@ -166,8 +179,8 @@ def offsets(*, group: str, named: tuple[str, ...], start: str | None, server: Se
       longpoll offsets --group G --topic Greetings --set 2026-01-31T12:00:00Z
     """
     if start is not None and not named:
-        raise ConfigError("--set changes what is not named too: name each topic with --topic")
-    start_at, timestamp_ms = read_start(start)
+        raise ConfigError("--set needs a topic; name each topic to change with --topic")
+    start_at, timestamp_ms = read_start(start, "--set")
     with asking(server) as admin:
         if start_at is not StartAt.STORED:
             _check_idle(admin, group)
@@ -186,10 +199,12 @@ def offsets(*, group: str, named: tuple[str, ...], start: str | None, server: Se
 
 
 def _check_idle(admin: Admin, group: str) -> None:
-    """Raise ConfigError when the group has members: they would store their own offsets over the new ones."""
+    """Raise ConfigError if the group has members: they would overwrite the new offsets with their own."""
     members = [member for known in admin.groups() if known.name == group for member in known.members]
     if members:
-        raise ConfigError(f"group {group} has {len(members)} members that would undo it: stop them first")
+        raise ConfigError(
+            f"group {group} has {len(members)} members, which would overwrite the new offsets; stop them first"
+        )
 
 
 def _offset_fields(row: OffsetInfo) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""`longpoll send` and `longpoll consume`: a producer and a consumer for any broker that speaks RocketMQ's protocol.
+"""`longpoll send` and `longpoll consume`: a producer and a consumer for any RocketMQ broker.
 
-Leaves out the client itself (`longpoll_client`).
+The client itself is `longpoll_client`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,22 @@ from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longpoll.guard import printable, until_signalled
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import Amount, Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
-from longpoll_client import (
-    ConsumerConfig,
-    Producer,
-    PullConsumer,
-    ReceivedMessage,
-    SendResult,
-    StartAt,
-)
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, SendResult, StartAt
 from longpoll_client.errors import ClientError
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 0.25
-"""How long `consume` waits before it looks at its own time limit again."""
+"""How long one poll of `consume` waits, seconds; between polls it checks --wait."""
 
 
 @contextmanager
 def stoppable() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, so that no message is half done; a second signal ends at once.
+    """An event that Ctrl-C or SIGTERM sets, so that the current message is finished; a second signal ends at once.
 
-    A client's error becomes one line and exit 2.
+    A client's error prints one line and exits with 2.
     """
     stopped = threading.Event()
 
@@ -58,12 +51,12 @@ def stoppable() -> Iterator[threading.Event]:
     except ClientError as error:
         fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has closed it; Python would complain once more when it flushes at exit.
+        # The reader of our output has closed the pipe; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def progress_bar() -> Progress:
-    """A bar on stderr, shown to people only."""
+    """A progress bar on stderr, shown only on a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -78,20 +71,20 @@ def progress_bar() -> Progress:
 
 
 def read_properties(pairs: tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE pairs as a dict; raises ConfigError."""
+    """Parse NAME=VALUE pairs; raises ConfigError."""
     properties = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise ConfigError(f"--property {pair!r} is no NAME=VALUE")
+            raise ConfigError(f"--property {pair!r} is not NAME=VALUE; write, for example: --property lang=en")
         properties[name] = value
     return properties
 
 
 def read_body(body: str | None) -> bytes:
-    """The body given, or standard input for "-" or nothing."""
+    """The given body; standard input for "-" or None."""
     if body is None and sys.stdin.isatty():
-        raise ConfigError("no BODY is given: write it after the topic, or - to read standard input")
+        raise ConfigError("BODY is missing; write it after the topic, or write - to read standard input")
     return sys.stdin.buffer.read() if body in {None, "-"} else os.fsencode(str(body))
 
 
@@ -112,12 +105,10 @@ def result_fields(result: SendResult) -> dict[str, Any]:
 @click.argument("body", required=False)
 @click.option("--tag", help="The message's tag.")
 @click.option("--key", help="The message's keys, separated by spaces.")
-@click.option(
-    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property of the user's own; repeatable."
-)
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Always this queue; else each in turn.")
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many times to send it.")
-@click.option("--rate", type=Amount(above_zero=True), help="Most messages a second.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Add a user property; repeatable.")
+@click.option("--queue", "queue_id", type=Whole(min=0), help="Send to this queue only. Default: all queues in turn.")
+@click.option("--count", type=Whole(min=1), default=1, show_default=True, help="How many times to send it.")
+@click.option("--rate", type=Amount(above_zero=True), help="Most messages per second. Default: no limit.")
 @click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
 @json_option
 @user_mistakes
@@ -136,15 +127,19 @@ def send(
     server: Server,
     as_json: bool,
 ) -> None:
-    """Send BODY, or standard input, to TOPIC; the topic is made if the broker may do so.
+    """Send BODY, or standard input, to TOPIC.
+
+    A broker and its name server must be running: see `longpoll serve`. The broker creates a missing topic, unless
+    its configuration forbids that.
 
     \b
     Examples:
+      longpoll serve --store /tmp/store      run this in another terminal
       longpoll send Greetings hello --tag red --key k1
       echo hello | longpoll send Greetings -
       longpoll send Greetings hello --count 1000 --rate 200 --property lang=en
 
-    Exit codes: 0 all were sent, 2 a mistake or the broker refused, 3 stopped by Ctrl-C before the end.
+    Exit codes: 0 sent, 2 a mistake or an error from the broker, 3 stopped by Ctrl-C before the end.
     """
     content, properties = read_body(body), read_properties(pairs)
     run = SendRun(topic, count)
@@ -167,7 +162,7 @@ def send(
 
 @define
 class SendRun:
-    """How far a `send` has come. Invariant: `first` and `last` are there once `sent` is above 0."""
+    """The progress of a `send`. Invariant: `first` and `last` are set once `sent` is above 0."""
 
     topic: str
     count: int
@@ -179,25 +174,25 @@ class SendRun:
 
     @property
     def per_second(self) -> float:
-        """Messages a second so far."""
+        """Messages per second so far."""
         return self.sent / max(self.ended_s - self.began_s, 1e-9)
 
     def pause_s(self, number: int, rate: float | None) -> float:
-        """How long until the message of this number is due, seconds."""
+        """Seconds until the message with this number is due."""
         now_s = time.monotonic()
         if number == 0:
             self.began_s = now_s
         return 0.0 if rate is None else max(0.0, self.began_s + number / rate - now_s)
 
     def note(self, result: SendResult) -> None:
-        """Count one message that was sent."""
+        """Count one sent message."""
         self.first = self.first or result
         self.last = result
         self.sent += 1
         self.ended_s = time.monotonic()
 
     def tell(self, *, as_json: bool) -> None:
-        """Say what was sent."""
+        """Print what was sent."""
         seconds = round(self.ended_s - self.began_s, 3) if self.sent else 0.0
         first, last = (result_fields(result) if result else None for result in (self.first, self.last))
         if as_json:
@@ -224,8 +219,8 @@ class SendRun:
 # ---------------------------------------------------------------- consume
 
 
-def read_start(text: str | None) -> tuple[StartAt, int]:
-    """Where to begin, and a time in ms since 1970; raises ConfigError."""
+def read_start(text: str | None, option: str = "--from") -> tuple[StartAt, int]:
+    """Parse a start offset of `option`: where, and for a timestamp the ms since 1970; raises ConfigError."""
     if text is None:
         return StartAt.STORED, 0
     if text in {"first", "last"}:
@@ -236,13 +231,13 @@ def read_start(text: str | None) -> tuple[StartAt, int]:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"--from {text!r} is none of first, last, ms since 1970, or a time such as 2026-01-31T12:00:00Z"
+            f"{option} cannot be {text!r}; write first, last, ms since 1970, or a time such as 2026-01-31T12:00:00Z"
         ) from None
     return StartAt.TIMESTAMP, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def message_fields(message: ReceivedMessage) -> dict[str, Any]:
-    """One message as JSON, with the keys of `longpoll store dump`; `text` only if the body is UTF-8."""
+    """One message as JSON, with the keys of `longpoll store dump`, and `text` if the body is UTF-8."""
     fields: dict[str, Any] = {
         "msgId": message.msg_id,
         "topic": message.topic,
@@ -269,30 +264,35 @@ def message_fields(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
-    """One message on one line, at once."""
+    """Print one message on one line, without buffering."""
     if as_json:
         emit_json(message_fields(message))
         return
     when = datetime.fromtimestamp(message.store_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     body = message.body.decode("utf-8", "backslashreplace")
     tags = f" [{message.tags}]" if message.tags else ""
-    # On one line whatever it holds.
+    # `printable` keeps any body on one line.
     say(printable(f"{when} {message.queue_id}:{message.queue_offset}{tags} {body}"))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("topic")
-@click.option("--group", required=True, help="The consumer group; its members share the queues.")
-@click.option("--tag", metavar="EXPR", help="Only these tags: a || b. Default: all.")
-@click.option("--sql", metavar="EXPR", help="An SQL92 expression on properties, if the broker allows it.")
+@click.option("--group", required=True, help="The consumer group, whose members share the queues.")
+@click.option("--tag", metavar="EXPR", help='Only messages with these tags, such as "red || blue". Default: all.')
+@click.option(
+    "--sql",
+    metavar="EXPR",
+    help="Only messages whose properties match this SQL92 expression; the broker must enable it.",
+)
 @click.option(
     "--from",
     "start",
     metavar="first|last|TIMESTAMP",
-    help="Where the group begins, if it was never here. Default: where the broker says.",
+    help="Where a new group starts. TIMESTAMP is in ms since 1970 or like 2026-01-31T12:00:00Z. "
+    "Default: the broker decides.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after this number of messages.")
-@click.option("--wait", "wait_s", type=Amount(), help="End when nothing came for this many seconds.")
+@click.option("--count", type=Whole(min=1), help="Stop after this many messages. Default: never.")
+@click.option("--wait", "wait_s", type=Amount(), help="Stop after this many seconds without a message. Default: never.")
 @json_option
 @user_mistakes
 @server_options
@@ -308,19 +308,22 @@ def consume(
     server: Server,
     as_json: bool,
 ) -> None:
-    """Consume TOPIC as a member of a group by long polling, until Ctrl-C, --count or --wait; --json: a line a message.
+    """Print the messages of TOPIC as a member of a consumer group, until Ctrl-C, --count or --wait.
+
+    A broker and its name server must be running, and the topic must exist: see `longpoll serve` and `longpoll send`.
+    With --json, each message is one JSON object on one line.
 
     \b
     Examples:
-      longpoll consume Greetings --group G
+      longpoll consume Greetings --group G --from first
       longpoll consume Greetings --group G --tag "red || blue" --from first --count 10
       longpoll consume Greetings --group G --sql "size BETWEEN 1 AND 9 AND color IS NOT NULL"
       longpoll consume Greetings --group G --from 2026-01-31T12:00:00Z --wait 5 --json
 
-    Exit codes: 0 ended as asked, 2 a mistake or the broker refused, 3 fewer than --count came.
+    Exit codes: 0 done, 2 a mistake or an error from the broker, 3 stopped before --count messages came.
     """
     if tag is not None and sql is not None:
-        raise ConfigError("--tag and --sql cannot be used together")
+        raise ConfigError("--tag and --sql cannot be used together; choose one")
     start_at, timestamp_ms = read_start(start)
     config = ConsumerConfig(group, start_at=start_at, start_timestamp_ms=timestamp_ms, waits_for_topics=False)
     seen = 0
@@ -349,7 +352,7 @@ def consume(
 def messages(
     consumer: PullConsumer, count: int | None, wait_s: float | None, stopped: threading.Event
 ) -> Iterator[ReceivedMessage]:
-    """The consumer's messages one by one, until `count` have come, none for `wait_s`, or `stopped` is set."""
+    """Yield messages until `count` have come, none came for `wait_s`, or `stopped` is set."""
     seen, last_s = 0, time.monotonic()
     while not stopped.is_set() and (count is None or seen < count):
         found = consumer.poll(POLL_S, 1)

@@ -1,6 +1,6 @@
-"""`longpoll coverage`: what a list of tokens, or a history of steps, exercises of the law, and what it does not.
+"""`longpoll coverage`: reports which parts of the specification some tokens, or a history of steps, exercise.
 
-Leaves out the counting (`longpoll_spec.engines.coverage`).
+The counting is in `longpoll_spec.engines.coverage`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKEN: Final = re.compile(r"\blp\d+\.[\w-]+")
 """A token anywhere in a text."""
 STDIN: Final = "-"
 SHOWN_MAX: Final = 12
-"""Most missing items that a table names; --json has all."""
+"""Most missing items that a table lists; --json has all of them."""
 
 
 @click.command()
@@ -33,20 +33,21 @@ SHOWN_MAX: Final = 12
 @json_option
 @user_mistakes
 def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
-    """Tell which actions, places, moves of requests and `sometimes` properties the runs of some tokens exercise.
+    """Report which actions, places, request transitions and `sometimes` properties some runs exercise.
 
-    Of a DIR with a history of steps (`longpoll observe --inside`) it tells which of the transitions of the law's graph
-    were seen, action by action, and how often: one is of an action, and of where the walkers and the two requests of a
-    queue stand before and after it. Steps that may have come in several orders are taken in one that the law allows.
+    A TOKEN names a run: `longpoll check` prints one for each counterexample. Write - to read all tokens from standard
+    input. Runs with different policies, knobs or features are counted separately.
 
-    A TOKEN of - stands for every token in what is read from stdin, such as the output of `longpoll check`. Runs of
-    different laws (policies, knobs, aspects) are counted apart.
+    A DIR holds a history of steps, which `longpoll observe --inside` records. For a DIR the command counts how often
+    the history takes each transition of the specification's state graph. Steps whose order is unknown are counted in
+    an order that the specification allows.
 
     \b
     Examples:
+      longpoll check --policy rocketmq-4.9 --json | longpoll coverage -
       longpoll coverage TOKEN
       longpoll coverage TOKEN TOKEN --json
-      longpoll check --policy rocketmq-4.9 --json | longpoll coverage -
+      longpoll observe --inside java-4.9.7 --record /tmp/steps      needs Java and Maven
       longpoll coverage /tmp/steps --json
     """
     if all(Path(word).is_dir() for word in tokens):
@@ -57,14 +58,12 @@ def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
         emit_json({"laws": [_shown(each) for each in found]})
         return
     for each in found:
-        out.print(
-            f"{each.policy}, {sizes_of(each.bounds)}: {each.runs} run{'s' if each.runs != 1 else ''}",
-        )
+        out.print(f"{each.policy}, {sizes_of(each.bounds)}: {each.runs} run{'s' if each.runs != 1 else ''}")
         table("Exercised", ("part", "seen", "of", "not seen"), (_row(part.name, each) for part in each.parts))
 
 
 def _of_history(directories: Sequence[str], *, as_json: bool) -> None:
-    """What recorded steps exercise, of each law that a source declares."""
+    """Count the transitions in histories of steps, for each policy and bounds that a source declares."""
     from longpoll_judge.read.source import find  # noqa: PLC0415 - tokens need no extra
     from longpoll_judge.rules.conformance import fitting_runs  # noqa: PLC0415 - see above
 
@@ -77,13 +76,15 @@ def _of_history(directories: Sequence[str], *, as_json: bool) -> None:
         made = laws[key].see(steps)
         placed[key] = [one + more for one, more in zip(placed[key], (1, count, made), strict=True)]
     if not laws:
-        raise UserError(f"{', '.join(directories)}: no history of steps; `longpoll observe --inside` writes one")
+        raise UserError(
+            f"{', '.join(directories)}: this is not a history of steps; record one with `longpoll observe --inside`"
+        )
     if as_json:
         emit_json({"laws": [_transitions_shown(each, placed[key]) for key, each in laws.items()]})
         return
     for key, each in laws.items():
         sources, count, _ = placed[key]
-        out.print(f"{key[0].name}, {count:,} steps of {sources} queues beside the graph of {sizes_of(SMALL)}")
+        out.print(f"{key[0].name}, {count:,} steps of {sources} queues, against the graph of {sizes_of(SMALL)}")
         rows = [_transitions_row(name, known) for name, known in each.of.items()]
         rows.append(
             ("all", f"{sum(map(_times, each.of.values())):,}", sum(r[2] for r in rows), sum(r[3] for r in rows), "")
@@ -121,7 +122,7 @@ def _named(tokens: Iterable[str]) -> Iterator[str]:
             continue
         read = TOKEN.findall(sys.stdin.read())
         if not read:
-            raise TokenError("no token in what was read from stdin; try `longpoll check --json | longpoll coverage -`")
+            raise TokenError("standard input has no token; try `longpoll check --json | longpoll coverage -`")
         yield from dict.fromkeys(read)
 
 

@@ -1,6 +1,6 @@
-"""`longpoll dojo`: your own hold table, in any language, driven through every order of messages.
+"""`longpoll dojo`: tests your own hold table, in any language, in every order of messages.
 
-Leaves out the protocol, the orders and what is right (`longpoll_dojo`).
+The protocol, the orders and the checks are in `longpoll_dojo`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import guard
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
 from longpoll_dojo.errors import HINTS, ProgramError
 from longpoll_dojo.explore import Bounds, Finding, Search, Start, replayed
@@ -27,18 +27,17 @@ from longpoll_dojo.world import Allowances
 from longpoll_spec.errors import UserError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-SEED_MAX: Final = 2**32 - 1
 DEFAULTS: Final = Bounds()
 COUNT_MAX: Final = 9
 MOVES_MAX: Final = 30
 WAIT_MAX_MS: Final = 3_600_000
 DRAWN_S: Final = 10.0
-"""How long orders are drawn when only a seed is given."""
+"""How long random orders run if only a seed is given, seconds."""
 
 
 def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated], Decorated]:
     """An option for a bound of the search."""
-    return click.option(name, type=click.IntRange(0, most), default=default, show_default=True, help=text)
+    return click.option(name, type=Whole(0, most), default=default, show_default=True, help=text)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -47,26 +46,34 @@ def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated]
     "--starter",
     "language",
     type=click.Choice(list(LANGUAGES)),
-    help="Write programs to begin with, right and wrong ones, into the directory PROGRAM, and end.",
+    help="Write example programs, correct and faulty ones, into the directory PROGRAM; test nothing.",
 )
-@bound("--moves", DEFAULTS.moves, MOVES_MAX, "Moves of an order in which each message is done before the next comes.")
-@bound("--interleaved", DEFAULTS.interleaved, MOVES_MAX, "Moves of one in which others come at its step points.")
-@bound("--pulls", DEFAULTS.pulls, MOVES_MAX, "Most pulls of an order.")
-@bound("--messages", DEFAULTS.arrivals, MOVES_MAX, "Most messages that arrive.")
-@bound("--closes", DEFAULTS.closes, COUNT_MAX, "Most connections that close.")
-@click.option("--queues", type=click.IntRange(1, COUNT_MAX), default=DEFAULTS.queues, show_default=True, help="Queues.")
+@bound("--moves", DEFAULTS.moves, MOVES_MAX, "Most steps of a schedule that finishes each message before the next.")
+@bound("--interleaved", DEFAULTS.interleaved, MOVES_MAX, "Most steps of an interleaved schedule.")
+@bound("--pulls", DEFAULTS.pulls, MOVES_MAX, "Most pulls in a schedule.")
+@bound("--messages", DEFAULTS.arrivals, MOVES_MAX, "Most messages that arrive in a schedule.")
+@bound("--closes", DEFAULTS.closes, COUNT_MAX, "Most connections that close in a schedule.")
 @click.option(
-    "--connections", type=click.IntRange(1, COUNT_MAX), default=DEFAULTS.connections, show_default=True,
-    help="Connections that pull.",
+    "--queues", type=Whole(1, COUNT_MAX), default=DEFAULTS.queues, show_default=True,
+    help="Number of queues.",
 )  # fmt: skip
-@bound("--wake-ms", 0, WAIT_MAX_MS, "A pull may be answered so long after a message for it came; 0: at once.")
-@bound("--late-ms", 0, WAIT_MAX_MS, "A pull may be answered so long after its deadline.")
-@click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Then draw longer orders from this seed on.")
-@click.option("--minutes", type=Amount(above_zero=True), help="How long orders are drawn; without --seed from seed 0.")
 @click.option(
-    "--answer-s", type=Amount(above_zero=True), default=ANSWER_S, show_default=True, help="Most seconds of a turn."
+    "--connections", type=Whole(1, COUNT_MAX), default=DEFAULTS.connections, show_default=True,
+    help="Number of connections that pull.",
+)  # fmt: skip
+@bound("--wake-ms", 0, WAIT_MAX_MS, "Most ms from a message's arrival to the answer of a waiting pull.")
+@bound("--late-ms", 0, WAIT_MAX_MS, "Most ms from a pull's deadline to its answer.")
+@click.option(
+    "--seed", type=Whole(0, SEED_MAX), help="After all short schedules, run longer random ones from this seed."
 )
-@click.option("--replay", "token", metavar="TOKEN", help="Play the order of a finding again, and tell it.")
+@click.option(
+    "--minutes", type=Amount(above_zero=True), help="How long to run random schedules; without --seed from seed 0."
+)
+@click.option(
+    "--answer-s", type=Amount(above_zero=True), default=ANSWER_S, show_default=True,
+    help="Most seconds the program may take to answer a line.",
+)  # fmt: skip
+@click.option("--replay", "token", metavar="TOKEN", help="Run the schedule of a finding again and show it.")
 @json_option
 @user_mistakes
 def dojo(
@@ -88,11 +95,11 @@ def dojo(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Drive a hold table of your own, in any language, through every order of messages up to a bound.
+    """Test your own hold table, in any language, in every order of messages up to a bound.
 
     PROGRAM reads pulls, messages, ticks and closed connections as JSON lines, and writes answers (docs/dojo.md). Time
-    is virtual: each line says what time it is. Where it announces step points, other messages come in between. What it
-    does wrong is told as the smallest order that shows it.
+    is virtual: each line contains the current time. If the program announces scheduling points, the test also sends
+    other messages at these points. The command reports a bug as the shortest schedule that shows it.
 
     \b
     Examples:
@@ -101,8 +108,8 @@ def dojo(
       longpoll dojo --moves 6 --seed 1 --minutes 5 ./my-program --its-option
       longpoll dojo --replay dojo1.p1a2070.aa ./my-program
 
-    Exit codes: 0 every order that was played is right, 1 one is not, 2 a mistake in the call, 3 unknown: stopped
-    before every order up to the bound was played.
+    Exit codes: 0 every schedule passed, 1 one failed, 2 a mistake in the command line, 3 unknown: the run stopped
+    before the last schedule.
     """
     if language is not None:
         _write(language, program, as_json=as_json)
@@ -131,21 +138,21 @@ def dojo(
 
 
 def _check(start: Start) -> None:
-    """Whether the program answers a reset at all. Raises UserError: there is nothing to judge yet."""
+    """Check that the program answers a reset; raises UserError."""
     with start() as program:
         try:
             program.turn(b'{"type":"reset","id":0,"now_ms":0,"wall_ms":0}')
         except ProgramError as error:
             said = program.complaint().strip().splitlines()
-            wrote = f" (it wrote: {said[-1]})" if said else ""
+            wrote = f" (its last error output: {said[-1]})" if said else ""
             raise UserError(
-                f'the program does not answer the first message, a reset, with {{"done": 0}}: {error}{wrote}; '
-                "see --starter for programs that do"
+                f'the program must answer the first message, a reset, with {{"done": 0}}: {error}{wrote}; '
+                "get example programs with --starter"
             ) from None
 
 
 def _search(search: Search, start: Start, seed: int | None, seconds: float) -> bool:
-    """Whether Ctrl-C stopped it."""
+    """Run the search; whether Ctrl-C stopped it."""
     with progress_bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as bar:
         task = bar.add_task("orders", total=None)
         search.told = lambda text: bar.update(task, description=text)
@@ -158,7 +165,7 @@ def _search(search: Search, start: Start, seed: int | None, seconds: float) -> b
 
 def _write(language: str, words: Sequence[str], *, as_json: bool) -> None:
     if len(words) != 1:
-        raise UserError("--starter needs one directory, and nothing after it: longpoll dojo --starter python DIRECTORY")
+        raise UserError("--starter needs exactly one directory; write: longpoll dojo --starter python DIRECTORY")
     written = write(language, Path(words[0]))
     if as_json:
         told = [
@@ -169,10 +176,11 @@ def _write(language: str, words: Sequence[str], *, as_json: bool) -> None:
         emit_json({"exit_code": 0, "directory": words[0], "programs": told})
         return
     rows = [(each.file, each.says or "right", each.breaks) for each in written]
-    table(f"written into {words[0]}", ["file", "what it does wrong", "breaks"], rows)
+    table(f"written into {words[0]}", ["file", "bug", "breaks"], rows)
     right = next(each for each in written if each.name == RIGHT)
     build = " ".join(right.words(right.language.build))
-    say(f"\nGo there, and: {build + ' && ' if build else ''}longpoll dojo {' '.join(right.words(right.language.run))}")
+    run = f"{build + ' && ' if build else ''}longpoll dojo {' '.join(right.words(right.language.run))}"
+    say(f"\nNext: cd {words[0]} && {run}")
 
 
 # -- shown -----------------------------------------------------------------------------------------------------------
@@ -191,10 +199,10 @@ def _show(search: Search, *, was_stopped: bool, is_replay: bool, begun_s: float,
         _show_finding(search.finding)
         say(f"\nafter {_covered(search)} in {seconds:.1f} s")
     elif code == Exit.UNKNOWN:
-        why = "stopped by Ctrl-C" if was_stopped else "no order was played"
-        out.print(styled("[yellow]unknown[/yellow], {}: nothing was found wrong in {}", why, _covered(search)))
+        why = "stopped by Ctrl-C" if was_stopped else "no schedule ran"
+        out.print(styled("[yellow]unknown[/yellow], {}: no bug found in {}", why, _covered(search)))
     elif is_replay:
-        out.print(styled("[green]right[/green]: the order breaks nothing, played twice with a reset between"))
+        out.print(styled("[green]right[/green]: the schedule passed twice, with a reset in between"))
     else:
         out.print(styled("[green]right[/green]: {} ({} s)", _covered(search), f"{seconds:.1f}"))
         _show_coverage(search)
@@ -208,25 +216,25 @@ def _show_finding(finding: Finding) -> None:
         say(line)
     say(f"\nhint: {HINTS[finding.violation.property]}")
     if finding.complaint:
-        say(f"it wrote to its standard error, at last:\n{finding.complaint.rstrip()}")
-    say(f"again: longpoll dojo --replay {token_of(finding.played.moves)} PROGRAM")
+        say(f"the end of its standard error:\n{finding.complaint.rstrip()}")
+    say(f"run it again: longpoll dojo --replay {token_of(finding.played.moves)} PROGRAM")
 
 
 def _covered(search: Search) -> str:
-    drawn = f", {search.drawn:,} of them drawn from seeds" if search.drawn else ""
-    return f"{search.played:,} orders{drawn}, {search.turns:,} messages"
+    drawn = f" ({search.drawn:,} random)" if search.drawn else ""
+    return f"{search.played:,} schedules{drawn}, {search.turns:,} messages"
 
 
 def _show_coverage(search: Search) -> None:
     plain, interleaved = (sum(counts.values()) for counts in (search.plain, search.interleaved))
-    say(f"every order of up to {max(search.plain, default=0)} moves: {plain:,}")
+    say(f"all schedules of up to {max(search.plain, default=0)} steps: {plain:,}")
     if search.step_points:
         points = ", ".join(f"{name} ({count:,})" for name, count in sorted(search.step_points.items()))
-        say(f"every interleaving of up to {max(search.interleaved, default=0)} moves: {interleaved:,}")
-        say(f"step points: {points}")
+        say(f"all interleaved schedules of up to {max(search.interleaved, default=0)} steps: {interleaved:,}")
+        say(f"scheduling points: {points}")
     else:
-        say("the program announces no step points: what its threads do between two steps was not looked at")
-    say(f"of at most {search.bounds}")
+        say("the program announces no scheduling points, so interleavings of its threads were not tested")
+    say(f"bounds: at most {search.bounds}")
 
 
 def _as_json(search: Search, code: Exit, seconds: float) -> dict[str, Any]:

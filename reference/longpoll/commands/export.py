@@ -1,7 +1,7 @@
-"""`longpoll export`: the law as text for another checker, or a run of it as files for Java alone.
+"""`longpoll export`: the specification for another checker, or one run as files for Java.
 
-So nobody has to trust our engines. Leaves out the text (`longpoll_spec.render.export`, `longpoll_java.exported`), and
-running the checkers.
+With it a reader can check our engines' results independently. The texts come from `longpoll_spec.render.export` and
+`longpoll_java.exported`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
     "tla": {"tla": tla_of, "cfg": tla_configuration_of},
     "jani": {"jani": lambda model, properties: jani_of(model, properties, slips_by_label(model))},
 }
-"""Format -> the ending of each of its files, with what writes it."""
+"""Format -> for each of its files, the name's ending and the function that renders it."""
 
 BYTEMAN: Final = "byteman"
 EXPLORER: Final = "explorer"
@@ -52,17 +52,14 @@ EXPLORER: Final = "explorer"
 @click.option(
     "--on",
     type=click.Choice(NAMES),
-    help="Of byteman: the broker that is to follow. [default: the newest that the token's policy is about]",
+    help="byteman: the Java broker that follows the run. Default: the newest with the token's policy.",
 )
 @policy_option()
 @bounds_option("tiny")
-@size_options(
-    queues="Queues that share one dispatcher and one scanner.",
-    tags="Tags that a message can have and a pull can want.",
-)
-@aspect_option("Switch this aspect on; repeatable.")
+@size_options(queues="Queues that share one dispatcher and one scanner.", tags="Number of different tags.")
+@aspect_option("Add this feature to the model; repeatable.")
 @knob_option()
-@click.option("--force", is_flag=True, help="Write over files that are there and say something else.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @json_option
 @user_mistakes
 def export(
@@ -78,16 +75,17 @@ def export(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the law of a policy under bounds, with every property, for SPIN (promela), TLC (tla) or Storm (jani).
+    """Export the specification of a policy, with all its properties, into DIR.
 
-    All three checkers find the states, transitions and verdicts that `longpoll check` finds. A file of promela or tla
-    begins with the command that runs it; JANI is JSON, which a small interpreter in any language runs (docs/jani.md).
+    --to promela, tla and jani write the model for SPIN, TLC and Storm. These checkers find the same states, transitions
+    and verdicts as `longpoll check`. A promela or tla file begins with the command that runs it. JANI is JSON, which
+    a small interpreter in any language can run (docs/jani.md).
 
-    To explorer a page is written that runs the law in a browser: one clicks steps, searches for what may go wrong, and
-    plants mistakes; no server or network is needed (docs/explorer.md).
+    --to explorer writes a web page that runs the specification in a browser, without a server. On it you can take
+    steps, search for violations and inject faults (docs/explorer.md).
 
-    To byteman a TOKEN of `longpoll check` is written: files that make an unchanged Java broker follow the run with Java
-    and Maven alone, with a README that says what is to be seen (docs/java.md).
+    --to byteman writes the run of a TOKEN from `longpoll check`. The files make an unchanged Java broker follow the
+    run; they need only Java and Maven. Their README describes the expected result (docs/java.md).
 
     \b
     Examples:
@@ -103,13 +101,13 @@ def export(
     """
     if target == BYTEMAN:
         if len(words) != 2:
-            raise UserError("--to byteman needs a token of `longpoll check` and a directory")
+            raise UserError("--to byteman needs two arguments: a token from `longpoll check`, and a directory")
         made, told = _to_byteman(words[0], Path(words[1]), on)
         _write(Path(words[1]), made, force=force)
         _say(made, told, as_json=as_json)
         return
     if len(words) != 1 or on is not None:
-        raise UserError(f"--to {target} needs one directory; a token and --on go with --to {BYTEMAN}")
+        raise UserError(f"--to {target} needs exactly one directory; only --to {BYTEMAN} takes a token or --on")
     directory = Path(words[0])
     policy = with_knobs(preset(policy_name), knobs)
 
@@ -140,9 +138,9 @@ def _to_byteman(token: str, directory: Path, on: str | None) -> tuple[dict[Path,
     policy = trace.model.policy.name
     version = on.removeprefix(JAVA) if on else next((each for each in VERSIONS[::-1] if policy in presets_of(each)), "")
     if policy not in presets_of(version):
-        whose = f"the policy of {version} is {presets_of(version)[0]}" if version else "no shipped broker is like that"
+        whose = f"the policy of {version} is {presets_of(version)[0]}" if version else "no Java broker has this policy"
         raise UserError(
-            f"the token is a run of {policy}, and {whose}: take one of `longpoll check --policy rocketmq-4.9`"
+            f"the token's policy is {policy}, but {whose}; use a token from `longpoll check --policy rocketmq-4.9`"
         )
     gates = gates_of(version, lmq=policy == "rocketmq-lmq")
     schedule = with_after(schedule_of(trace, gates), shown_by(trace))
@@ -160,13 +158,13 @@ def _to_byteman(token: str, directory: Path, on: str | None) -> tuple[dict[Path,
 
 
 def _write(directory: Path, made: Mapping[Path, str], *, force: bool) -> None:
-    """Write all the files or, where one would be lost, none."""
+    """Write all files; if one would be overwritten without `force`, write none."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not force:
             for path, text in made.items():
                 if path.exists() and path.read_bytes() != text.encode():
-                    raise OutputError(f"{path} is there and says something else; give --force or another directory")
+                    raise OutputError(f"{path} exists with other contents; use --force or another directory")
         for path, text in made.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:

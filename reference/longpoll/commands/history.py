@@ -1,7 +1,4 @@
-"""`longpoll history`: what can be done with a recorded history besides judging it.
-
-Leaves out the formats (`longpoll_judge.read.convert`).
-"""
+"""`longpoll history`: converts recorded histories. The formats are in `longpoll_judge.read.convert`."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from longpoll.options.amounts import Whole
 from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
 from longpoll_judge.read.convert import FormatName, TargetExistsError
 from longpoll_judge.read.convert import convert as convert_history
@@ -21,7 +19,9 @@ from longpoll_judge.testing.recording import load
 
 @click.group()
 def history() -> None:
-    """Work with recorded histories.
+    """Convert recorded histories to another format, or to steps of the specification.
+
+    `longpoll serve --record DIR` and `longpoll observe --record DIR` record a history.
 
     \b
     Examples:
@@ -33,16 +33,23 @@ def history() -> None:
 @history.command()
 @click.argument("source", type=click.Path(path_type=Path), metavar="HISTORY")
 @click.argument("target", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--to", "into", type=click.Choice(get_args(FormatName)), default="parquet", show_default=True)
+@click.option(
+    "--to",
+    "into",
+    type=click.Choice(get_args(FormatName)),
+    default="parquet",
+    show_default=True,
+    help="The format of the copy.",
+)
 @json_option
 @user_mistakes
 def convert(source: Path, target: Path, into: FormatName, as_json: bool) -> None:
-    """Write HISTORY into the new directory DIR in another format; the judge says the same of both.
+    """Convert HISTORY to another format in the new directory DIR. The judge gives both the same verdict.
 
     \b
     Examples:
-      longpoll history convert /tmp/history /tmp/smaller              Parquet: a tenth of the size, judged faster
-      longpoll history convert /tmp/smaller /tmp/again --to ndjson    one JSON object a line
+      longpoll history convert /tmp/history /tmp/smaller              Parquet: a tenth of the size, faster to judge
+      longpoll history convert /tmp/smaller /tmp/again --to ndjson    one JSON object per line
     """
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task("converting", total=None)
@@ -59,27 +66,28 @@ def convert(source: Path, target: Path, into: FormatName, as_json: bool) -> None
 @history.command()
 @click.argument("source", type=click.Path(path_type=Path), metavar="HISTORY")
 @click.argument("target", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--topic", required=True, help="The topic to follow.")
-@click.option("--queue", type=click.IntRange(min=0), default=0, show_default=True, help="The queue of it.")
+@click.option("--topic", required=True, help="The topic of the queue.")
+@click.option("--queue", type=Whole(min=0), default=0, show_default=True, help="The queue's number.")
 @json_option
 @user_mistakes
 def steps(source: Path, target: Path, topic: str, queue: int, as_json: bool) -> None:
-    """Write what `serve --record` recorded of one queue as steps of the law, into the new directory DIR.
+    """Convert the events of one queue to steps of the specification, in the new directory DIR.
 
-    `longpoll judge DIR` then says whether the law allows them. Each connection that pulls is one consumer, which must
-    read all messages and go on where its last pull ended.
+    HISTORY must come from `longpoll serve --record`. `longpoll judge DIR` then checks whether the specification allows
+    the steps. Each pulling connection counts as one consumer; it must read all messages, and each of its pulls must
+    start where the last one ended.
 
     \b
     Examples:
-      longpoll serve --policy strict-clone --record /tmp/history      and a few consumers of queue 0
+      longpoll serve --policy strict-clone --record /tmp/history      then send to T, consume it, and press Ctrl-C
       longpoll history steps /tmp/history /tmp/steps --topic T
       longpoll judge /tmp/steps --engine local
     """
     found = project(load(source), topic, queue)
     if target.exists() and any(target.iterdir()):
-        raise TargetExistsError(f"{target} is not empty; name a new directory")
+        raise TargetExistsError(f"{target} is not empty; choose a new directory")
     write(target, found.events, found.meta)
-    assert found.meta.law is not None, "a history of steps declares its law"
+    assert found.meta.law is not None, "a history of steps declares its bounds"
     said: dict[str, Any] = {
         "events": len(found.events),
         "policy": found.meta.policy,

@@ -1,6 +1,6 @@
-"""`longpoll observe`: a proxy between RocketMQ clients and brokers that records what it sees, until a signal ends it.
+"""`longpoll observe`: runs a recording proxy between RocketMQ clients and brokers until a signal.
 
-Leaves out what the proxy does (`longpoll_observe`) and judging (`judge`).
+The proxy is `longpoll_observe`; `judge` judges its histories.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.addresses import address_of
 from longpoll.guard import printable, until_signalled
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import Amount, Whole
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.inside.record import Size
 from longpoll_java.inside.record import record as record_inside
@@ -30,19 +30,27 @@ from longpoll_runtime.real import RealRuntime
 MESSAGES: Final = 10_000
 QUEUES: Final = 16
 REST_S: Final = 21.0
-"""Four periods of the scan: those who wait are walked, and their deadlines pass."""
+"""Four periods of the scan, seconds, so that scans reach the waiting pulls and their deadlines pass."""
 SCAN_MS_MIN: Final = 500
-"""A round of the scan has to be short beside its period, by which the law counts the ticks to a deadline."""
+"""A scan must be short compared with its period, because the specification counts deadlines in periods."""
 MESSAGES_MAX: Final = 10_000_000
 QUEUES_MAX: Final = 1_000
 
 
 @click.command()
-@click.option("--listen", default="127.0.0.1:10912", show_default=True, help="Where clients reach the first broker.")
-@click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to observe; repeatable.")
-@click.option("--name-server", metavar="HOST:PORT", help="Its routes are rewritten to lead through the proxy.")
 @click.option(
-    "--name-server-listen", metavar="HOST:PORT", help="Where clients reach the name server; none: a free port."
+    "--listen", default="127.0.0.1:10912", show_default=True, help="The proxy's address for the first broker."
+)
+@click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to observe; repeatable.")
+@click.option(
+    "--name-server",
+    metavar="HOST:PORT",
+    help="A name server; the proxy rewrites its routes to lead clients to the proxy.",
+)
+@click.option(
+    "--name-server-listen",
+    metavar="HOST:PORT",
+    help="The proxy's address for the name server. Default: a free port of 127.0.0.1.",
 )
 @click.option(
     "--capture",
@@ -50,47 +58,40 @@ QUEUES_MAX: Final = 1_000
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read a capture of the broker's port (pcap, pcapng) instead of relaying; repeatable.",
+    help="Read a packet capture of the broker's port (pcap, pcapng) instead of running a proxy; repeatable.",
 )
 @click.option(
     "--inside",
     type=click.Choice(NAMES),
-    help="Start this Java broker, send to it, and record its own steps instead of relaying.",
+    help="Start this Java broker under load and record its internal steps, instead of running a proxy.",
 )
 @click.option(
     "--jars",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Of --inside: a folder of the broker's jars, and no Maven.",
+    help="--inside: directory of the broker's jars. Default: Maven downloads them.",
 )
 @click.option(
-    "--messages", type=click.IntRange(1, MESSAGES_MAX), help=f"Of --inside: how many are sent. [default: {MESSAGES}]"
+    "--messages", type=Whole(1, MESSAGES_MAX), help=f"--inside: number of messages to send. Default: {MESSAGES}."
 )
-@click.option(
-    "--queues", type=click.IntRange(1, QUEUES_MAX), help=f"Of --inside: how many they are sent to. [default: {QUEUES}]"
-)
+@click.option("--queues", type=Whole(1, QUEUES_MAX), help=f"--inside: number of queues to send to. Default: {QUEUES}.")
 @click.option(
     "--rest-s",
     type=Amount(),
-    help="Of --inside: seconds in the middle in which nothing is sent, so that scans come to those who wait. "
-    f"[default: {REST_S:g}]",
+    help=f"--inside: seconds to pause halfway, so that scans reach the waiting pulls. Default: {REST_S:g}.",
 )
 @click.option(
     "--delayed-percent",
-    type=click.IntRange(0, 100),
-    help="Of --inside: of a hundred times that a thread comes to a place, how often it waits there. [default: 0]",
+    type=Whole(0, 100),
+    help="--inside: how often a thread is delayed when it reaches a breakpoint, in percent. Default: 0.",
 )
 @click.option(
     "--scan-ms",
-    type=click.IntRange(SCAN_MS_MIN, SCAN_MS),
-    help=f"Of --inside: how often a rule has the scan come, with holds of three times that. [default: {SCAN_MS}]",
+    type=Whole(SCAN_MS_MIN, SCAN_MS),
+    help=f"--inside: period of the scan; pulls are held for three periods. Default: {SCAN_MS}.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    help="Of --inside: what the sends' pauses and the delays are drawn from. [default: 0]",
-)
+@click.option("--seed", type=Whole(0), help="--inside: seed of the random pauses and delays. Default: 0.")
 @click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
-@click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ready line, or the result, as one JSON object.")
 @user_mistakes
 def observe(
     *,
@@ -110,47 +111,51 @@ def observe(
     record: Path,
     as_json: bool,
 ) -> None:
-    """Relay every byte between RocketMQ clients and brokers, and record a history, until Ctrl-C or SIGTERM.
+    """Run a proxy between RocketMQ clients and running brokers and record a history, until Ctrl-C or SIGTERM.
 
-    With --capture the history is made of what a capture saw of a broker's port, and nothing is relayed.
+    The ready line lists the proxy's addresses for the clients: one per broker, and one for the name server. Every
+    broker after the first gets a free port, and so does every other broker in the name server's routes.
 
-    With --inside an unchanged Java broker is started under a load that races pulls, sends and scans, and every step of
-    its hold table is recorded as a step of the law (docs/java.md); `longpoll judge` holds them against its policy.
+    With --capture, the command reads a packet capture of the broker's port instead of running a proxy.
 
-    The ready line tells where clients find each broker and the name server. A broker beyond the first gets a free port;
-    so does one that only a route names, when the route is first asked for.
+    With --inside, the command starts an unchanged Java broker under a load that races pulls, sends and scans. It
+    records every step of the broker's hold table as a step of the specification (docs/java.md). `longpoll judge` then
+    checks the steps against the broker's policy.
 
-    Exit code 0 when the history is whole, 3 when the disk did not take all of it, or a capture lacks something.
+    Exit codes: 0 the history is complete, 2 a mistake in the command line, 3 the history is incomplete.
 
     \b
     Examples:
+      longpoll serve --store /tmp/store              start a broker in another terminal
       longpoll observe --broker 127.0.0.1:10911 --record /tmp/history
       longpoll observe --listen 127.0.0.1:0 --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --record /tmp/history
-      longpoll judge /tmp/history                    what the broker did wrong
-      tcpdump -i any -w port.pcap tcp port 10911     on the broker's machine, and then
-      longpoll observe --capture port.pcap --broker 10.0.0.5:10911 --record /tmp/history
+      longpoll judge /tmp/history                    judge the recorded history
+      tcpdump -i any -w port.pcap tcp port 10911     capture packets on the broker's machine
+      longpoll observe --capture port.pcap --broker 10.0.0.5:10911 --record /tmp/captured
       longpoll observe --inside java-4.9.7 --messages 100000 --record /tmp/steps
       longpoll observe --inside java-5.5.0 --delayed-percent 5 --scan-ms 1000 --seed 7 --record /tmp/delayed
-      longpoll coverage /tmp/delayed                 which of the law's transitions were seen
+      longpoll coverage /tmp/delayed                 show which transitions the run took
     """
     if inside is not None or jars is not None:
         if brokers or captures or name_server is not None or name_server_listen is not None:
-            raise click.UsageError("--inside starts a broker itself: leave out --broker, --name-server and --capture")
+            raise click.UsageError(
+                "--inside and --jars start their own broker; remove --broker, --name-server, --name-server-listen and "
+                "--capture"
+            )
         rest_s = REST_S if rest_s is None else rest_s
         often = (delayed_percent or 0, scan_ms or SCAN_MS)
         size = Size(queues or QUEUES, messages or MESSAGES, seed or 0, rest_s, *often)
         _record_inside(chosen(inside, jars), record, size, as_json=as_json)
         return
     if any(each is not None for each in (messages, queues, rest_s, delayed_percent, scan_ms, seed)):
-        said = (
-            "--messages, --queues, --rest-s, --delayed-percent, --scan-ms and --seed are of --inside, which names the "
-            "Java broker to start"
+        raise click.UsageError(
+            "--messages, --queues, --rest-s, --delayed-percent, --scan-ms and --seed need --inside, the Java broker to "
+            "start"
         )
-        raise click.UsageError(said)
     runtime = RealRuntime()
     if captures:
         if name_server is not None or name_server_listen is not None:
-            raise click.UsageError("a capture is read and nothing is relayed: leave out --name-server")
+            raise click.UsageError("--capture runs no proxy; remove --name-server and --name-server-listen")
         _read_captures(runtime, captures, brokers, record, as_json=as_json)
         return
     stopped = runtime.event()
@@ -173,7 +178,7 @@ def observe(
 
 
 def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:
-    """Record a Java broker's own steps, and say how many."""
+    """Record a Java broker's internal steps and print how many."""
     _refuse_used(directory)
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task(f"sending to Java {jars.version}", total=size.messages)
@@ -183,14 +188,14 @@ def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) ->
         return
     out.print(
         f"{done.steps:,} steps of {done.policy} in {size.queues} queues: {done.messages:,} messages and {done.pulls:,} "
-        f"pulls in {done.seconds:.1f} s; judge them: longpoll judge {directory}",
+        f"pulls in {done.seconds:.1f} s; next: longpoll judge {directory}",
         soft_wrap=True,
     )
 
 
 def _refuse_used(directory: Path) -> None:
     if directory.exists():
-        raise click.UsageError(f"{directory} is there already; name a new directory")
+        raise click.UsageError(f"{directory} already exists; choose a new directory")
 
 
 def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:
@@ -209,13 +214,13 @@ def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:
 def _read_captures(
     runtime: RealRuntime, files: Sequence[Path], brokers: Sequence[str], record: Path, *, as_json: bool
 ) -> None:
-    """Make a history of captures, and say what became of them."""
-    from longpoll_observe.capture import read_captures  # noqa: PLC0415 - needs an extra, which relaying does not
+    """Convert captures to a history and print a summary."""
+    from longpoll_observe.capture import read_captures  # noqa: PLC0415 - needs an extra, unlike the proxy
 
     if not brokers:
-        raise click.UsageError("name the --broker of which packets are to be read")
+        raise click.UsageError("--capture needs --broker, the address of the broker in the capture")
     if record.exists() and (not record.is_dir() or any(record.iterdir())):
-        raise click.UsageError(f"{record} is not empty; name a new directory")
+        raise click.UsageError(f"{record} is not empty; choose a new directory")
     with (
         logging_to(sys.stderr, "text", "error"),
         progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress,
@@ -232,8 +237,8 @@ def _read_captures(
         emit_json({**msgspec.to_builtins(report), "record": str(record)})
     else:
         out.print(
-            f"{report.packets} packets of {report.connections} connections ({report.partly_seen} there before): "
-            f"{report.requests} requests, {report.answers} answers; bytes missing {report.gaps} times, "
+            f"{report.packets} packets of {report.connections} connections ({report.partly_seen} older than the "
+            f"capture): {report.requests} requests, {report.answers} answers; {report.gaps} gaps, "
             f"{report.dropped} packets dropped; clock: {report.clock}",
             soft_wrap=True,
         )

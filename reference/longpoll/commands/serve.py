@@ -1,6 +1,6 @@
-"""`longpoll serve`: the broker and its name server in one process, until a signal ends it.
+"""`longpoll serve`: runs the broker and its name server in one process until a signal.
 
-Leaves out what a broker does (`longpoll_broker.broker`) and the keys of `broker.conf` (`options.broker_conf`).
+The broker is `longpoll_broker.broker`; the keys of `broker.conf` are in `options.broker_conf`.
 """
 
 from __future__ import annotations
@@ -37,36 +37,39 @@ from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 
 LISTEN = "127.0.0.1:10911"
+ADDRESS = "HOST:PORT"
+PATH = click.Path(path_type=Path)
+LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command()
+@click.option("--store", "store_directory", type=PATH, help="Store directory. Default: a temporary one.")
+@policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
+@knob_option("Change one knob of the policy; repeatable.")
+@click.option("--listen", metavar=ADDRESS, show_default=LISTEN, help="The broker's address. Port 0: any free port.")
 @click.option(
-    "--store", "store_directory", type=click.Path(path_type=Path), help="Store directory; none: a temporary one."
+    "--name-server", metavar=ADDRESS, default="127.0.0.1:9876", show_default=True, help="The name server's address."
 )
-@policy_option("See `longpoll policies`.")
-@knob_option("Set one knob of the policy; repeatable.")
-@click.option("--listen", show_default=LISTEN, help="Address of the broker; port 0 picks one.")
-@click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
-@click.option("--ha", metavar="HOST:PORT", help="Slaves may connect there; whoever does is shown all of the log.")
-@click.option("--slave-of", metavar="HOST:PORT", help="Be a slave of the master that serves requests there.")
-@click.option("--register-at", metavar="HOST:PORT", help="Register at this name server too; several with semicolons.")
-@click.option("--access-key", envvar=ACCESS_KEY, help=f"Sign what master and name servers are asked; or {ACCESS_KEY}.")
-@click.option("--secret-key", envvar=SECRET_KEY, help=f"The secret of that account; better {SECRET_KEY}.")
-@click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="A file of RocketMQ's broker.conf keys.")
-@click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
-@click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate: clients may then use TLS.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
-@click.option("--tls-required", is_flag=True, help="Refuse plain connections.")
-@click.option("--tls-client-authority", type=click.Path(path_type=Path), help="PEM: who signs clients' certificates.")
-@click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus metrics there, and /health, over HTTP.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--ha", metavar=ADDRESS, help="Address for slaves. Warning: any client can read the log there.")
+@click.option("--slave-of", metavar=ADDRESS, help="Run as a slave of the master with this address.")
+@click.option("--register-at", metavar=ADDRESS, help="Also register at these name servers, separated by semicolons.")
+@click.option("--access-key", envvar=ACCESS_KEY, help=f"Account at master and name servers. Default: ${ACCESS_KEY}.")
+@click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+@click.option("--record", type=PATH, help="Record a history into this directory.")
+@click.option("--config", "config_file", type=PATH, help="Configuration file in RocketMQ's broker.conf format.")
+@click.option("--acl", "acl_file", type=PATH, help="File of accounts in RocketMQ's plain_acl.yml format.")
+@click.option("--tls-certificate", type=PATH, help="Server certificate (PEM), which lets clients use TLS.")
+@click.option("--tls-key", type=PATH, help="Private key (PEM) of the server certificate.")
+@click.option("--tls-required", is_flag=True, help="Reject connections without TLS.")
+@click.option("--tls-client-authority", type=PATH, help="Require client certificates of this authority (PEM).")
+@click.option("--metrics", metavar=ADDRESS, help="Serve Prometheus metrics and /health over HTTP at this address.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format."
 )
-@click.option("--plain", is_flag=True, help="Serve with the plain services only: the same bytes, slower.")
-@click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, with who holds it.")
-@click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest log level.")
+@click.option("--plain", is_flag=True, help="Turn off the fast code paths; responses are the same, but slower.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, as the parent exits.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ready line as one JSON object.")
 @user_mistakes
 def serve(
     *,
@@ -96,7 +99,10 @@ def serve(
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
 
-    Exit code 0, or 3 when the disk did not take all of the history that --record asked for, or of the store.
+    The command prints one line with the addresses when the broker is ready. Send messages from another terminal with
+    `longpoll send`.
+
+    Exit codes: 0 stopped, 2 a mistake in the command line, 3 a disk error while writing the store or the history.
 
     \b
     Examples:
@@ -114,7 +120,7 @@ def serve(
     if config_file is not None:
         broker_config, store_config, place, unknown = read_broker_conf(config_file)
         if unknown:
-            err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}")
+            err.print(f"longpoll: {config_file}: these keys are ignored: {', '.join(unknown)}")
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
     broker_config = _among_others(broker_config, slave_of, register_at)
@@ -152,7 +158,7 @@ def serve(
                         is_fast=not plain,
                     )
             except OSError as error:
-                raise UserError(f"cannot open the store {directory}: {error}; name another --store") from None
+                raise UserError(f"cannot open the store {directory}: {error}; choose another --store") from None
             stack.enter_context(_stopping(broker, directory))
             stack.enter_context(rare_collections())
             stack.enter_context(short_turns())
@@ -168,18 +174,18 @@ def serve(
 
 @contextmanager
 def _stopping(broker: Broker, directory: str) -> Iterator[None]:
-    """Stop the broker behind the block; what its disk did not take is one sentence and exit code 3."""
+    """Stop the broker after the block; a disk error prints one sentence and exits with 3."""
     try:
         yield
     finally:
         try:
             broker.stop()
         except OSError as error:
-            fail(f"the store {directory} could not be closed: {error}; the next start recovers it", Exit.UNKNOWN)
+            fail(f"cannot close the store {directory}: {error}; the next start will recover it", Exit.UNKNOWN)
 
 
 def _among_others(config: BrokerConfig, slave_of: str | None, register_at: str | None) -> BrokerConfig:
-    """The settings of a slave, or of a broker that registers, as the options say; raises ConfigError."""
+    """Add the settings of a slave and of the registration; raises ConfigError."""
     if slave_of is not None:
         address_of(slave_of)
         config = evolve(config, role="SLAVE", master=slave_of, broker_id=config.broker_id or 1, slave_read=True)
@@ -191,15 +197,15 @@ def _among_others(config: BrokerConfig, slave_of: str | None, register_at: str |
 
 
 def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
-    """Wait for a signal, or with `with_parent` for the end of the process that started this one."""
+    """Wait for a signal, or with `with_parent` until the parent process exits."""
     if with_parent:
         runtime.spawn("parent-watcher", lambda: _await_parents_end(stopped))
     stopped.wait()
 
 
 def _await_parents_end(stopped: Event) -> None:
-    """The process that started this one holds the other end of standard input, which the kernel closes at its end."""
-    # Not by way of sys.stdin, whose lock a thread that is still reading would hold at the interpreter's end.
+    """Wait until the kernel closes standard input, because the parent process has exited."""
+    # Not with sys.stdin: a thread that is still reading would hold its lock at the interpreter's exit.
     while os.read(0, 1024):
         pass
     stopped.set()
@@ -208,28 +214,28 @@ def _await_parents_end(stopped: Event) -> None:
 def _server_tls(
     certificate: Path | None, key: Path | None, client_authority: Path | None, *, is_required: bool
 ) -> ServerTls | None:
-    """What clients that speak TLS are shown; None: they are not served. Raises ConfigError."""
+    """The TLS settings of the server; None without TLS. Raises ConfigError."""
     if client_authority is not None and not is_required:
-        raise ConfigError("--tls-client-authority keeps nobody out who connects without TLS: give --tls-required too")
+        raise ConfigError("--tls-client-authority has no effect on clients without TLS; add --tls-required")
     if certificate is None and key is None:
         if is_required:
-            raise ConfigError("--tls-required needs a certificate: give --tls-certificate and --tls-key")
+            raise ConfigError("--tls-required needs a certificate; add --tls-certificate and --tls-key")
         return None
     if certificate is None or key is None:
-        raise ConfigError("--tls-certificate and --tls-key belong together: give both")
+        raise ConfigError("--tls-certificate and --tls-key belong together; use both or neither")
     authority = None if client_authority is None else str(client_authority)
     return ServerTls(server_context(str(certificate), str(key), authority), is_required)
 
 
 def _tell_metrics(broker: Broker, where: tuple[str, int], stack: ExitStack) -> str:
-    """Serve the broker's metrics until the stack is closed; where. Raises ConfigError."""
+    """Serve the broker's metrics until the stack is closed; returns HOST:PORT. Raises ConfigError."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
     host, port = where
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise ConfigError(f"metrics cannot be told at {host}:{port}: {error}; give another address") from None
+        raise ConfigError(f"cannot serve metrics at {host}:{port}: {error}; choose another address") from None
     server.set_app(with_health(make_wsgi_app(registry), broker))
     stack.callback(thread.join)
     stack.callback(server.server_close)

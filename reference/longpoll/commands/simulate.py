@@ -1,6 +1,6 @@
-"""`longpoll simulate-broker`: the whole broker under every kind of schedule and misfortune.
+"""`longpoll simulate-broker`: runs the whole broker in simulations with random schedules and faults.
 
-Leaves out the runs themselves (`longpoll.simulated`), and running one again (`replay`).
+The runs are in `longpoll.simulated`; `replay` runs one again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 from attrs import define, field
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.simulated.account import PROMISES
@@ -24,24 +24,23 @@ from longpoll.simulated.search import STRATEGIES, Failure, Settings, explain, se
 from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300
-"""Runs where neither their number nor a time is given."""
-SEED_MAX: Final = 2**32 - 1
+"""Default number of runs."""
 
 
 @define
 class Done:
-    """What was run so far."""
+    """Counts of the runs so far."""
 
     runs: int = 0
     passed_over: int = 0
-    """Those that ended early by a breach of a promise which was not asked for."""
+    """Runs that ended early because they broke another promise than the selected ones."""
     points: int = 0
     answers: int = 0
     virtual_ms: float = 0
     begun_s: float = field(factory=time.monotonic)
 
     def note(self, outcome: Outcome) -> None:
-        """One run more."""
+        """Count a run."""
         self.runs += 1
         self.passed_over += outcome.kind is not None
         self.points += outcome.step_count
@@ -50,53 +49,55 @@ class Done:
 
     @property
     def seconds(self) -> float:
-        """Since the first run began."""
+        """Seconds since the first run began."""
         return time.monotonic() - self.begun_s
 
     def without_evidence(self) -> str | None:
-        """Why these runs, of which none broke what was asked for, show little; None where they show it."""
+        """Why runs without a failure do not show that the promises hold; None if they do show it."""
         if not self.answers:
-            return "no request was answered in them, so nothing was judged: ask for more --runs"
+            return "no request got an answer, so nothing was judged; increase --runs"
         if self.passed_over:
-            return (
-                f"{self.passed_over:,} of them ended by a breach of another promise, and show nothing of what follows"
-            )
+            return f"{self.passed_over:,} runs ended early because they broke another promise"
         return None
 
     def __str__(self) -> str:
         rate = self.runs / self.seconds if self.seconds else 0
         return (
-            f"{self.runs:,} runs ({rate:,.0f}/s), {self.points:,} points, {self.answers:,} answers, "
-            f"{self.virtual_ms / 60_000:,.1f} min of the broker's time"
+            f"{self.runs:,} runs ({rate:,.0f}/s), {self.points:,} steps, {self.answers:,} answers, "
+            f"{self.virtual_ms / 60_000:,.1f} min of virtual time"
         )
 
 
 @click.command()
 @policy_option("The broker's policy.")
-@knob_option("Set one knob of the policy; repeatable.")
-@click.option("--minutes", type=Amount(above_zero=True), help=f"How long; none: --runs, or {RUNS} runs.")
-@click.option("--runs", type=click.IntRange(1, SEED_MAX), help="How many seeds, unless the minutes are over before.")
-@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="The first one.")
+@knob_option("Change one knob of the policy; repeatable.")
+@click.option("--minutes", type=Amount(above_zero=True), help="Stop after this time.")
+@click.option(
+    "--runs",
+    type=Whole(1, SEED_MAX),
+    help=f"Stop after this many runs, one per seed. Default: {RUNS}, or no limit with --minutes.",
+)
+@click.option("--seed", type=Whole(0, SEED_MAX), default=0, show_default=True, help="The first seed.")
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
     default="mixed",
     show_default=True,
-    help="Who goes on: any thread (walk), the plain order but for few switches, by priorities (PCT), or a mix by seed.",
+    help="How to choose the next thread: at random (walk), with few switches, by priorities (PCT), or mixed.",
 )
 @click.option(
     "--grain",
     type=click.Choice(GRAINS),
     default="operation",
     show_default=True,
-    help="Where a thread may be interrupted: at operations of locks, sockets and the like; or at each line, or access.",
+    help="Where a switch may happen: at operations such as locks and sockets, at each line, or at each memory access.",
 )
 @click.option(
     "--promise",
     "promises",
     multiple=True,
     metavar="NAME",
-    help=f"Look for a breach of this promise alone; repeatable. One of {', '.join(PROMISES)}.",
+    help=f"Check only this promise; repeatable. One of {', '.join(PROMISES)}.",
 )
 @json_option
 @user_mistakes
@@ -112,12 +113,12 @@ def simulate_broker(
     promises: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Run the broker and its clients in a simulated world, seed after seed, until one run breaks a promise.
+    """Run the broker and its clients in a simulation, once per seed, until a run breaks a promise.
 
-    Nothing of it is real but the broker's own code: threads, clock, network and disk are made of the seed, and so is
-    what goes wrong: kills, power cuts, cut connections, stops, steps of the clock. The same seed gives the same run.
+    The broker's code is real; threads, clock, network and disk are simulated. The seed determines the schedule and
+    the faults: kills, power cuts, broken connections, stops and clock steps. The same seed gives the same run.
 
-    What fails is made shorter, told thread by thread, and named by a token for `longpoll replay`.
+    The command shortens a failing run, prints it thread by thread, and names it with a token for `longpoll replay`.
 
     \b
     Examples:
@@ -126,8 +127,8 @@ def simulate_broker(
       longpoll simulate-broker --policy rocketmq-4.9 --promise "lost wakeup"
       longpoll simulate-broker --grain line --runs 100 --knob recheck_after_hold=none
 
-    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: with --promise, runs
-    that ended by a breach of another one show nothing of what follows.
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the command line, 3 unknown: no request got
+    an answer, or with --promise, some runs ended early because they broke another promise.
     """
     settings = Settings(policy_name, tuple(knobs), strategy, grain)
     assert settings.policy
@@ -147,7 +148,7 @@ def simulate_broker(
         found = search(settings, seeds, told, promises=promises)
         failure = None
         if found is not None:
-            bar.update(task, description="making the run that failed shorter")
+            bar.update(task, description="shortening the failing run")
             failure = explain(settings, *found)
     _show(done, failure, as_json=as_json)
 
@@ -179,13 +180,13 @@ def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
             }
         emit_json(told)
     elif why_unknown is not None:
-        out.print(styled("[yellow]unknown[/yellow], nothing of what was asked for broke: {}\n{}", done, why_unknown))
+        out.print(styled("[yellow]unknown[/yellow]: {}\n{}", done, why_unknown))
     elif failure is None:
         out.print(styled("[green]every promise was kept[/green]: {}", done))
     else:
         out.print(styled("[red]broken[/red] (seed {}): {}", failure.seed, failure.said))
         say(f"\n{failure.plan}\n\n{failure.story}\n")
-        say(f"{done} kept every promise before it; its {failure.found_turns} turns are {len(failure.turns)} now.")
-        say(f"Again: longpoll replay {failure.token}")
+        say(f"Runs until the failure: {done}; shortened from {failure.found_turns} to {len(failure.turns)} steps.")
+        say(f"Run it again: longpoll replay {failure.token}")
     if code:
         raise SystemExit(code)

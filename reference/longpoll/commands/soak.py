@@ -1,6 +1,6 @@
-"""`longpoll soak`: a served broker under the load of simulated runs, on real sockets and a real disk.
+"""`longpoll soak`: runs a real broker process with random load and faults, on real sockets and a real disk.
 
-Leaves out the rounds (`longpoll.simulated.soaked`).
+The rounds are in `longpoll.simulated.soaked`.
 """
 
 from __future__ import annotations
@@ -18,64 +18,47 @@ from attrs import frozen
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import guard
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
-from longpoll.output import (
-    Exit,
-    check_directory,
-    emit_json,
-    json_option,
-    out,
-    progress_bar,
-    say,
-    styled,
-    user_mistakes,
-)
+from longpoll.output import Exit, check_directory, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.simulated.soaked.soak import BrokenPromiseError, Counts, Soak, real_plan_of
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import preset, with_knobs
 
 MINUTES: Final = 1.0
-SEED_MAX: Final = 2**32 - 1
 
 
 @frozen
 class Failure:
-    """The round that broke a promise; without a seed the end of the soak did."""
+    """The round that broke a promise; without a seed, the broker's last stop broke it."""
 
     seed: int | None
     said: str
     kept: Path
-    """Where the store, if none was named, and the history of the broker's last life are."""
+    """The directory of the last broker's history, and of its store unless --store was given."""
 
 
 @click.command()
 @policy_option("The broker's policy.")
-@knob_option("Set one knob of the policy; repeatable.")
-@click.option("--minutes", type=Amount(above_zero=True), default=MINUTES, show_default=True, help="How long.")
-@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="The first one.")
+@knob_option("Change one knob of the policy; repeatable.")
+@click.option("--minutes", type=Amount(above_zero=True), default=MINUTES, show_default=True, help="How long to run.")
+@click.option("--seed", type=Whole(0, SEED_MAX), default=0, show_default=True, help="The seed of the first round.")
 @click.option(
     "--store",
     "store_directory",
     type=click.Path(path_type=Path, file_okay=False),
-    help="New or empty directory for the store, which stays; none: a temporary one.",
+    help="New or empty directory for the store, which is kept. Default: a temporary one.",
 )
 @json_option
 @user_mistakes
 def soak(
-    *,
-    policy_name: str,
-    knobs: Sequence[str],
-    minutes: float,
-    seed: int,
-    store_directory: Path | None,
-    as_json: bool,
+    *, policy_name: str, knobs: Sequence[str], minutes: float, seed: int, store_directory: Path | None, as_json: bool
 ) -> None:
-    """Serve a broker on a real disk, and ask, kill, stop and cut it off, round after round, until one breaks a promise.
+    """Run a broker process on a real disk, with load, kills, stops and broken connections, until a promise breaks.
 
-    What is asked and what goes wrong is drawn from the seed, as for `simulate-broker`; when which thread runs is the
-    machine's, so the same seed need not fail again. After each life of the broker its store is verified and its history
-    judged. Of a round that breaks a promise the store and the history are kept.
+    The seed determines the requests and faults, as for `simulate-broker`. The operating system schedules the threads,
+    so the same seed may not fail again. Each time the broker stops, the command verifies its store and judges its
+    history. After a failure, it keeps the store and the history.
 
     \b
     Examples:
@@ -84,14 +67,14 @@ def soak(
       longpoll soak --policy rocketmq-5 --knob recheck_after_hold=after_insert --minutes 5
       longpoll soak --store /mnt/slow-disk/store
 
-    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: the judge can say
-    nothing of a broker that ended as it should.
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the command line, 3 unknown: no request got
+    an answer, or the judge has no verdict on a broker that stopped cleanly.
     """
     policy = with_knobs(preset(policy_name), knobs)
     if store_directory is not None:
         check_directory(store_directory, "the store into")
         if any(store_directory.iterdir()):
-            raise ConfigError(f"{store_directory} is not empty: name a new directory for the store")
+            raise ConfigError(f"{store_directory} is not empty; choose a new directory for the store")
     options = ["--log-level=error", f"--policy={policy_name}", *(f"--knob={knob}" for knob in knobs)]
     directory = Path(tempfile.mkdtemp(prefix="longpoll-soak-"))
     failure: Failure | None = None
@@ -105,7 +88,7 @@ def soak(
 
 
 def _soak(running: Soak, seconds: float, first_seed: int) -> Failure | None:
-    """Round after round; the last life ends with a stop."""
+    """Run rounds until the time is over; then stop the last broker."""
     until_s = time.monotonic() + seconds
     seed: int | None = None
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -137,7 +120,7 @@ def _show(counts: Counts, failure: Failure | None, *, as_json: bool) -> None:
             say(f"\n{real_plan_of(failure.seed)}\n")
         say(f"{counts}\nKept: {failure.kept}")
     elif code == Exit.UNKNOWN:
-        why = "no request was answered" if not counts.answers else "the judge can say nothing of a whole life"
+        why = "no request got an answer" if not counts.answers else "the judge has no verdict on a clean run"
         out.print(styled("[yellow]unknown[/yellow], {}: {}", why, counts))
     else:
         out.print(styled("[green]every promise was kept[/green]: {}", counts))

@@ -1,6 +1,6 @@
-"""`longpoll store show|verify|dump`: look at a store directory, RocketMQ's or ours, without writing to it.
+"""`longpoll store show|verify|dump`: reads a store directory, RocketMQ's or ours, and never writes to it.
 
-Leaves out the reading itself (`longpoll_broker.store.inspect`, `verify`).
+`longpoll_broker.store.inspect` and `verify` read the files.
 """
 
 from __future__ import annotations
@@ -15,48 +15,46 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from longpoll.guard import printable
+from longpoll.options.amounts import Whole
 from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, styled, table, user_mistakes
-from longpoll_broker.store.inspect import (
-    Blank,
-    FoundQueue,
-    StoreDirectory,
-    Torn,
-    is_pre_blank,
-    record_fields,
-)
+from longpoll_broker.store.inspect import Blank, FoundQueue, StoreDirectory, Torn, is_pre_blank, record_fields
 from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.verify import verify as verify_store
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 
-topic_option = click.option("--topic", help="Only this topic.")
-queue_option = click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
+topic_option = click.option("--topic", help="Only this topic. Default: all topics.")
+queue_option = click.option("--queue", "queue_id", type=Whole(min=0), help="Only the queue with this id.")
 from_option = click.option(
-    "--from", "offset_first", type=click.IntRange(min=0), default=0, show_default=True, help="First queue offset."
+    "--from", "offset_first", type=Whole(min=0), default=0, show_default=True, help="First queue offset."
 )
-key_option = click.option("--key", help="Only messages with this key, or this unique key.")
-id_option = click.option(
-    "--id", "message_id", help="Only the message with this id, as the broker answered a send with."
+key_option = click.option("--key", help="Only messages with this key or unique key.")
+id_option = click.option("--id", "message_id", help="Only the message with this id, which the broker returned on send.")
+stored_from_option = click.option(
+    "--stored-from", "stored_from_ms", type=int, help="Only messages stored at this time or later, in ms since 1970."
 )
-stored_from_option = click.option("--stored-from", "stored_from_ms", type=int, help="Stored at this time or later, ms.")
-stored_to_option = click.option("--stored-to", "stored_to_ms", type=int, help="Stored at this time or earlier, ms.")
-count_option = click.option("--count", type=click.IntRange(min=0), help="Most lines to show.")
+stored_to_option = click.option(
+    "--stored-to", "stored_to_ms", type=int, help="Only messages stored at this time or earlier, in ms since 1970."
+)
+count_option = click.option("--count", type=Whole(min=0), help="Most lines to show. Default: all.")
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path())
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
-    """Show, verify or dump a store directory of RocketMQ 4.9 or 5.x, or of `longpoll serve`; never writes to it.
+    """Show, verify or dump a store directory of RocketMQ 4.9, RocketMQ 5.x or `longpoll serve`.
+
+    These commands never write to the store. Stop its broker first, or the result may be incomplete.
 
     \b
     Examples:
-      longpoll store verify ~/store                        are records whole, do log and queues agree?
-      longpoll store show ~/store                          the queues and their ranges
-      longpoll store show ~/store --topic T --queue 0      the messages of a queue, as a consumer gets them
-      longpoll store dump ~/store --json                   every record of the commit log, one JSON line each
-      longpoll store dump ~/store --what units --json      every consume-queue unit
+      longpoll store verify ~/store                        check that the records and queues are intact
+      longpoll store show ~/store                          list the queues and their offsets
+      longpoll store show ~/store --topic T --queue 0      list the messages of a queue, as a consumer gets them
+      longpoll store dump ~/store --json                   print every record of the commit log as a JSON line
+      longpoll store dump ~/store --what units --json      print every unit of the consume queues
 
-    Exit codes: 0 sound, 1 damaged, 2 no store or not readable.
+    Exit codes: 0 sound, 1 damaged, 2 not a store, or not readable.
     """
 
 
@@ -65,9 +63,10 @@ def store() -> None:
 @json_option
 @user_mistakes
 def verify_command(directory: str, as_json: bool) -> None:
-    """Check every record's CRC and place, and that log and queues say the same.
+    """Check the CRC and place of every record, and that the commit log and the consume queues agree.
 
-    A problem is `damage` (exit 1), or the `tail` that a crash leaves and opening the store repairs (exit 0).
+    There are two kinds of problems. `damage` leads to exit code 1. A `tail` is the rest of a crash, which the broker
+    repairs when it opens the store; it leads to exit code 0.
 
     \b
     Example:
@@ -89,14 +88,14 @@ def verify_command(directory: str, as_json: bool) -> None:
         out.print(styled("[bold]verdict: {}[/]", "damaged" if verdict.is_damaged else "sound"))
         out.print(f"{verdict.messages} messages in {len(queues)} queues, {verdict.problem_count} problems")
         if verdict.lacking:
-            out.print(f"{verdict.lacking} messages lack a sector where no checksum looks, as a disk may leave them")
+            out.print(f"{verdict.lacking} messages may lack a disk sector in a part that no checksum covers")
         if verdict.cut_files:
             cut = f"{verdict.cut_bytes} bytes in {verdict.cut_files} files of commitlog_cut"
-            out.print(f"{cut}: cut off by starts, behind damage; they may have been acknowledged")
+            out.print(f"{cut}: earlier starts cut them off after damage; they may contain acknowledged messages")
         if problems:
             table("Problems", list(problems[0]), (list(problem.values()) for problem in problems))
     if verdict.problem_count > len(verdict.problems):
-        err.print(f"longpoll: {verdict.problem_count - len(verdict.problems)} more problems are not listed")
+        err.print(f"longpoll: {verdict.problem_count - len(verdict.problems)} more problems")
     if verdict.is_damaged:
         raise SystemExit(Exit.VIOLATED)
 
@@ -123,9 +122,10 @@ def show_command(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Show what consumers can read: the queues, or messages in queue order, chosen by queue, key, id or time.
+    """List the queues, or the messages of a queue, as consumers can read them.
 
-    With --json, every message of the chosen queues is one line. Keys are looked for in the messages, not in the index.
+    Without options, the command lists the queues. With --json or an option that selects messages, it lists messages in
+    queue order, one per line. It searches keys in the messages themselves, not in the index.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def show_command(
     type=click.Choice(["records", "blanks", "units", "all"]),
     default="records",
     show_default=True,
-    help="The log's records, its blanks, the queues' units, or all of them.",
+    help="The commit log's records or blanks, the consume queues' units, or everything.",
 )
 @json_option
 @user_mistakes
@@ -171,9 +171,9 @@ def dump_command(
     what: str,
     as_json: bool,
 ) -> None:
-    """Dump the commit log in its own order, one record a line with every decoded field.
+    """Print the commit log in its order, one record per line with all its fields.
 
-    Damaged places are named on stderr; reading goes on with the next whole record, and the exit code is 1.
+    The command reports damage on stderr, continues with the next intact record, and then exits with 1.
 
     \b
     Examples:
@@ -201,7 +201,7 @@ def dump_command(
 
 @attrs.frozen
 class _Wanted:
-    """What a shown message must have; None wants nothing."""
+    """The filter of messages; None accepts every value."""
 
     key: str | None = None
     message_id: str | None = None
@@ -209,7 +209,7 @@ class _Wanted:
     stored_to_ms: int | None = None
 
     def has(self, line: dict[str, Any]) -> bool:
-        """Whether a message's line is wanted; a damaged one only when nothing is."""
+        """Whether a message's line matches; a damaged one matches only an empty filter."""
         if line["kind"] == "damage":
             return self == _Wanted()
         properties, stored_ms = line["properties"], line["storeTimestamp"]
@@ -232,7 +232,7 @@ def _opened(directory: str) -> Iterator[StoreDirectory]:
 
 @contextmanager
 def _progress(title: str, directory: str) -> Iterator[Any]:
-    """A bar over the bytes of the directory's files, on stderr; gone when the work is done."""
+    """A progress bar over the bytes of the store's files, on stderr."""
     with _opened(directory) as found:
         total = sum(file.size for file in found.log)
         total += sum(file.size for queue in found.queues for file in queue.files)
@@ -260,7 +260,7 @@ def _show_queues(found: StoreDirectory) -> None:
 
 
 def _messages(found: StoreDirectory, queue: FoundQueue, offset_first: int) -> Iterator[dict[str, Any]]:
-    """The queue's messages as a consumer gets them; a message that cannot be read says why."""
+    """The queue's messages as a consumer gets them; a damaged one has a reason instead."""
     for offset, physical_offset, size, tags_code in queue.units(offset_first):
         if is_pre_blank(physical_offset, size) or physical_offset < found.log_start:
             continue
@@ -310,5 +310,5 @@ def _print_lines(lines: Iterator[dict[str, Any]], as_json: bool) -> None:
             emit_json(line)
         else:
             text = "  ".join(f"{name}={value}" for name, value in line.items())
-            # Properties are separated by control characters; all of them stay on one line.
+            # Control characters separate the properties; `printable` keeps all on one line.
             out.print(printable(text), soft_wrap=True)

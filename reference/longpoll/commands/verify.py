@@ -1,6 +1,6 @@
-"""`longpoll verify`: the main job, end to end, on our broker or on a named one.
+"""`longpoll verify`: runs everything end to end, on our broker or on a named one.
 
-Leaves out every stage's work: `longpoll.verification` has a module for each.
+`longpoll.verification` has one module per stage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from longpoll import guard
 from longpoll.addresses import address_of
-from longpoll.options.amounts import Amount
+from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, races, store
@@ -42,60 +42,60 @@ CONNECT_S: Final = 10.0
 
 @frozen
 class Job:
-    """What was asked for."""
+    """The options of one call."""
 
     known: Declared
     policy_name: str
     knobs: Sequence[str]
     broker: Address | None
-    """None: our own."""
+    """None for our own broker."""
     name_server: Address | None
     wake_ms: float | None
-    """None: the judge's own limit, and what the broker's echoes took besides."""
+    """None for the judge's own limit plus the time of the broker's echoes."""
     late_ms: float | None
     seed: int | None
     race_s: float
-    """How long messages race the pulls that wait for them; 0: not at all."""
+    """Seconds of the race between messages and waiting pulls; 0 to skip it."""
     recorded: Path
-    """Where the history goes, and stays."""
+    """The directory of the history."""
     scratch: Path
-    """For what need not stay."""
+    """The directory of temporary files."""
     runtime: Runtime
 
     @property
     def policy(self) -> Policy:
-        """What is expected of the broker."""
+        """The expected policy of the broker."""
         return self.known.policy
 
     def limits(self, echo: Echo) -> Limits:
-        """How late an answer may be."""
+        """The limits for late answers."""
         return limits_of(echo.worst_ms, wake_ms=self.wake_ms, late_ms=self.late_ms)
 
 
 @click.command()
-@click.option("--broker", "broker_address", metavar="HOST:PORT", help="Run the suite against this broker instead.")
-@click.option("--name-server", metavar="HOST:PORT", help="That broker's name server, for the real client.")
-@policy_option("What is expected of the broker.")
-@knob_option("Set one knob of the policy; repeatable.")
-@click.option("--wake-ms", type=Amount(), help="How late a wake may be; none: measured by the broker's echoes.")
+@click.option("--broker", "broker_address", metavar="HOST:PORT", help="Test this broker. Default: start our own.")
+@click.option("--name-server", metavar="HOST:PORT", help="Name server of --broker, for the real RocketMQ client.")
+@policy_option("The expected policy of the broker.")
+@knob_option("Change one knob of the expected policy; repeatable.")
 @click.option(
-    "--late-ms",
+    "--wake-ms",
     type=Amount(),
-    help="How long after its deadline a pull may be answered; none: measured as well.",
+    help="Most ms from a message's arrival to the answer of a held pull. Default: computed from latency.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the property suite's choices; none: another.")
+@click.option(
+    "--late-ms", type=Amount(), help="Most ms from a pull's deadline to its answer. Default: computed from latency."
+)
+@click.option("--seed", type=Whole(0, SEED_MAX), help="Seed of the property suite. Default: a new one each time.")
 @click.option(
     "--race-seconds",
     "race_s",
     type=Amount(),
     default=races.RACE_S,
     show_default=True,
-    help="How long messages race the pulls that wait for them; 0: not at all.",
+    help="How long to race messages against waiting pulls; 0 skips the race.",
 )
 @click.option(
-    "--record",
-    type=click.Path(path_type=Path),
-    help="Write the history into this new directory; none: into one of the report's.",
+    "--record", type=click.Path(path_type=Path), help="New directory for the history. Default: inside --report."
 )
 @click.option(
     "--report",
@@ -103,7 +103,7 @@ class Job:
     default=REPORT,
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where index.html goes.",
+    help="Directory for the report, index.html.",
 )
 @json_option
 @user_mistakes
@@ -121,15 +121,15 @@ def verify(
     report_directory: Path,
     as_json: bool,
 ) -> None:
-    """Explore and prove the law, run the property suite against a broker, judge the history it left, print one page.
+    """Check the specification, test a broker under load, judge its history, and print one report.
 
-    Without --broker the reference broker is started in a process of its own, on a temporary store, recording.
-    A named broker is put behind a recording proxy, and what it did under the load is judged; and it is asked every
-    recorded conversation of its policy's version, as `longpoll conform` does, which shows the bytes as well.
+    Without --broker, the command starts the reference broker with a temporary store and records its history. With
+    --broker, it puts a recording proxy in front of the broker and judges what the proxy recorded. It also replays
+    recorded RocketMQ conversations, as `longpoll conform` does.
 
-    --policy and --knob say what is expected of it. What they do not promise by the law is told, and violates nothing:
-    RocketMQ's own brokers are late by their scan, and lose wakes until it, which is counted. Whatever the broker does,
-    the page is printed whole: a stage that cannot be done is a row with what stood in its way.
+    --policy and --knob set the expected policy. The command reports behaviour that this policy permits, but does not
+    count it as a violation. For example, RocketMQ's own brokers may answer late by one scan period. The report is
+    always complete: a stage that cannot run has a row with the reason.
 
     \b
     Examples:
@@ -139,11 +139,11 @@ def verify(
       longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --late-ms 200 --seed 7
       longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --race-seconds 60
 
-    Exit codes: 0 all as it should be, 1 violated or invalid, 2 a mistake in the call, 3 unknown.
+    Exit codes: 0 everything passed, 1 a violation, 2 a mistake in the command line, 3 unknown.
     """
     policy = with_knobs(preset(policy_name), knobs)
     if name_server is not None and broker_address is None:
-        raise ConfigError("--name-server goes with --broker: name the broker as well")
+        raise ConfigError("--name-server needs --broker; add the broker's address")
     runtime = RealRuntime()
     place = None if broker_address is None else address_of(broker_address)
     names = None if name_server is None else address_of(name_server)
@@ -171,27 +171,27 @@ def verify(
 
 
 def _history_directory(given: Path | None, report_directory: Path, runtime: Runtime) -> Path:
-    """Where the history goes; one that was named must be new or empty, for two histories are not one."""
+    """The directory of the history, which must be new or empty."""
     directory = given or report_directory / f"history-{runtime.unix_ms()}"
     if directory.is_dir() and any(directory.iterdir()):
-        raise ConfigError(f"{directory} is not empty: name a new directory for the history")
+        raise ConfigError(f"{directory} is not empty; choose a new directory for the history")
     check_directory(directory, "the history into")
     return directory.absolute()
 
 
 def _check_answers(runtime: Runtime, what: str, place: Address | None) -> None:
-    """Look whether somebody is there, before any work; raises ConfigError."""
+    """Check before any work that the address accepts connections; raises ConfigError."""
     if place is None:
         return
     try:
         runtime.connect(*place, CONNECT_S).close()
     except (OSError, OverflowError, UnicodeError) as error:
-        text = f"nobody answers at {what} {name_of(place)}: {error}; start it, or name the address at which it is"
+        text = f"cannot connect to {what} {name_of(place)}: {error}; start it, or check the address"
         raise ConfigError(text) from None
 
 
 def _all_stages(page: Page, job: Job) -> Result | None:
-    """All that is to be done; Ctrl-C ends it with what there is by then, and a row that says so."""
+    """Run all stages; Ctrl-C ends them early and adds a row."""
     results: list[Result] = []
 
     def work() -> None:
@@ -207,11 +207,11 @@ def _all_stages(page: Page, job: Job) -> Result | None:
 
 
 def _law(page: Page) -> None:
-    page.stage("the law: exploring", law.engines_agree, part="law")
-    page.stage("the law: our own policies", law.ours_holds, part="law")
-    page.stage("the law: RocketMQ 4.9's races", law.races_are_found, part="law")
-    page.stage("the law: proving", law.ours_is_proved, part="proof")
-    page.stage("a store written by the Java broker", store.java_store_is_read, part="store")
+    page.stage("specification: exploring", law.engines_agree, part="law")
+    page.stage("specification: our own policies", law.ours_holds, part="law")
+    page.stage("specification: RocketMQ 4.9's races", law.races_are_found, part="law")
+    page.stage("specification: proving", law.ours_is_proved, part="proof")
+    page.stage("reading a store of the Java broker", store.java_store_is_read, part="store")
 
 
 def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
@@ -219,20 +219,20 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
     asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
     with ServedBroker(store_directory, job.recorded, *asked) as served:
         with Echo(runtime, served.address, "longpoll-verify") as echo:
-            _stage(page, "broker", "the broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
+            _stage(page, "broker", "broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
         client = partial(broker.real_client, served.name_server, "longpoll-verify-client")
-        _stage(page, "client", "the real client", client)
-        page.stage("the broker: stop", lambda: [_stopped(served)], part="broker")
+        _stage(page, "client", "real RocketMQ client", client)
+        page.stage("broker: stop", lambda: [_stopped(served)], part="broker")
     with ServedBroker(job.scratch / "races", None, *asked) as raced:
         _races(page, job, raced.address, "longpoll-verify-races", name="the broker", process_id=raced.process_id)
     left = partial(store.store_row, "store that our broker has left", store_directory)
-    page.stage("the store it left", lambda: [left()], part="store")
+    page.stage("verifying the broker's store", lambda: [left()], part="store")
     with EmbeddedSubject(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
-        _stage(page, "suite", "the property suite", partial(broker.suite, runtime, subject, job.seed))
+        _stage(page, "suite", "property suite", partial(broker.suite, runtime, subject, job.seed))
     limits = job.limits(echo)
     _judge(page, job, limits, results)
     planted = partial(history.faults_are_found, job.recorded, limits, job.scratch)
-    page.stage("the history: planted faults", planted, part="history")
+    page.stage("history: injected faults", planted, part="history")
 
 
 def _stopped(served: ServedBroker) -> Row:
@@ -241,7 +241,7 @@ def _stopped(served: ServedBroker) -> Row:
 
 
 def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
-    assert job.broker is not None, "else it is our own"
+    assert job.broker is not None, "use _own_broker"
     runtime, place = job.runtime, job.broker
     name, topic = name_of(place), f"longpoll-verify-{runtime.unix_ms()}"
     with Observer.start(
@@ -253,21 +253,21 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
     ) as observer:
         door = observer.doors[name]
         with Echo(runtime, place, topic) as echo:
-            _stage(page, "broker", f"load against {name}, observed", partial(broker.load, runtime, door, topic))
+            _stage(page, "broker", f"load against {name} through the proxy", partial(broker.load, runtime, door, topic))
             if observer.name_server_address is not None:
                 names = name_of(observer.name_server_address)
                 client = partial(broker.real_client, names, f"{topic}-client")
-                _stage(page, "client", "the real client, observed", client)
+                _stage(page, "client", "real RocketMQ client through the proxy", client)
     clauses = partial(conversations, place, job.name_server, job.policy_name, scans=job.policy.expiry == "scan")
     _stage(page, "clauses", f"recorded conversations with {name}", clauses)
     _races(page, job, place, f"{topic}-races", name=name)
     subject = RemoteSubject(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
-    _stage(page, "suite", f"the property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
+    _stage(page, "suite", f"property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
     _judge(page, job, job.limits(echo), results)
 
 
 def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, process_id: int | None = None) -> None:
-    """Race, with nothing else beside it and no proxy before the broker, so that it races as often as can be."""
+    """Run the race alone and without a proxy, so that it happens as often as possible."""
     if not job.race_s:
         page.add([Row("races", races.WHAT, "skipped", "--race-seconds 0")])
         return
@@ -281,7 +281,7 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
             )  # fmt: skip
         return [Row("races", races.WHAT, told.outcome, told.detail, watch.lap())]
 
-    _stage(page, "races", f"messages race the pulls of {name}", work)
+    _stage(page, "races", f"race of messages and pulls at {name}", work)
 
 
 def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
@@ -291,7 +291,7 @@ def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
         results.append(result)
         return rows
 
-    page.stage("the history: judging on Spark", judge, part="history")
+    page.stage("history: judging on Spark", judge, part="history")
 
 
 def _stage(page: Page, part: str, title: str, work: Callable[[Callable[[int, int], None]], Sequence[Row]]) -> None:

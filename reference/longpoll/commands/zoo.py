@@ -1,7 +1,6 @@
-"""`longpoll zoo`: bugs that were, planted in our own code one at a time, and who finds each.
+"""`longpoll zoo`: injects known bugs into our own code one at a time, and shows which methods find each.
 
-The zoo is a part of the tests, so it is there in a checkout and not in what pip installs. Leaves out the bugs, the
-methods and the table (`model_tests/mutants/zoo`).
+The bugs, methods and results are in `model_tests/mutants/zoo`, so the command needs a checkout of the project.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ RUNNER: Final = "model_tests.mutants.zoo.run"
 
 
 class NoCheckoutError(UserError):
-    """The sources and tests that the zoo plants its bugs in are not there."""
+    """The sources and tests that the zoo needs are missing."""
 
 
 class UnknownEntryError(UserError):
-    """There is no bug, or no method, of that name; the text has the nearest one."""
+    """The name of a bug or a method is unknown; the text suggests the nearest one."""
 
 
 def _part(name: str) -> Any:
-    """A module of the zoo; raises NoCheckoutError where it is not there."""
+    """A module of the zoo; raises NoCheckoutError outside a checkout."""
     if not (ROOT / ROOM).is_dir():
         raise NoCheckoutError(
-            "the zoo plants bugs in the sources, and here are none: run `longpoll zoo` from a checkout of the "
-            "project after `make setup`"
+            "the zoo needs the project's sources; clone the repository, run `make setup`, and run `longpoll zoo` there"
         )
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
@@ -57,17 +55,17 @@ def _entry(name: str) -> Any:
 
 
 def _ids(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-    """The bugs whose names begin so, each with its source."""
+    """The matching bugs, each with its source."""
     return _completed(lambda: {entry.id: entry.source for entry in _part("catalogue").ENTRIES}, incomplete)
 
 
 def _methods(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-    """The methods whose names begin so, each with what it is."""
+    """The matching methods, each with its description."""
     return _completed(lambda: {method.name: method.says for method in _part("methods").METHODS}, incomplete)
 
 
 def _completed(says: Callable[[], dict[str, str]], incomplete: str) -> list[Any]:
-    """Of the names that have something said of them those that begin so; none where there is no checkout."""
+    """The matching names with their descriptions; none outside a checkout."""
     try:
         said = says()
     except NoCheckoutError:
@@ -76,12 +74,12 @@ def _completed(says: Callable[[], dict[str, str]], incomplete: str) -> list[Any]
 
 
 class _Zoo(click.Group):
-    """A group that names the nearest command to one that is not there."""
+    """A group that suggests the nearest command for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with the nearest name."""
+        """Like click's, with the nearest name in the error."""
         if args and args[0] not in self.commands and not ctx.resilient_parsing:
             said = not_known("command", args[0], self.commands).removeprefix("unknown command ")
             raise click.UsageError(f"No such command {printable(said)}", ctx)
@@ -89,16 +87,17 @@ class _Zoo(click.Group):
 
 
 @click.group(cls=_Zoo, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--id", "text", default="", metavar="TEXT", help="Only bugs whose name has this text.")
-@click.option("--source", default="", metavar="TEXT", help="Only bugs whose source has this text, such as kafka.")
-@click.option("--open", "only_open", is_flag=True, help="Only those that too few methods find.")
+@click.option("--id", "text", default="", metavar="TEXT", help="Only bugs whose name contains TEXT.")
+@click.option("--source", default="", metavar="TEXT", help="Only bugs whose source contains TEXT, such as kafka.")
+@click.option("--open", "only_open", is_flag=True, help="Only bugs that too few methods find.")
 @json_option
 @click.pass_context
 @user_mistakes
 def zoo(ctx: click.Context, *, text: str, source: str, only_open: bool, as_json: bool) -> None:
-    """List bugs of hold tables, other projects' and ours, and which method finds each of them in our own code.
+    """List known bugs of hold tables, and the methods that find each bug in our own code.
 
-    Each is a change of a few lines. Needs a checkout of the project.
+    The bugs come from other projects and from ours. Each one is a change of a few lines. This needs a checkout of the
+    project.
 
     \b
     Examples:
@@ -107,8 +106,8 @@ def zoo(ctx: click.Context, *, text: str, source: str, only_open: bool, as_json:
       longpoll zoo show rocketmq-no-recheck
       longpoll zoo run rocketmq-no-recheck --method bytecodes
 
-    Exit codes: 0 listed, shown, or found as the table says, 1 found by other methods than it says, 2 a mistake in the
-    call, 3 stopped before the end.
+    Exit codes: 0 the results match the recorded table, 1 they differ, 2 a mistake in the command line, 3 stopped
+    before the end.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -124,15 +123,15 @@ def zoo(ctx: click.Context, *, text: str, source: str, only_open: bool, as_json:
         emit_json({"bugs": [_told(entry, rows.get(entry.id)) for entry in chosen]})
         return
     table(
-        "Bugs, and who finds them",
+        "Bugs and the methods that find them",
         ("bug", "source", "found by", "missed by"),
         ((entry.id, entry.source, *_who(rows.get(entry.id))) for entry in chosen),
     )
-    out.print(f"{len(chosen)} bugs; `longpoll zoo show BUG` tells of one, docs/zoo.md has the times")
+    out.print(f"{len(chosen)} bugs; `longpoll zoo show BUG` describes one, docs/zoo.md has the times")
 
 
 def _who(row: Any) -> tuple[str, str]:
-    return ("nobody has looked", "") if row is None else (", ".join(row.found) or "nobody", ", ".join(row.missed))
+    return ("not tried", "") if row is None else (", ".join(row.found) or "none", ", ".join(row.missed))
 
 
 def _told(entry: Any, row: Any) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _told(entry: Any, row: Any) -> dict[str, Any]:
 @json_option
 @user_mistakes
 def show_command(name: str, *, as_json: bool) -> None:
-    """Tell what goes wrong with one bug, print the change, and say who finds it and how.
+    """Describe one bug, print its code change, and list the methods that find it.
 
     \b
     Example:
@@ -172,7 +171,7 @@ def show_command(name: str, *, as_json: bool) -> None:
     out.print(styled("[bold]{}[/]: {}", entry.id, entry.source))
     out.tell(entry.says)
     if entry.knob or entry.slip:
-        out.print(f"in the law of {entry.policy}: {entry.knob or entry.slip}")
+        out.print(f"in the specification of {entry.policy}: {entry.knob or entry.slip}")
     for change in entry.changes:
         out.print()
         out.print(styled("[bold]{}[/]", change.file))
@@ -187,21 +186,23 @@ def show_command(name: str, *, as_json: bool) -> None:
             ((method, seen.what, seen.schedules or "", seen.cpu_s) for method, seen in row.found.items()),
             right=("after", "seconds"),
         )
-    out.print(f"missed by: {_who(row)[1] or 'none that looked'}")
+    out.print(f"missed by: {_who(row)[1] or 'none'}")
     if row is not None and row.open:
         out.tell(f"open: {row.open}")
 
 
 @zoo.command("run")
 @click.argument("names", metavar="[BUG]...", nargs=-1, shell_complete=_ids)
-@click.option("--method", "methods", multiple=True, metavar="NAME", help="Only this one.", shell_complete=_methods)
-@click.option("--write", is_flag=True, help="Pin what is found, and generate docs/zoo.md anew.")
+@click.option(
+    "--method", "methods", multiple=True, metavar="NAME", help="Only this method; repeatable.", shell_complete=_methods
+)
+@click.option("--write", is_flag=True, help="Record the results as the new table, and generate docs/zoo.md again.")
 @json_option
 @user_mistakes
 def run_command(names: Sequence[str], methods: Sequence[str], *, write: bool, as_json: bool) -> None:
-    """Plant bugs, each in a process of its own, and let the methods look; all of them take about an hour.
+    """Inject bugs, each in its own process, and run the methods on them. All bugs take about an hour.
 
-    Without --write what is found is compared with the table: who finds a bug, not after how long.
+    Without --write, the command compares the results with the recorded table. It ignores the times.
 
     \b
     Examples:
@@ -223,7 +224,7 @@ def run_command(names: Sequence[str], methods: Sequence[str], *, write: bool, as
         emit_json({"looked": [json.loads(line) for line in map(_encoded, cells)], "differs": wrong})
     else:
         table(
-            "What the methods came to",
+            "Results of the methods",
             ("bug", "method", "outcome", "what", "after", "seconds"),
             ((c.entry, c.method, c.outcome, c.what, c.schedules or "", c.cpu_s) for c in cells),
             right=("after", "seconds"),
@@ -244,7 +245,7 @@ def _differences(cells: Sequence[Any], rows: Sequence[Any]) -> list[str]:
     found = {row.id: row.found for row in rows}
     looked = {(row.id, name) for row in rows for name in (*row.found, *row.missed)}
     return [
-        f"{cell.entry}: {cell.method} has {cell.outcome} it, and the table says otherwise"
+        f"{cell.entry}: {cell.method} {cell.outcome} it, unlike in the recorded table"
         for cell in cells
         if (cell.entry, cell.method) not in looked
         or (cell.outcome == "found") != (cell.method in found.get(cell.entry, {}))
@@ -252,7 +253,7 @@ def _differences(cells: Sequence[Any], rows: Sequence[Any]) -> list[str]:
 
 
 def _looked(entries: Sequence[Any], methods: Sequence[str]) -> list[Any]:
-    """What the runner came to, told on a bar as it comes."""
+    """Run the methods and return their results, with a progress bar."""
     every = [each for each in _part("methods").METHODS if each.name in methods]
     total = sum(method.applies(entry) for entry in entries for method in every)
     cells: list[Any] = []
@@ -266,7 +267,7 @@ def _looked(entries: Sequence[Any], methods: Sequence[str]) -> list[Any]:
 
 
 def _cells(ids: Sequence[str], methods: Sequence[str]) -> Iterator[Any]:
-    """Start the runner, a fresh process in which nothing of ours is imported, and read its rows."""
+    """Start the runner, a new process without our imports, and read its results."""
     decode = _part("run").decode
     words = [word for name in methods for word in ("--method", name)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -282,6 +283,6 @@ def _cells(ids: Sequence[str], methods: Sequence[str]) -> Iterator[Any]:
                 yield decode(line)
         except KeyboardInterrupt:
             runner.terminate()
-            fail("stopped before every bug was tried: what is left is not known", Exit.UNKNOWN)
+            fail("stopped before all bugs were tried, so the result is unknown", Exit.UNKNOWN)
         if runner.wait():
-            fail("a method has failed by itself, see above: nothing is known", Exit.UNKNOWN)
+            fail("a method crashed (see above), so the result is unknown", Exit.UNKNOWN)

@@ -1,1 +1,1 @@
-"""What several commands take: kinds of values, groups of options, and what a shell may complete of them."""
+"""Options shared by several commands, with their value types and shell completion."""

@@ -1,8 +1,4 @@
-"""Amounts that a caller gives: finite ones, and none so large that reckoning with it overflows.
-
-Click's own range lets `nan` and `inf` through, since neither lies outside of anything. Leaves out whole numbers, for
-which `click.IntRange` is enough.
-"""
+"""The option types of numbers, with readable ranges. Click's own range of floats accepts `nan` and `inf`."""
 
 from __future__ import annotations
 
@@ -12,19 +8,32 @@ from typing import Any, Final
 import click
 
 AMOUNT_MAX: Final = 1e9
-"""More milliseconds than eleven days, more messages a second than a machine sends."""
+"""Over eleven days in milliseconds; more messages per second than a machine sends."""
+SEED_MAX: Final = 2**32 - 1
+
+
+class Whole(click.IntRange):
+    """A whole number from `min` to `max`; the help shows `1 to 9`, where click would write `1<=x<=9`."""
+
+    name = "integer"
+
+    def _describe_range(self) -> str:
+        return f"{self.min} or more" if self.max is None else f"{self.min} to {self.max}"
 
 
 class Amount(click.FloatRange):
-    """A finite number from 0 to `AMOUNT_MAX`; with `above_zero` more than 0."""
+    """A finite number from 0 to `AMOUNT_MAX`, or above 0 if `above_zero`."""
 
     name = "number"
 
     def __init__(self, *, above_zero: bool = False) -> None:
         super().__init__(min=0, max=AMOUNT_MAX, min_open=above_zero)
 
+    def _describe_range(self) -> str:
+        return "above 0, at most 10^9" if self.min_open else "0 to 10^9"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; what is none, or not finite, is the caller's mistake."""
+        """Parse the number; fails for other text and for `nan` and `inf`."""
         number = super().convert(value, param, ctx) if not _is_endless(value) else None
         if number is None:
             self.fail(f"{value!r} is not a finite number.", param, ctx)

@@ -1,6 +1,6 @@
-"""RocketMQ's `broker.conf`: a Java properties file whose keys become our settings.
+"""Reads RocketMQ's `broker.conf`, a Java properties file, into our settings.
 
-Leaves out every key that we have no setting for; they are returned, to be named in a warning.
+Keys without a setting of ours are returned, so that the caller can warn about them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from longpoll_spec.errors import ConfigError
 
 def _boolean(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError("write true or false")
     return text.lower() == "true"
 
 
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
-        raise ValueError(f"{text} is negative")
+        raise ValueError("write a number from 0 up")
     return value
 
 
@@ -38,20 +38,20 @@ def _seconds(text: str) -> int:
 
 def _sync_flush(text: str) -> bool:
     if text not in {"SYNC_FLUSH", "ASYNC_FLUSH"}:
-        raise ValueError(f"{text!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
+        raise ValueError("write SYNC_FLUSH or ASYNC_FLUSH")
     return text == "SYNC_FLUSH"
 
 
 def _hours(text: str) -> str:
     if not all(hour.isdecimal() and int(hour) < HOURS_OF_DAY for hour in text.split(";")):
-        raise ValueError(f"{text!r} is no list of hours from 0 to 23, separated by semicolons")
+        raise ValueError("write hours from 0 to 23, separated by semicolons")
     return text
 
 
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value < PORT_END:
-        raise ValueError(f"{text} is no port: these are from 0 to {PORT_END - 1}")
+        raise ValueError(f"write a port from 0 to {PORT_END - 1}")
     return value
 
 
@@ -62,7 +62,7 @@ def _host(text: str) -> str:
 
 def _role(text: str) -> str:
     if text not in {"ASYNC_MASTER", "SYNC_MASTER", "SLAVE"}:
-        raise ValueError(f"{text!r} is none of ASYNC_MASTER, SYNC_MASTER and SLAVE")
+        raise ValueError("write ASYNC_MASTER, SYNC_MASTER or SLAVE")
     return text
 
 
@@ -119,7 +119,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "waitTimeMillsInPullQueue": ("pull_wait_ms_max", _count),
     "brokerFastFailureEnable": ("fast_failure", _boolean),
     "serverChannelMaxIdleTimeSeconds": ("channel_idle_ms_max", _seconds),
-    # Ours alone: a Java broker knows none of these.
+    # Our own keys, unknown to a Java broker.
     "masterAddress": ("master", _address),
     "slaveCountMax": ("slave_count_max", _count),
     "slaveAddresses": ("slave_addresses", str),
@@ -167,7 +167,7 @@ PLACE_KEYS: Final[dict[str, Key]] = {
     "storePathIndex": ("index", Path),
 }
 ACCOUNT: Final = "innerClientAuthenticationCredentials"
-"""JSON: the account by which a broker signs what it asks of others, as in 5.x."""
+"""JSON: the account with which a broker signs its own requests, as in 5.x."""
 
 
 KEYS: Final = BROKER_KEYS | STORE_KEYS | PLACE_KEYS
@@ -175,7 +175,7 @@ KEYS: Final = BROKER_KEYS | STORE_KEYS | PLACE_KEYS
 
 @frozen
 class BrokerPlace:
-    """Where a broker's file has it listen and keep its store; None where it does not say."""
+    """The port and the store paths in a broker's file; None for a missing key."""
 
     listen_port: int | None = None
     directory: Path | None = None
@@ -185,18 +185,18 @@ class BrokerPlace:
 
     @property
     def root(self) -> Path | None:
-        """The store's directory: RocketMQ's example files name the log's alone, which is in it."""
+        """The store's directory; RocketMQ's example files name only the commit log inside it."""
         if self.directory is None and self.commitlog is not None and self.commitlog.name == "commitlog":
             return self.commitlog.parent
         return self.directory
 
     @property
     def listen(self) -> str | None:
-        """HOST:PORT where it is to listen."""
+        """The address to listen on, HOST:PORT."""
         return None if self.listen_port is None else f"127.0.0.1:{self.listen_port}"
 
     def link(self, root: Path) -> None:
-        """Have parts of the store that are to be elsewhere be links in its directory; raises ConfigError."""
+        """Link the parts of the store that have their own path into its directory; raises ConfigError."""
         for name, wanted in (("commitlog", self.commitlog), ("consumequeue", self.consumequeue), ("index", self.index)):
             there = root / name
             if wanted is None or wanted.absolute() == there.absolute():
@@ -210,22 +210,22 @@ class BrokerPlace:
                     continue
             except OSError as error:
                 raise ConfigError(f"{wanted} cannot be the store's {name}: {error}") from None
-            raise ConfigError(f"{there} is there already, and is not {wanted}: move it there, or leave its key out")
+            raise ConfigError(f"{there} exists and is not {wanted}; move it to {wanted}, or remove its key")
 
 
 def _account(path: Path, number: int, value: str) -> dict[str, str]:
-    """The settings of an account; raises ConfigError, which does not show what stands there."""
+    """The settings of an account; raises ConfigError, which does not show the secret value."""
     try:
         account = msgspec.json.decode(value, type=dict[str, str])
         return {"access_key": account["accessKey"], "secret_key": account["secretKey"]}
     except (msgspec.MsgspecError, KeyError):
         raise ConfigError(
-            f'{path}, line {number}: {ACCOUNT} must be {{"accessKey":"...","secretKey":"..."}}, in one line'
+            f'{path}, line {number}: write {ACCOUNT} as {{"accessKey":"...","secretKey":"..."}} on one line'
         ) from None
 
 
 def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace, list[str]]:
-    """The settings in a file, where it has the broker be, and the keys that are not ours; raises ConfigError."""
+    """The settings in a file, the broker's port and paths, and the unknown keys; raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -238,8 +238,8 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace
             continue
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            # The line is not shown: it may be what is secret.
-            raise ConfigError(f"{path}, line {number} is not KEY=VALUE; write it so, or put # before it")
+            # The line is not shown, because it may be a secret.
+            raise ConfigError(f"{path}, line {number} is not KEY=VALUE; fix it, or put # in front of it")
         if name == ACCOUNT:
             found[name] = _account(path, number, value)
             continue
@@ -249,7 +249,7 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace
         try:
             found[name] = KEYS[name][1](value)
         except ValueError as error:
-            raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}: {error}") from None
+            raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}; {error}") from None
     broker, store, place = (
         {keys[name][0]: value for name, value in found.items() if name in keys}
         for keys in (BROKER_KEYS, STORE_KEYS, PLACE_KEYS)

@@ -1,11 +1,10 @@
-"""What a shell offers for a value that is half written: policies, knobs, bounds, aspects, engines, worlds, properties.
+"""Shell completion of option values: policies, knobs, bounds, features, engines, worlds and properties.
 
-Each function here is an option's `shell_complete`: click gives it the context with the options that stand before, the
-option and the letters that are there, and gets back what the value may be. None of them fails: where what stands before
-is wrong, they offer what they would offer without it. Topics and groups are the broker's, and nobody asks it here.
+Each function is the `shell_complete` of an option. Click passes it the context with the earlier options, the option,
+and the typed letters; it returns the possible values. It never fails: it ignores an invalid earlier option. Topics
+and groups are not completed, because that would need a request to the broker.
 
-Leaves out the scripts that a shell reads, which are click's, and commands and options by themselves, which click
-completes (`cli` for the commands).
+Click itself provides the shells' scripts and completes options; `cli` completes commands.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from longpoll_spec.policy import (
 )
 
 Item: TypeAlias = "CompletionItem[str]"
-"""As text, for a CompletionItem of click 8.1 takes no type."""
+"""As text, because click 8.1's CompletionItem takes no type."""
 
 ASKED: Final = ("source", "complete")
-"""What a script asks for: itself, or completions."""
+"""The requests of a shell: its script, or completions."""
 SHELLS: Final = ("bash", "zsh", "fish")
 WORLD_NAMES: Final = ("plain", "uncut", "whole")
 """The names of `longpoll_spec.engines.smt.worlds.WORLDS`, without waiting for z3."""
@@ -46,21 +45,21 @@ WORLDS: Final = (
     WHOLE,
     Bounds("uncut", messages=2, queues=2, tags=3, aspects=frozenset(ASPECTS) - {"truncate"}),
 )
-"""Under these bounds together a policy has every property that it has under any."""
+"""Under these bounds together a policy has all its properties."""
 
 
 def policies(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The presets that begin so, each with its sentence."""
+    """The matching presets, each with its sentence."""
     return [CompletionItem(name, help=said) for name, said in PRESET_SENTENCES.items() if name.startswith(incomplete)]
 
 
 def own_policies(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
-    """Those of our own design, whose knobs are there for a reason each."""
+    """The matching presets of our own design, for `ablate`."""
     return [each for each in policies(ctx, param, incomplete) if each.value in {name for name, _ in REDUNDANT}]
 
 
 def knobs(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The settings NAME=VALUE that begin so, each with its knob's sentence."""
+    """The matching settings NAME=VALUE, each with its knob's sentence."""
     sentences = knob_sentences()
     return [
         CompletionItem(setting, help=sentences[knob])
@@ -71,37 +70,37 @@ def knobs(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 
 
 def bounds(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The names of bounds that begin so."""
+    """The matching names of bounds."""
     return _beginning(incomplete, NAMES)
 
 
 def aspects(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The aspects that begin so, each with what it brings into the world."""
+    """The matching features, each with its sentence."""
     return [CompletionItem(name, help=said) for name, said in ASPECTS.items() if name.startswith(incomplete)]
 
 
 def engines(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The engines that begin so."""
+    """The matching engines."""
     return _beginning(incomplete, ENGINES)
 
 
 def worlds(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The worlds of a proof that begin so."""
+    """The matching worlds of a proof."""
     return _beginning(incomplete, WORLD_NAMES)
 
 
 def properties(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The properties of the policy that stands before which begin so; of `strict`, where none stands there."""
+    """The matching properties of the policy in the earlier options; of `strict` by default."""
     return _properties(ctx, incomplete, ("always", "inductive", "sometimes"))
 
 
 def provable(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
-    """The same, of those that can be proved: what must always be true."""
+    """The matching properties that can be proved, those of kind `always`."""
     return _properties(ctx, incomplete, ("always",))
 
 
 def _properties(ctx: click.Context, incomplete: str, kinds: Sequence[str]) -> list[Item]:
-    from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415 - nobody waits for the law but who needs it
+    from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415 - a slow import
 
     chosen = _policy_before(ctx)
     stated = {
@@ -127,10 +126,10 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[Item]:
 
 
 class Bash(BashComplete):
-    """Click's, for words with `=`: bash hands over NAME=VALUE as three words, and completes the last of them only."""
+    """Like click's, for words with `=`: bash passes NAME=VALUE as three words and completes only the last."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one that is completed, and that one, as they were typed: put together again."""
+        """The words before the completed one, and that one, each joined again as typed."""
         args, incomplete = super().get_completion_args()
         whole: list[str] = []
         for word in (*args, incomplete):
@@ -139,7 +138,7 @@ class Bash(BashComplete):
         return whole[:-1], whole[-1]
 
     def get_completions(self, args: list[str], incomplete: str) -> list[Item]:
-        """What bash is to put in place of what stands after the last `=`."""
+        """The texts with which bash replaces the part after the last `=`."""
         typed = incomplete.partition("=")[2] if incomplete.startswith("--") else incomplete
         there = typed.rfind("=") + 1
         found = super().get_completions(args, incomplete)
@@ -150,12 +149,12 @@ add_completion_class(Bash)
 
 
 def check_request(asked: str) -> None:
-    """Look whether what a shell's script asks for is something there is; raises click's UsageError."""
+    """Check the request of a shell's script; raises click's UsageError."""
     shell, _, what = asked.partition("_")
     if get_completion_class(shell) is None or what not in ASKED:
         known = ", ".join(f"{each}_source" for each in SHELLS)
-        raise click.UsageError(f"there is no {asked!r} to complete with; for a shell's script ask for: {known}")
+        raise click.UsageError(f"cannot complete {asked!r}; to get a shell's script, use one of: {known}")
     number = os.environ.get("COMP_CWORD", "")
     is_placed = shell == "fish" or (number.isdecimal() and len(number) < 10)
     if what == "complete" and not ("COMP_WORDS" in os.environ and is_placed):
-        raise click.UsageError(f"{asked} is asked for by the script that {shell}_source prints: load that one")
+        raise click.UsageError(f"only the script that {shell}_source prints can use {asked}; load that script")

@@ -1,7 +1,4 @@
-"""The options of every client command: its name server, the account that asks, and the authority to trust.
-
-Leaves out asking.
-"""
+"""The options shared by all client commands: name server, account and TLS files."""
 
 from __future__ import annotations
 
@@ -20,13 +17,14 @@ from longpoll_runtime.tls import client_context
 from longpoll_spec.errors import ConfigError
 
 Command = Callable[..., None]
+PATH: Final = click.Path(path_type=Path)
 ACCESS_KEY: Final = "LONGPOLL_ACCESS_KEY"
 SECRET_KEY: Final = "LONGPOLL_SECRET_KEY"  # noqa: S105 - the name of a variable
 
 
 @frozen
 class Server:
-    """A broker's name server, and how to talk to it and to its brokers."""
+    """A name server, and how to connect to it and to its brokers."""
 
     runtime: RealRuntime
     name_server: str
@@ -34,22 +32,20 @@ class Server:
 
 
 def server_options(command: Command) -> Command:
-    """Give a command `--name-server` and its companions, and hand them to it as one `server`."""
+    """Add `--name-server` and the related options to a command, which gets them as one `server`."""
 
     @click.option(
         "--name-server",
         default="127.0.0.1:9876",
         show_default=True,
         metavar="HOST:PORT",
-        help="Address of the name server.",
+        help="Address of the name server, which must be running.",
     )
-    @click.option("--access-key", envvar=ACCESS_KEY, help=f"Account at a broker with access control; or {ACCESS_KEY}.")
-    @click.option("--secret-key", envvar=SECRET_KEY, help=f"Its secret; better in the environment as {SECRET_KEY}.")
-    @click.option(
-        "--tls-authority", type=click.Path(path_type=Path), help="Use TLS and trust the PEM certificates here."
-    )
-    @click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate, shown where asked for.")
-    @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
+    @click.option("--access-key", envvar=ACCESS_KEY, help=f"Account, if the broker needs one. Default: ${ACCESS_KEY}.")
+    @click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+    @click.option("--tls-authority", type=PATH, help="Use TLS, and trust the certificates in this PEM file.")
+    @click.option("--tls-certificate", type=PATH, help="Client certificate (PEM); needs --tls-authority.")
+    @click.option("--tls-key", type=PATH, help="Private key (PEM) of the client certificate.")
     @wraps(command)
     def wrapped(
         *,
@@ -68,24 +64,27 @@ def server_options(command: Command) -> Command:
 
 
 def make_client_tls(authority: Path | None, certificate: Path | None, key: Path | None) -> SSLContext | None:
-    """How connections are secured; None: not at all. Raises ConfigError."""
+    """The TLS context of a client; None without TLS. Raises ConfigError."""
     if (certificate is None) != (key is None):
-        raise ConfigError("--tls-certificate and --tls-key belong together: give both")
+        raise ConfigError("--tls-certificate and --tls-key belong together; use both or neither")
     if authority is None:
         if certificate is not None:
-            raise ConfigError("--tls-certificate is shown over TLS alone: give --tls-authority too")
+            raise ConfigError("--tls-certificate has no effect without TLS; add --tls-authority")
         return None
     shown = () if certificate is None or key is None else (str(certificate), str(key))
     return client_context(str(authority), *shown)
 
 
 def make_server(name_server: str, access_key: str | None, secret_key: str | None, tls: SSLContext | None) -> Server:
-    """The options' meaning; raises ConfigError."""
+    """Build the server from the options; raises ConfigError."""
     return Server(RealRuntime(client_tls=tls), name_server, account_of(access_key, secret_key))
 
 
 def account_of(access_key: str | None, secret_key: str | None) -> Credentials | None:
-    """Who signs, if anybody does; raises ConfigError."""
+    """The account that signs requests; None without one. Raises ConfigError."""
     if (access_key is None) != (secret_key is None):
-        raise ConfigError(f"an access key and its secret belong together: give both, or set {ACCESS_KEY}, {SECRET_KEY}")
+        raise ConfigError(
+            "--access-key and --secret-key belong together; use both, "
+            f"or set the environment variables {ACCESS_KEY} and {SECRET_KEY}"
+        )
     return Credentials(access_key, secret_key) if access_key is not None and secret_key is not None else None

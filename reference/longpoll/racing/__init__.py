@@ -1,1 +1,1 @@
-"""Races over the wire: each message against the pull that waits for it, at any broker that speaks RocketMQ."""
+"""Races messages against waiting pulls over the wire, at any RocketMQ broker."""

@@ -1,9 +1,9 @@
-"""When to pull so that the pull comes in the very moment of its message, learnt from the answers so far.
+"""Chooses when to pull so that a pull meets its message, and learns it from earlier answers.
 
-A pull that is held before its message comes is answered a wake's time after the message was written; one that comes
-when the message is there, a trip's time after it was written itself. Where both moments are one lies the race: so long
-after the message as a wake takes longer than a trip. Both times are followed as medians, whatever the proxy, the
-network or the load add to them. Leaves out sending and pulling (`load`).
+A pull that is held before its message arrives gets its answer one wake time after the message was written. A pull that
+arrives later gets its answer one trip time after the pull was written. The race happens where both coincide: the wake
+time minus the trip time after the message. The module follows both times as medians, so they include the delays of
+proxy, network and load. `load` sends and pulls.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from attrs import define
 
 EARLY_SHARE: Final = 0.08
 LATE_SHARE: Final = 0.08
-"""How many rounds tell what a wake takes, and what a trip."""
+"""Shares of rounds that measure the wake time and the trip time."""
 WIDE_SHARE: Final = 0.25
-"""How many rounds do not believe the estimate: it is one for all queues, and the moment is not."""
+"""Share of rounds that ignore the estimate, because the right time differs between queues."""
 TOGETHER_SHARE: Final = 0.5
 """How many bursts have their pulls written right behind their messages."""
 SPREADS_MS: Final = (0.02, 0.08, 0.3)

@@ -1,14 +1,12 @@
-"""A load that races each message against the pull that waits for it: what provokes the lost wakeup of #7358.
+"""A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
 
-On every queue, round after round, one message is sent and, about when it becomes visible (`aim`), the pull that takes
-it comes: each queue by itself, and in turn with that all queues at once, in one piece, so that the thread that makes
-messages visible wakes up while pulls are read. Nothing else happens on the queue until the message has come, so a
-missed wakeup is not healed by the next message and shows as a wait for the broker's scan or the pull's deadline. One
-thread; the load itself measures every delivery, and a control thread tells a late one from a machine that stood still.
-It is a client of any broker, behind a proxy or not, and knows nothing of ours.
+In each round, every queue gets one message and, about when that becomes visible (`aim`), the pull for it. Rounds
+alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads
+pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and
+the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
+distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
 
-Leaves out judging (`longpoll_judge`), what a policy promises (`longpoll.verification.races`), making the topic
-(`topic`), and loads that look like users'.
+`longpoll_judge` judges, `longpoll.verification.races` knows a policy's promises, and `topic` creates the topic.
 """
 
 from __future__ import annotations
@@ -208,7 +206,7 @@ class _Race:
         queue = self.queues.get(opaque >> 1)
         step: Step = "pull" if opaque & 1 else "send"
         if queue is None:
-            raise ClientError(f"opaque {opaque} was answered, and nobody sent it")
+            raise ClientError(f"the broker answered opaque {opaque}, which was never sent")
         return queue, step
 
     def answered(self, answer: Command) -> None:

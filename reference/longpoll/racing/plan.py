@@ -1,7 +1,4 @@
-"""What to race and what came of it: values alone.
-
-Leaves out doing it (`load`) and what a broker promises of it (`longpoll.verification.races`).
-"""
+"""The parameters and results of a race. `load` runs it; `longpoll.verification.races` compares it with a policy."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A race's own topic on any broker: made if the broker makes topics, and else whatever queues a send finds.
+"""Creates the topic of a race on any broker, or uses the queues that a send creates.
 
-Each queue gets its first message, for which a broker makes files, and is read up to it, before anything races. Leaves
-out the race (`load`).
+Before the race, each queue gets its first message, for which a broker creates files, and is read up to it.
 
-Source: `TopicConfigManager.createTopicInSendMessageMethod`, which gives a topic that a send makes no more queues than
-its default topic has, 8 unless told otherwise.
+Source: `TopicConfigManager.createTopicInSendMessageMethod`. A topic that a send creates has at most the queues of the
+default topic, which are 8 by default.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A whole broker, its clients and its misfortunes in a simulated world: one seed, one run."""
+"""Simulates a whole broker with clients and faults: one seed gives one run."""

@@ -1,11 +1,10 @@
-"""What a simulated run was told, and what it must have been told: the oracle of the whole broker.
+"""The oracle of a simulated run: compares the broker's answers with what it must answer.
 
-It knows nothing of the broker's inside: requests and answers with their virtual times. A pull waits no longer than its
-hold, and no longer than until a message for it was acknowledged; what is told of a queue is what was sent to it, in
-order, and what was acknowledged stays. `SLACK_MS` is what clocks of milliseconds round off; what the points and the
-stalls of a run have taken of virtual time is excused besides.
+It sees only requests and answers with their virtual times. A pull waits at most until its deadline, or until the broker
+acknowledged a message for it. Pulls return what was sent to a queue, in order, and acknowledged messages stay.
+`SLACK_MS` allows for rounding to milliseconds; virtual time that scheduling steps and host pauses took is subtracted.
 
-Leaves out other requests, filters, and judging (`longpoll_judge` takes the recorded history).
+`longpoll_judge` judges the recorded history.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ RETRY_MS: Final = 2.0 * StoreConfig().flush_interval_ms
 
 
 PROMISES: Final = {
-    "lost wakeup": "a held pull is answered as soon as a message for it is acknowledged",
-    "late": "a held pull is answered by its deadline",
-    "early": "nothing is told before the deadline, and nothing before it is asked",
-    "told nothing": "a pull from below the end is told what is there",
-    "unanswered": "every request is answered",
-    "unacknowledged": "every send is answered",
-    "answered twice": "every request is answered once",
-    "acknowledged without an offset": "an acknowledgement tells the offset",
-    "refused": "nothing is refused by a broker that is neither busy nor stopping",
-    "order": "what is sent after an acknowledgement has a higher offset",
-    "two at one offset": "an offset has one message, for ever",
-    "wrong message": "a pull is told its queue's messages in order, from where it asks",
-    "found nothing": "an answer that something was found has a message",
-    "invented": "every message was sent",
-    "moved": "who asks from where it was told to is not moved",
-    "lost": "what was acknowledged or told outlives kills, and power cuts where it was flushed",
-    "deleted": "who waits for a topic that is deleted is told at once",
+    "lost wakeup": "a held pull gets an answer as soon as the broker acknowledges a message for it",
+    "late": "a held pull gets an answer by its deadline",
+    "early": "an empty answer comes at the deadline, and no answer before its request",
+    "told nothing": "a pull from below the queue's end gets messages",
+    "unanswered": "every request gets an answer",
+    "unacknowledged": "every send gets an answer",
+    "answered twice": "no request gets two answers",
+    "acknowledged without an offset": "an acknowledgement contains the offset",
+    "refused": "only a busy or stopping broker refuses a request",
+    "order": "a send after an acknowledgement gets a higher offset",
+    "two at one offset": "the message at an offset never changes",
+    "wrong message": "a pull gets its queue's messages in order, from its offset on",
+    "found nothing": "an answer with code SUCCESS has a message",
+    "invented": "the broker delivers only messages that were sent",
+    "moved": "the broker accepts every offset that it returned",
+    "lost": "acknowledged and delivered messages survive kills, and power cuts if they were flushed",
+    "deleted": "a pull of a deleted topic gets an answer at once",
     "closed": "the broker closes no connection by itself",
-    "gone": "a broker that was started can be connected to",
-    "left without a word": "a broker that stops answers whom it holds",
-    "left behind": "nothing is held for connections that are closed",
-    "logged": "the broker meets no error of its own",
+    "gone": "a started broker accepts connections",
+    "left without a word": "a stopping broker answers its held pulls",
+    "left behind": "no pull of a closed connection stays held",
+    "logged": "the broker logs no error",
 }
 """Each promise by its name."""
 
@@ -66,7 +65,7 @@ DISK_CODES: Final = {
 
 
 class BrokenError(AssertionError):
-    """The broker has broken a promise; the text says which. `kind` is the promise's name in `PROMISES`."""
+    """The broker broke a promise; the text describes it, and `kind` is its name in `PROMISES`."""
 
     def __init__(self, kind: str, text: str) -> None:
         assert kind in PROMISES
@@ -166,13 +165,17 @@ class Account:
         # What was acknowledged before this was sent has a lower offset.
         for at_ms, before in self.firsts.get(sent.queue, ()):
             if at_ms < sent.sent_ms and before > offset:
-                raise BrokenError("order", f"queue {sent.queue}: {offset} is sent after {before} was acknowledged")
+                raise BrokenError(
+                    "order", f"queue {sent.queue}: a send got offset {offset} after {before} was acknowledged"
+                )
         self.firsts.setdefault(sent.queue, []).append((now_ms, offset))
 
     def _tell(self, queue: int, offset: int, body: bytes, how: str) -> None:
         known = self.by_offset.setdefault((queue, offset), body)
         if known != body:
-            raise BrokenError("two at one offset", f"queue {queue}, offset {offset}: {known!r}, and {how} {body!r}")
+            raise BrokenError(
+                "two at one offset", f"queue {queue}, offset {offset}: first {known!r}, then {how} {body!r}"
+            )
 
     def end_of(self, queue: int) -> int:
         """The offset after the last one that was acknowledged."""
@@ -221,42 +224,42 @@ class Account:
 
     def _found(self, asked: Asked, records: Sequence[Record], now_ms: float) -> int:
         if not records:
-            raise BrokenError("found nothing", f"{asked}: answered 0 without a message")
+            raise BrokenError("found nothing", f"{asked}: answered SUCCESS without a message")
         bodies = {one.body for one in self.sent if one.queue == asked.queue}
         for place, record in enumerate(records):
             if (record.queue_id, record.queue_offset) != (asked.queue, asked.offset + place):
                 told = f"message {record.queue_offset} of queue {record.queue_id}"
-                raise BrokenError("wrong message", f"{asked}: {told} at place {place}")
+                raise BrokenError("wrong message", f"{asked}: got {told} at index {place}")
             body = bytes(record.body)
             if body not in bodies:
                 raise BrokenError("invented", f"{asked}: {body!r} was never sent")
-            self._tell(asked.queue, record.queue_offset, body, "told")
+            self._tell(asked.queue, record.queue_offset, body, "delivered")
         if now_ms < asked.sent_ms:
-            raise BrokenError("early", f"{asked}: answered before it was asked")
+            raise BrokenError("early", f"{asked}: answered before it was sent")
         return asked.offset + len(records)
 
     def _nothing(self, asked: Asked, now_ms: float) -> None:
         if asked.life == self.life and now_ms - asked.sent_ms < self.granted_ms(asked) and now_ms <= self.quiet_from_ms:
-            raise BrokenError("early", f"{asked}: told nothing after {now_ms - asked.sent_ms:.3f} ms")
+            raise BrokenError("early", f"{asked}: empty answer after {now_ms - asked.sent_ms:.3f} ms")
         came_ms = self.came_ms(asked)
         # A dispatcher that polls may be held up by whatever holds up the run.
         lag_ms = self.lag_ms + self.spent_ms() if self.lag_ms else 0.0
         shown_ms = max(came_ms or 0.0, self.healed_ms) + lag_ms
         if came_ms is not None and shown_ms < asked.sent_ms and asked.life == self.life:
-            raise BrokenError("told nothing", f"{asked}: a message was acknowledged before it was asked")
+            raise BrokenError("told nothing", f"{asked}: empty answer, although a message was acknowledged before")
 
     def _moved(self, asked: Asked, code: int, offset_next: int) -> int:
         # A peer asks from where it was told to, and what was told or acknowledged outlives whatever comes; but an end
         # that is shown later than it is acknowledged may be behind who asks from it.
         if not self.lag_ms and asked.sent_ms > self.healed_ms:
-            raise BrokenError("moved", f"{asked}: answered {code}, and to go on at {offset_next}")
+            raise BrokenError("moved", f"{asked}: answered {code} with the next offset {offset_next}")
         return offset_next
 
     def read_whole(self, queue: int, offset_end: int) -> None:
         """A queue was read from its begin up to an end. Raises BrokenError when a message that was told is missing."""
         missing = sorted(offset for one, offset in self.by_offset if one == queue and offset >= offset_end)
         if missing:
-            raise BrokenError("lost", f"queue {queue} ends at {offset_end}, and message {missing[0]} was told of")
+            raise BrokenError("lost", f"queue {queue} ends at {offset_end}, but message {missing[0]} was known")
 
     def _refused(self, what: str, code: int, now_ms: float) -> None:
         if now_ms <= self.healed_ms + self.slack_ms and code in DISK_CODES:
@@ -264,7 +267,7 @@ class Account:
         if code not in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}:
             raise BrokenError("refused", f"{what}: answered {code}")
         if self.quiet_from_ms == float("inf"):
-            raise BrokenError("refused", f"{what}: answered {code}, and the broker was neither busy nor stopping")
+            raise BrokenError("refused", f"{what}: answered {code}, but the broker was neither busy nor stopping")
 
     def unanswered(self, asked: Asked, now_ms: float) -> None:
         """A pull has no answer yet, and its peer waits no longer. Raises BrokenError if it should have one."""

@@ -1,7 +1,4 @@
-"""A disk that has errors for a while, and one that is slow: what a run's broker meets at its calls for files.
-
-Leaves out what kills and power cuts leave of the bytes (`longpoll_simulation.disk`).
-"""
+"""Injects errors and delays into the broker's file calls. Kills and power cuts: see `longpoll_simulation.disk`."""
 
 from __future__ import annotations
 

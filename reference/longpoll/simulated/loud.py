@@ -1,6 +1,6 @@
-"""Hears what the broker logs as an error during a simulated run: what it survives is a fault of it all the same.
+"""Collects the errors that the broker logs during a simulated run: each is a failure, even if the broker survives.
 
-Leaves out warnings, which tell of what a policy or a limit means to do.
+Warnings do not count, because policies and limits cause them as intended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A client of a run: does its acts one after the other over one connection, and notes what it is told.
+"""A client of a run: performs its actions in order over one connection and records the answers.
 
-Its connection may be simulated or real (`soaked`). Leaves out everything that a real client does on its own;
-`longpoll_client` runs in the same world.
+The connection may be simulated or real (`soaked`). It has none of a real client's own behaviour; `longpoll_client` runs
+in the same simulation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a simulated run is made of, drawn from its seed: who asks what, and what goes wrong.
+"""Draws the plan of a simulated run from its seed: the clients' requests and the faults.
 
-Each seed first draws which kinds of trouble there are at all, so that some runs have one alone and some have many
-(swarm testing, Groce et al., ISSTA 2012). Leaves out doing any of it (`run`).
+Each seed first draws the possible kinds of faults, so that some runs have one kind and some have many (swarm testing,
+Groce et al., ISSTA 2012). `run` runs the plan.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One simulated run: a broker on a disk, its peers, what goes wrong, and whether every promise was kept.
+"""Runs one simulation: a broker on a disk, its clients and faults; checks that every promise was kept.
 
-Leaves out which runs there are (`plan`), and searching among them (`search`).
+`plan` draws the runs and `search` searches among them.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Run:
         # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
         self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)
         if len(self.broker.hold_service):
-            raise BrokenError("left behind", f"{len(self.broker.hold_service)} pulls are held, and nobody is connected")
+            raise BrokenError("left behind", f"{len(self.broker.hold_service)} pulls are held without a connection")
         if self.plan.is_deleted and self.policy.on_truncate == "wake" and not self.bad_disk.error_count:
             self.delete_topic(peers, connect)
         self.stop()

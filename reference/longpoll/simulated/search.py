@@ -1,6 +1,6 @@
-"""Runs seed after seed until one fails, makes that run shorter, and tells it: as a story and as a token.
+"""Runs one seed after another until a run fails, shortens that run, and reports it as a trace and a token.
 
-Leaves out what a run is (`plan`, `run`), and how it is asked for (`longpoll.commands.simulate`).
+The runs are in `plan` and `run`, the command in `longpoll.commands.simulate`.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Out
 def run_again(token: RunToken) -> tuple[Settings, Outcome, str]:
     """Run a token again: its settings, what came of it, and its story. Raises TokenError for one of another kind."""
     if token.kind != KIND:
-        raise TokenError(f"this token is of a run of {token.kind!r}, and this runs {KIND!r}")
+        raise TokenError(f"the token is for {token.kind!r}, but this simulation runs {KIND!r}")
     if not token.settings or token.grain not in GRAINS:
         raise TokenError(not_known("grain", token.grain, GRAINS))
     settings = Settings(token.settings[0], token.settings[1:], "plain", token.grain)

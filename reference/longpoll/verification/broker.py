@@ -1,6 +1,6 @@
-"""The broker's rows: a load whose every delivery is accounted for, the property suite, and the real client.
+"""The rows of the broker: a load that checks every delivery, the property suite, and the real client.
 
-Leaves out what the broker itself recorded, which `.history` has judged.
+`.history` judges what the broker recorded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _of_load(report: LoadReport) -> str:
     )
     if report.problems:
         detail += f"; {len(report.problems)} problems, first: {report.problems[0]}"
-    return detail + (f"; cut short: {report.troubles[0]}" if report.troubles else "")
+    return detail + (f"; ended early: {report.troubles[0]}" if report.troubles else "")
 
 
 def expectations(known: Declared, slack_ms: float) -> Expectations:
@@ -71,7 +71,7 @@ def _of_suite(report: SuiteReport) -> str:
     kinds = len(report.rule_counts)
     detail = f"{report.steps:,} steps of {kinds} kinds in {report.examples} examples, seed {report.seed}"
     if report.is_gone:
-        detail += ": the broker is not there any more, after"
+        detail += ": the broker disappeared after"
     return detail if report.holds else f"{detail}: {report.failure}\n{report.falsifying_example}"
 
 

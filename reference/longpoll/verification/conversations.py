@@ -1,6 +1,6 @@
-"""The clauses' row: what a named broker answers to recorded conversations, where its policy is a recorded version.
+"""The row of the clauses: replays recorded conversations at a named broker, if its policy is a recorded version.
 
-Leaves out the bytes of what it answers otherwise, which `longpoll conform` shows.
+`longpoll conform` also shows the differing bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def conversations(
 ) -> Sequence[Row]:
     """Play every vector of the version that a preset is; `scans` says whether deadlines are noticed by a scan."""
     if policy not in VERSIONS:
-        return [Row("clauses", WHAT, "skipped", f"nobody recorded a broker of {policy}")]
+        return [Row("clauses", WHAT, "skipped", f"there are no recordings of a broker with the policy {policy}")]
     watch = Stopwatch()
     place = Place(broker, name_server or (broker[0], NAME_SERVER_PORT))
     suite = Suite(place, policy, secrets.token_hex(4), scans, makes_smaller=False)
@@ -60,11 +60,11 @@ def seen(results: Sequence[Result], silenced_by: Sequence[str]) -> tuple[Outcome
     failed = [result for result in results if result.outcome == "FAIL"]
     detail = f"{len(clauses)} clauses: {told}"
     if silenced_by:
-        detail += f"; it served nobody any more after {silenced_by[0]}"
+        detail += f"; it stopped responding after {silenced_by[0]}"
     if failed:
         first = failed[0]
         return (
             "violated",
-            f"{detail}; first {first.clause.id} ({first.vector.id}): {first.why}; longpoll conform has more",
+            f"{detail}; first {first.clause.id} ({first.vector.id}): {first.why}; see `longpoll conform` for details",
         )
     return "ok" if counts["PASS"] and not silenced_by else "unknown", detail

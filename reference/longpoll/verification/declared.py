@@ -1,8 +1,8 @@
-"""What a policy does not promise, and the limits that follow: nobody is held to be free of a race that its law has.
+"""Computes what a policy does not promise, and the time limits that follow.
 
-A property that the law finds broken is not promised. Where the two properties of time are not, a wake or an end may
-be as late as the policy's own remedy: a scan's period where it scans, and else the pull's own deadline. Leaves out
-judging by it (`.history`, `.broker`).
+A property that the specification finds violated is not promised. Without the two properties of time, a wake or a
+time-out may be late by the policy's own fallback: one scan period if it scans, else the pull's deadline. `.history` and
+`.broker` use these limits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How long this broker, on this machine as busy as it is, takes for something that is due at once.
+"""Measures how long the broker on this host needs for a request that it can answer at once.
 
-A small request goes round the broker over and over on a connection of its own while a load runs. What the slowest one
-took, and how late this process was to send it, the broker may take for anything else: a thread that waits for a
-processor is not at fault. Leaves out what is made of it (`.declared`).
+During a load, another connection repeats a small request. The limits of other answers include its slowest time and the
+delay of this process, because a thread that waits for a processor is not at fault. `.declared` uses the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The history's rows: the recorded run is valid by what the policy promises, and every planted fault in it is found.
+"""The rows of the history: the recorded run is valid for its policy, and the judge finds every injected fault.
 
-What the policy does not promise is judged by how late its races and its scan may make an answer; what is later is
-violated all the same. A judge that calls everything valid would pass the first row alone; the faults are what makes
-that row count. Leaves out the verdicts (`longpoll_judge`) and what a policy promises (`.declared`).
+If the policy does not promise a property, its races and its scan may delay an answer up to a limit; a later answer is
+still a violation. The injected faults show that the judge does not call every history valid. The verdicts come from
+`longpoll_judge`, the policy's promises from `.declared`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], 
     detail = _detail(result)
     if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
         outcome = "unknown"
-        detail += "; the slowest echo took so long that nobody can be seen to be prompt: give --wake-ms and --late-ms"
+        detail += "; the host was too slow to measure promptness; set --wake-ms and --late-ms"
     rows = [Row("history", "recorded run, judged on Spark", outcome, detail, watch.lap())]
     if excused:
         what = f"not promised by {known.policy.name}"
@@ -142,7 +142,7 @@ def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[R
 
     clean = judge_locally(history)
     if clean.verdict != "valid":
-        why = f"the run itself is {clean.verdict} by {limits}: a fault more would tell nothing"
+        why = f"the recorded run is {clean.verdict} with {limits}, so injected faults would show nothing"
         return [Row("history", FAULTS_FOUND, "skipped", why, watch.lap())]
     missed = []
     for name in PLANTED:

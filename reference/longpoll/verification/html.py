@@ -1,7 +1,7 @@
-"""`longpoll-report/index.html`: the rows, the race of RocketMQ 4.9 as a sequence chart, and the judge's section.
+"""Writes `longpoll-report/index.html`: the rows, the races of RocketMQ 4.9 as charts, and the judge's section.
 
-One self-contained file: no network, no script, everything escaped. Leaves out how the parts are drawn
-(`longpoll_spec.render`, `longpoll_judge.show.report`).
+One self-contained file without network access or scripts, with all texts escaped. `longpoll_spec.render` and
+`longpoll_judge.show.report` draw the parts.
 """
 
 from __future__ import annotations

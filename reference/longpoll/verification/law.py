@@ -1,7 +1,6 @@
-"""The law's rows: the engines agree, our own design holds and is proved, RocketMQ 4.9's races are found.
+"""The rows of the specification: engines agree, our own design holds and is proved, RocketMQ 4.9's races are found.
 
-A known race that is not found is as much a failure as an unknown one that is: the law would be too weak.
-Leaves out how any of it is computed (`longpoll_spec.engines`).
+A known race that is not found is a failure too, because the specification would be too weak.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from longpoll_spec.render.story.story import story_of
 OURS: Final = ("strict", "strict-clone")
 HAZARDS: Final = {
     "lost_by_hold": "(a) a wakeup is lost between the read and the hold",
-    "lost_by_keep": "(b) a wakeup is lost between a notifier's take and its keep",
+    "lost_by_keep": "(b) a wakeup is lost between a notifier's take and keep",
     "queued_by_deadline": "(c) a deadline is missed by up to a scan period",
 }
 """What RocketMQ 4.9 is known to violate, by property."""
@@ -71,13 +70,13 @@ def _ours(name: str) -> Row:
         detail += ", ".join(f"{verdict.name} {verdict.verdict}" for verdict in bad)
         outcome: Outcome = "violated" if any(verdict.verdict != "unknown" for verdict in bad) else "unknown"
         return Row("law", f"{name} holds", outcome, detail, watch.lap(), bad[0].token)
-    detail += f"{always} properties hold, none in vain{_folded(folded)}"
+    detail += f"{always} properties hold, none vacuously{_folded(folded)}"
     return Row("law", f"{name} holds", "ok", detail, watch.lap())
 
 
 def _folded(names: Sequence[str]) -> str:
     """What is true by construction, told apart from what holds and is proved."""
-    return f"; by construction: {', '.join(names)}" if names else ""
+    return f"; vacuously true: {', '.join(names)}" if names else ""
 
 
 def races_are_found() -> Sequence[Row]:

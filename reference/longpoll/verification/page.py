@@ -1,7 +1,4 @@
-"""One page: a row for everything that was checked, what came of it, and the exit code that follows.
-
-Leaves out the checks (the stage modules) and the HTML page (`.html`).
-"""
+"""The report of `longpoll verify`: a row with a result for each check, and the exit code. HTML: see `.html`."""
 
 from __future__ import annotations
 

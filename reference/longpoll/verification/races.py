@@ -1,8 +1,7 @@
-"""The races' row: every held pull of the racing load answered in the time that the policy promises.
+"""The row of the races: the broker answers every held pull of the racing load in the time that the policy promises.
 
-What a policy declares, a lost wakeup that its scan finds, is counted and violates nothing as long as it is no later
-than that remedy. What the machine stood still is taken off. Leaves out the load (`longpoll.racing`), which knows of no
-policy, and what a policy promises (`.declared`).
+A lost wakeup that the policy permits is counted; it is a violation only if the answer comes later than the policy's
+scan. Host pauses are subtracted. The load is `longpoll.racing`; the policy's promises are in `.declared`.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) 
     if is_declared:
         detail += f", as the policy declares ({known.name_of(NO_LOST_WAKEUP)}): within {most_ms:g} ms"
     if beyond:
-        return Told("violated", f"{detail}; later than is promised: {len(beyond)}, first {beyond[0]}")
+        return Told("violated", f"{detail}; {len(beyond)} later than promised, the first: {beyond[0]}")
     doubt = _doubt(report, known, limits)
     return Told("unknown", f"{detail}; {doubt}") if doubt else Told("ok", detail, is_declared)
 
@@ -120,11 +119,13 @@ def _late(late: Sequence[Delivery], report: RaceReport, limit_ms: float) -> str:
 def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
     """Why a race in which nothing is wrong shows nothing; None where it does."""
     if report.trouble is not None:
-        return f"cut short: {report.trouble}"
+        return f"ended early: {report.trouble}"
     if report.delivered_count < DELIVERIES_MIN:
-        return f"fewer than {DELIVERIES_MIN} deliveries show nothing: give more --race-seconds"
+        return f"fewer than {DELIVERIES_MIN} deliveries are too few; increase --race-seconds"
     if report.unheld_count > UNHELD_SHARE * report.delivered_count:
-        return f"{report.unheld_count:,} pulls were told of no message at once: who does not hold loses no wake"
+        return (
+            f"the broker answered {report.unheld_count:,} pulls at once instead of holding them; it can lose no wakeup"
+        )
     if limits.are_coarse and not known.most.wake_ms:
-        return "the slowest echo took so long that nobody can be seen to be prompt: give --wake-ms and --late-ms"
+        return "the host was too slow to measure promptness; set --wake-ms and --late-ms"
     return None

@@ -1,6 +1,6 @@
-"""Tries a broker with a real RocketMQ client, PyPI `rocketmq` 0.4.4 (C++ core), and judges what it saw.
+"""Tests a broker with a real RocketMQ client, PyPI `rocketmq` 0.4.4 (C++ core), and checks the messages.
 
-Leaves out what the client does (`real_client_child`, a process of its own) and starting the broker.
+The client runs in its own process, `real_client_child`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RealClientReport:
 def why_missing() -> str | None:
     """Why the real client cannot run here; None when it can."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
-        return f"its wheel exists for x86-64 Linux only, and this is {platform.machine()} {platform.system()}"
+        return f"its wheel exists only for x86-64 Linux, but this host is {platform.machine()} {platform.system()}"
     if importlib.util.find_spec("rocketmq") is None:
         return f"it is not installed: {sys.executable} -m pip install rocketmq==0.4.4"
     return None

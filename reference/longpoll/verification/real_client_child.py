@@ -1,8 +1,8 @@
-"""Run as a script of its own: drive the real C++-core client of PyPI `rocketmq` and print what happened as JSON.
+"""A script that drives the real C++-core client of PyPI `rocketmq` and prints the events as JSON.
 
-A process of its own, because the library logs below HOME, keeps threads that never end, and must not share a broker's
-interpreter when latencies are measured. Only the standard library and `rocketmq` are imported, so that it starts fast.
-Leaves out every judgement: `longpoll.verification.real_client` makes it.
+It runs in its own process, because the library logs below HOME, keeps threads that never end, and must not share a
+broker's interpreter during a latency measurement. It imports only the standard library and `rocketmq`, to start fast.
+`longpoll.verification.real_client` checks the results.
 
 Arguments: name server, topic, group, messages, single messages, seconds to wait for each part.
 Output: lines {"progress": part, "done": n}, then one line with what was sent and received.

@@ -1,7 +1,4 @@
-"""A broker in a process of its own, started and stopped as a user would: `longpoll serve`, its ready line, SIGTERM.
-
-Leaves out what is done with it (`.stages`).
-"""
+"""Runs a broker in its own process, as a user would: `longpoll serve`, its ready line, SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ STOP_S: Final = 30.0
 
 
 class ServeError(UserError):
-    """The embedded broker did not start or did not stop as it should."""
+    """The broker did not start or stop correctly."""
 
 
 class ServedBroker(Stoppable):
@@ -54,12 +51,12 @@ class ServedBroker(Stoppable):
         line = _first_line(self._process.stdout, START_S)
         words = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
         if not line.startswith("ready ") or not {"broker", "name-server"} <= words.keys():
-            raise ServeError(f"the broker did not say that it is ready within {START_S:g} s; it said {line!r}")
+            raise ServeError(f"the broker was not ready within {START_S:g} s; its first line is {line!r}")
         host, _, port = words["broker"].rpartition(":")
         return (host, int(port)), words["name-server"]
 
     def stop(self) -> int:
-        """Ask it to stop and return its exit code; raises ServeError when it does not stop in time."""
+        """Stop it and return its exit code; raises ServeError if it does not stop in time."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -71,7 +68,7 @@ class ServedBroker(Stoppable):
         return code
 
     def kill(self) -> None:
-        """End it by SIGKILL, by its number, and wait until it is gone; one that has ended is let be."""
+        """Kill it with SIGKILL by its process id and wait for its end; does nothing if it has ended."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()

@@ -1,7 +1,4 @@
-"""The store's rows: a directory that RocketMQ's Java broker wrote, and the one that ours has just written.
-
-Leaves out the comparison record by record, which the test suite makes.
-"""
+"""The rows of the stores: one that a Java broker wrote, and the one that our broker has just written."""
 
 from __future__ import annotations
 
@@ -30,12 +27,14 @@ def java_store_is_read() -> Sequence[Row]:
 
 
 def store_row(what: str, directory: Path) -> Row:
-    """Verify a store directory: every record whole, log and queues say the same."""
+    """Verify a store directory: all records are intact, and log and queues agree."""
     watch = Stopwatch()
     verdict = verify(RealFiles(), str(directory))
     damage = [problem for problem in verdict.problems if problem.kind == "damage"]
     detail = f"{verdict.messages:,} messages in {len(verdict.queues)} queues"
     if damage:
         first = damage[0]
-        detail += f"; {len(damage)} damaged places, first {first.file} at {first.offset}: found {first.found}"
+        detail += (
+            f"; damaged in {len(damage)} places, the first: {first.file}, byte {first.offset}: found {first.found}"
+        )
     return Row("store", what, "violated" if damage else "ok", detail, watch.lap())

@@ -1,9 +1,8 @@
-"""The clauses that no recorded conversation shows: what is seen of a broker under a load, and in a race.
+"""Checks the clauses that need a load or a race instead of a recorded conversation.
 
-The load, whose groups commit and ask for their offsets, goes through a recording proxy, and the judge says of each
-property whether the history keeps it; the race goes to the broker itself, so that it races as often as can be. What a
-policy declares is NON-STRICT. Leaves out the load, the race and the judge, and the clauses that a conversation shows
-(`longpoll_conform.suite`).
+The load, whose groups commit and query offsets, goes through a recording proxy, and the judge checks each property on
+the history. The race goes directly to the broker, so that races happen as often as possible. A violation that the
+policy permits is NON-STRICT. The other clauses are in `longpoll_conform.suite`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def see(loaded: Loaded, wanted: Collection[str]) -> Sequence[Result]:
         try:
             results = look(loaded, mine) if mine else ()
         except FAULTS as error:
-            results = [_result(name, "UNTESTED", f"it could not be made: {error}") for name in mine]
+            results = [_result(name, "UNTESTED", f"the load could not run: {error}") for name in mine]
         found |= {result.vector.id: result for result in results}
     return [found[name] for name in wanted]
 
@@ -86,7 +85,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
     if report.problems:
         delivered = _result(DELIVERED, "FAIL", f"{len(report.problems)} problems, the first: {report.problems[0]}")
     elif report.troubles:
-        delivered = _result(DELIVERED, "UNTESTED", f"cut short: {report.troubles[0]}")
+        delivered = _result(DELIVERED, "UNTESTED", f"ended early: {report.troubles[0]}")
     else:
         delivered = _result(DELIVERED, "PASS")
     return [delivered if name == DELIVERED else verdicts.result(name) for name in names]

@@ -75,7 +75,7 @@ def replicator_of(shared: Shared, listener: Listener | None) -> Replicator | Non
         return None
     if not 0 < config.transfer_size <= TRANSFER_SIZE_MAX:
         raise ConfigError(
-            f"haTransferBatchSize is {config.transfer_size}: give from 1 to {TRANSFER_SIZE_MAX}, what a slave takes"
+            f"haTransferBatchSize is {config.transfer_size}; write 1 to {TRANSFER_SIZE_MAX}, a slave's limit"
         )
     settings = ReplicationSettings(
         transfer_size=config.transfer_size,
@@ -102,7 +102,7 @@ def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | Non
     master = Master(address_in(config.master, "masterAddress"), _ha_master(config))
     if not shared.standing.is_slave:
         if config.master or config.ha_master:
-            raise ConfigError("only a slave follows a master: set brokerRole=SLAVE and a brokerId above 0")
+            raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
         return None, None, None
     if not (config.master or config.ha_master or config.name_servers):
         # It serves the store that it was given.

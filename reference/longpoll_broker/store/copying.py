@@ -84,14 +84,16 @@ class Copying:
         if not log.segments.segments and physical_offset != log.end:
             if physical_offset % log.segments.size:
                 raise CopyRefusedError(
-                    f"this log is empty and the other one is sent from {physical_offset}, where no file of "
-                    f"{log.segments.size} bytes begins: set mappedFileSizeCommitLog as it is there"
+                    f"this log is empty, but the other broker sends its log from {physical_offset}, where no file of "
+                    f"{log.segments.size} bytes begins; set mappedFileSizeCommitLog to the other broker's value"
                 )
             with self.append_lock:
                 log.begin_at(physical_offset)
                 self.dispatcher.begin_at(physical_offset)
         if physical_offset != log.end:
-            raise CopyRefusedError(f"this log ends at {log.end}, and the other one is sent from {physical_offset}")
+            raise CopyRefusedError(
+                f"this log ends at {log.end}, but the other broker sends its log from {physical_offset}"
+            )
 
     def _check(self, record: Record) -> None:
         """See that a record is the next of its queue, or the first of a topic made anew; raises CopyRefusedError."""
@@ -106,8 +108,8 @@ class Copying:
         if queue is None or not queue.offset_next:
             if not 0 <= record.queue_offset <= record.physical_offset // FIXED_SIZE:
                 raise CopyRefusedError(
-                    f"the record at {record.physical_offset} of the other log says that it is number "
-                    f"{record.queue_offset} of its queue, and so many others do not fit before it"
+                    f"the record at {record.physical_offset} of the other log claims number "
+                    f"{record.queue_offset} of its queue, but the log before it is too short for so many"
                 )
             return
         if record.queue_offset:

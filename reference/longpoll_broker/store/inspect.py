@@ -146,9 +146,9 @@ class StoreDirectory:
     def __init__(self, files: Files, directory: str, maps_max: int = MAPS_MAX) -> None:
         """Find what is there; raises StoreUserError when this is no store or cannot be read."""
         if not files.exists(directory):
-            raise StoreUserError(f"there is no directory {directory}")
+            raise StoreUserError(f"the directory {directory} does not exist; name a store directory")
         if not any(files.exists(f"{directory}/{name}") for name in ("commitlog", "consumequeue")):
-            raise StoreUserError(f"{directory} is no store: it has neither commitlog/ nor consumequeue/ in it")
+            raise StoreUserError(f"{directory} is not a store: it contains neither commitlog/ nor consumequeue/")
         self._files = files
         self._directory = directory
         self._maps_max = maps_max

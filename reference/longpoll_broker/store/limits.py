@@ -67,22 +67,22 @@ def check_topic(topic: str, size_max: int = NAME_SIZE_MAX) -> None:
     if not 0 < size <= size_max:
         raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {size_max} are allowed")
     if topic in {".", ".."} or "/" in topic or not topic.isprintable():
-        raise MessageRefusedError(f"topic {topic!r} cannot be a directory's name")
+        raise MessageRefusedError(f"the topic name {topic!r} cannot be a directory name")
 
 
 def check_config(config: StoreConfig) -> None:
     """Raise StoreUserError unless files of these sizes can be written."""
     if config.consume_queue_file_size <= 0 or config.consume_queue_file_size % UNIT_SIZE:
         raise StoreUserError(
-            f"mappedFileSizeConsumeQueue is {config.consume_queue_file_size}: give a multiple of {UNIT_SIZE}"
+            f"mappedFileSizeConsumeQueue is {config.consume_queue_file_size}; write a multiple of {UNIT_SIZE}"
         )
     if config.index_slot_count < 1 or config.index_entry_count < 2:
         raise StoreUserError(
-            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}: give 1 and 2"
+            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}; use 1 and 2 or more"
         )
     if config.extended_file_size <= EXTENDED_SIZE_MIN:
         raise StoreUserError(
-            f"mappedFileSizeConsumeQueueExt is {config.extended_file_size}: give more than {EXTENDED_SIZE_MIN}"
+            f"mappedFileSizeConsumeQueueExt is {config.extended_file_size}; write more than {EXTENDED_SIZE_MIN}"
         )
     try:
         delay_levels_ms(config.delay_levels)
@@ -90,7 +90,7 @@ def check_config(config: StoreConfig) -> None:
         raise StoreUserError(f"messageDelayLevel cannot be {config.delay_levels[:200]!r}: {error}") from None
     if config.commit_log_file_size < FIXED_SIZE + BLANK_SIZE_MIN:
         raise StoreUserError(
-            f"mappedFileSizeCommitLog is {config.commit_log_file_size}: give more than the largest message"
+            f"mappedFileSizeCommitLog is {config.commit_log_file_size}; write more than the largest message"
         )
 
 

@@ -166,9 +166,8 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
     behind = _next_record(log, end)
     if is_short and not crashed and behind is not None:
         raise StoreUserError(
-            f"{where}, and more than that was on the disk: what stands there is damaged, and {behind.told}; "
-            "run `longpoll store verify` and restore the file, or remove the store's `checkpoint` to do without "
-            "everything behind it"
+            f"{where}, but the disk had more: the data there is damaged, and {behind.told}; run `longpoll store "
+            "verify` and restore the file, or remove the store's `checkpoint` to drop everything after the damage"
         )
     if is_short:
         lacks = "more than that was on the disk: what is missing was acknowledged; restore the files if you have them"
@@ -179,8 +178,8 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
         path, size = log.segments.set_aside(end)
     except OSError as error:
         raise StoreUserError(
-            f"{where}, where a record is damaged, and what stands from there on cannot be kept beside it ({error}): "
-            "nothing was changed; make room there"
+            f"{where}, where a record is damaged, and the data after it cannot be saved next to it ({error}): "
+            "the store was not changed; free some disk space"
         ) from error
     following = None if behind is None else behind.physical_offset
     _lines.log(
@@ -245,8 +244,9 @@ def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
                 continue
             if queue.topic != found.topic and queue.topic not in _inner_topics(found):
                 raise StoreUserError(
-                    f"{segment.path} lists messages of {found.topic}, queue {found.queue_id}: it is another queue's "
-                    "file; restore it, or remove the whole directory `consumequeue` to have all queues made anew"
+                    f"{segment.path} lists messages of {found.topic}, queue {found.queue_id}: this file belongs to "
+                    "another queue; restore the right one, or remove the whole directory `consumequeue` to rebuild all "
+                    "queues"
                 )
 
 

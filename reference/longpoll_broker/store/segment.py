@@ -201,7 +201,7 @@ class Segment:
             raise self._not_ours()
 
     def _not_ours(self) -> OSError:
-        return FileNotFoundError(errno.ENOENT, "it was replaced by another file; put it back or restart", self.path)
+        return FileNotFoundError(errno.ENOENT, "another file replaced it; restore it or restart", self.path)
 
     def data(self, start: int) -> Iterator[tuple[int, int]]:
         """Where bytes at or after `start` may be no zeros, in pieces of `PIECE_SIZE` at most.
@@ -258,8 +258,8 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
     """The error that every sync after one that failed is."""
     return SyncFailedError(
         failed.errno or errno.EIO,
-        f"an earlier sync failed ({failed.strerror}), and a later one would not say what the disk lacks: restart the "
-        "broker, which writes it anew",
+        f"an earlier sync failed ({failed.strerror}), and a later one would not report the lost data; restart the "
+        "broker to write it again",
         path,
     )
 
@@ -278,7 +278,7 @@ def check_is_there(files: Files, store: str) -> None:
     written there would seem to be kept.
     """
     if not files.exists(store):
-        raise FileNotFoundError(errno.ENOENT, "the store is not there any more", store)
+        raise FileNotFoundError(errno.ENOENT, "the store no longer exists", store)
 
 
 def _parent(directory: str) -> str:
@@ -345,8 +345,8 @@ class SegmentList:
             # A crash between making a file and giving it its length leaves an empty one; it is the newest.
             if found != self.size and not is_short:
                 raise StoreUserError(
-                    f"{path} has {found} bytes, the settings say {self.size}: open the store with the file sizes "
-                    "that it was made with"
+                    f"{path} has {found} bytes, but the settings say {self.size}; open the store with its original "
+                    "file sizes"
                 )
             if self.segments and self.segments[-1].stop != start:
                 raise StoreUserError(

@@ -36,14 +36,14 @@ class Burials:
         """
         place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         if self._config.unreadable is Unreadable.STOP:
-            raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
+            raise RemoteProtocolError(f"{place} cannot be read, so its queue waits: {message.why}")
         became = "passed over"
         is_buried = self._config.unreadable is Unreadable.DEAD_LETTER and not self._config.is_broadcasting
         if is_buried and message.physical_offset is not None:
             known = self._buried.pop((queue, message.queue_offset), None)
             if known is None:
                 self._reach.begin(self._bury(message, queue, message.physical_offset))
-                raise RemoteProtocolError(f"{place} cannot be read and is being made a dead letter: {message.why}")
+                raise RemoteProtocolError(f"{place} cannot be read and becomes a dead letter: {message.why}")
             became = known
         log.warning("%s is unreadable, so it is %s: %s", place, became, message.why)
         self._statistics.add(message.topic, unreadable_count=1)

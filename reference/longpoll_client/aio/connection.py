@@ -233,7 +233,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._is_paused:
             waiting = self._transport.get_write_buffer_size() + self._batch_size
             if waiting + size > OUTPUT_BYTES_MAX:
-                raise LocalProtocolError(f"{self.address} does not read: {waiting} bytes wait to be sent already")
+                raise LocalProtocolError(f"{self.address} does not read; {waiting} bytes are waiting")
         self._batch += buffers
         self._batch_size += size
         if self._batch_size > BATCH_BYTES_MAX or self._exchange.is_alone:
@@ -304,7 +304,7 @@ class AsyncConnection(asyncio.Protocol):
             self._give_up(error)
         except FAULTS as error:
             log.exception("what %s sent could not be served", self.address)
-            self._give_up(ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}"))
+            self._give_up(ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}"))
         # What the answers have led to, the next pulls most likely, goes before a listener has what they brought.
         self._flush()
 

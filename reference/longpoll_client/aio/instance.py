@@ -71,7 +71,7 @@ class AsyncInstance:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                raise LifecycleError("the client belongs to another event loop: make one for each loop")
+                raise LifecycleError("the client belongs to another event loop; create one client per loop")
             self._loop = loop
         if self._lifecycle.is_closed:
             self._lifecycle.check_open()
@@ -194,7 +194,7 @@ class AsyncInstance:
                 self._name_servers.answered(address)
                 return answer
         assert failure is not None
-        raise UnreachableError(f"no name server answers: {failure}") from failure
+        raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
 
     # ------------------------------------------------------------ one task for all who wait
 

@@ -124,7 +124,7 @@ class AsyncMember:
         """Want nothing of a topic any more, likewise."""
         self.lifecycle.check_open()
         if topic == self.retry_topic:
-            raise ConfigError(f"{topic[:140]!r} goes with the group and cannot be left")
+            raise ConfigError(f"{topic[:140]!r} belongs to the group and cannot be unsubscribed")
         self.wanted.leave_topic(topic)
         self._wanted_anew()
 
@@ -202,7 +202,7 @@ class AsyncMember:
 
     async def _join(self) -> None:
         if not self.wanted.subscriptions:
-            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
+            raise ConfigError(f"group {self.config.group} has no topic; call subscribe or assign before start")
         self._started_ms = self._runtime.unix_ms()
         routes = await self._routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
@@ -347,7 +347,7 @@ class AsyncMember:
         for queue in sorted(own - share):
             await self._give_up(queue, stores=True)
         if not route.readable and topic != self.retry_topic:
-            raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
+            raise NoRouteError(f"topic {topic!r} is not readable: its permission lacks R")
         free = self._leaving.free(share - own)
         locked, _others = await self.locks.lock(free)
         if locked != free:

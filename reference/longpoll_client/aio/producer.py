@@ -51,7 +51,7 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
-_UNENDED: Final = ClientError("the send came to no end: it was cancelled, or what picks its queue has failed")
+_UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
 
 
 class AsyncProducer(AsksLater):
@@ -208,7 +208,7 @@ class AsyncProducer(AsksLater):
         """What waits for replies; raises LifecycleError, and ConfigError where nothing does."""
         self._instance.check()
         if self._requests is None:
-            raise ConfigError("a producer with the connections of another client cannot wait for replies")
+            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         return self._requests
 
     async def _replied(
@@ -229,7 +229,7 @@ class AsyncProducer(AsksLater):
         except ClientError as error:
             outcome = error
         except FAULTS as error:
-            outcome = ClientError(f"the request came to no end: {error!r}")
+            outcome = ClientError(f"the request did not finish: {error!r}")
         with KeepGoing(log, "the callback of a reply failed"):
             on_reply(outcome)
 
@@ -275,7 +275,7 @@ class AsyncProducer(AsksLater):
     def _check_room(self) -> None:
         """Raise LocalProtocolError when too much is on its way that nobody awaits."""
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
-            raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are on their way already")
+            raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are already in progress; wait for some of them")
 
     def _single(
         self,

@@ -50,7 +50,7 @@ class AsyncPullConsumer(AsyncConsumer):
         """Raises ConfigError."""
         if isinstance(runtime, PullConsumer) or config is None:
             raise ConfigError(
-                "AsyncPullConsumer has connections of its own: write AsyncPullConsumer(runtime, name_server, config)"
+                "AsyncPullConsumer has its own connections; write AsyncPullConsumer(runtime, name_server, config)"
             )
         check_member("AsyncPullConsumer", runtime, config)
         self._member = AsyncMember(

@@ -135,7 +135,7 @@ class Asked:
         group = state.config.group
         messages = decode_messages(command.body)
         if len(messages) != 1:
-            raise RemoteProtocolError(f"one message is to be consumed, and the body has {len(messages)}")
+            raise RemoteProtocolError(f"the body must have one message to consume, not {len(messages)}")
         if self._direct is None:
             reply(ResponseCode.SYSTEM_ERROR, f"group {group} is no push consumer here: it has no listener")
             return

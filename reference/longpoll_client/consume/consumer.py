@@ -180,7 +180,7 @@ class GroupMember:
         """Want nothing of a topic any more, likewise. Raises ConfigError when it is not subscribed, or as above."""
         self.lifecycle.check_open()
         if topic == self.retry_topic:
-            raise ConfigError(f"{topic[:140]!r} goes with the group and cannot be left")
+            raise ConfigError(f"{topic[:140]!r} belongs to the group and cannot be unsubscribed")
         self._membership.leave_topic(topic)
         self._wanted_anew()
 
@@ -277,7 +277,7 @@ class GroupMember:
 
     def _join(self) -> None:
         if not self._membership.subscriptions:
-            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start, or assign")
+            raise ConfigError(f"group {self.config.group} has no topic; call subscribe or assign before start")
         self._started_ms = self._runtime.unix_ms()
         routes = self._sharing.routes() if self.config.waits_for_topics else self._sharing.all_routes()
         for topic, route in routes.items():
@@ -339,7 +339,7 @@ class GroupMember:
         """
         place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         if self.config.unreadable is Unreadable.STOP:
-            raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
+            raise RemoteProtocolError(f"{place} cannot be read, so its queue waits: {message.why}")
         became = self._buried(message, queue) if self.config.unreadable is Unreadable.DEAD_LETTER else "passed over"
         log.warning("%s cannot be read and is %s: %s", place, became, message.why)
         self.statistics.add(message.topic, unreadable_count=1)

@@ -157,9 +157,11 @@ class Wanted:
         """Want messages of a topic; raises ConfigError."""
         with self._lock:
             if self.assigned is not None:
-                raise ConfigError(f"group {self.config.group} has queues assigned here: subscribe, or assign, not both")
+                raise ConfigError(
+                    f"group {self.config.group} has assigned queues; use either subscribe or assign, not both"
+                )
             if len(self.subscriptions) >= SUBSCRIPTION_COUNT_MAX and subscription.topic not in self.subscriptions:
-                raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are subscribed already")
+                raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are already subscribed, which is the limit")
             self.subscriptions = {**self.subscriptions, subscription.topic: subscription}
 
     def leave_topic(self, topic: str) -> None:
@@ -177,7 +179,7 @@ class Wanted:
         with self._lock:
             if self.assigned is None and self.subscriptions:
                 raise ConfigError(
-                    f"group {self.config.group} has topics subscribed here: subscribe, or assign, not both"
+                    f"group {self.config.group} has subscribed topics; use either subscribe or assign, not both"
                 )
             self.assigned, self.subscriptions = chosen, made
 
@@ -389,7 +391,7 @@ def make_subscription(topic: str, expression: str, expression_type: str, version
         return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
     if not tags:
-        raise ConfigError(f"tag expression {expression[:60]!r} names no tag: write a || b, or * for all")
+        raise ConfigError(f"tag expression {expression[:60]!r} has no tag; write, for example, a || b, or * for all")
     return SubscriptionData(
         topic=topic,
         sub_string=expression,

@@ -290,4 +290,6 @@ def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:
 
 def _not_ours(queue: MessageQueue) -> NotOursError:
     place = f"{queue.topic[:140]} queue {queue.queue_id} of {queue.broker_name[:140]}"
-    return NotOursError(f"{place} is not this consumer's now: look at its queues, for they change hands")
+    return NotOursError(
+        f"{place} does not belong to this consumer now; check its queues again, because they can be reassigned"
+    )

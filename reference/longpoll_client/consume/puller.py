@@ -446,8 +446,8 @@ class Puller:
         if not all(map(lt, before, offsets)):
             late, offset = next((late, offset) for late, offset in zip(before, offsets, strict=False) if late >= offset)
             raise RemoteProtocolError(
-                f"a pull of {self.queue.topic} queue {self.queue.queue_id} brought offset {offset} "
-                f"where {late + 1} or a later one was due"
+                f"a pull of {self.queue.topic} queue {self.queue.queue_id} returned offset {offset}, "
+                f"but {late + 1} or a later one was expected"
             )
 
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, turn: int, *, is_moved: bool) -> None:

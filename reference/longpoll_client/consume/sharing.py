@@ -164,7 +164,7 @@ class Sharing:
         for queue in sorted(own - share):
             self._give_up(queue, stores=True)
         if not route.readable and topic != self._retry_topic:
-            raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
+            raise NoRouteError(f"topic {topic!r} is not readable: its permission lacks R")
         failure: LongpollError | None = None
         for queue in sorted(self._lockable(share - own)):
             try:

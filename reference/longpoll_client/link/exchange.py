@@ -94,7 +94,7 @@ class Exchange:
         if self.failure is not None:
             self.check_open(code)
         if len(self.calls.pending) >= PENDING_COUNT_MAX:
-            raise LocalProtocolError(f"{PENDING_COUNT_MAX} calls to {self.address} wait for answers already")
+            raise LocalProtocolError(f"{PENDING_COUNT_MAX} calls to {self.address} are already waiting for answers")
         return self.calls.add(PendingCall(code, now_ns, now_ns + wait_ns(timeout_s), callback))
 
     def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, write: Write, send: Send) -> int:  # noqa: PLR0917 - positional, for it is called once a send
@@ -170,7 +170,7 @@ class Exchange:
         try:
             event = self._connection.next_event()
         except ProtocolError as error:
-            raise ConnectionLostError(f"{self.address} does not keep to the protocol: {error}") from None
+            raise ConnectionLostError(f"{self.address} violates the protocol: {error}") from None
         if isinstance(event, Command):
             return event
         unread_size = self._connection.unread_size
@@ -210,11 +210,11 @@ class Exchange:
         self._silent_since_ns = min(since_ns, default=None)
         is_silent = self._silent_since_ns is not None and now_ns - self._silent_since_ns >= SILENCE_S * 1e9
         if ended and is_silent and self.failure is None:
-            self.failure = ConnectionLostError(f"{self.address} is silent, and the connection is given up")
+            self.failure = ConnectionLostError(f"{self.address} is silent; the connection was closed")
         frame_ns = 0 if self._frame_since_ns is None else now_ns - self._frame_since_ns
         if ended and frame_ns >= FRAME_S * 1e9 and self.failure is None and not self._waits_since(now_ns - frame_ns):
             took = f"has begun a frame {frame_ns / 1e9:.0f} s ago and not ended it"
-            self.failure = ConnectionLostError(f"{self.address} {took}, and the connection is given up")
+            self.failure = ConnectionLostError(f"{self.address} {took}; the connection was closed")
 
     def _waits_since(self, then_ns: int) -> bool:
         """Whether a call of that time, or an earlier one, still waits."""
@@ -255,7 +255,7 @@ class Output:
         """The bytes of these that are to be sent; raises LocalProtocolError when too much would wait with them."""
         size = sum(map(len, buffers))
         if self.size + size > OUTPUT_BYTES_MAX:
-            raise LocalProtocolError(f"{self.address} does not read: {self.size} bytes wait to be sent already")
+            raise LocalProtocolError(f"{self.address} does not read; {self.size} bytes are waiting")
         return size
 
     def add(self, buffers: list[Buffer]) -> bool:

@@ -59,17 +59,17 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port"; raises ConfigError, which says what an address looks like."""
     host, _colon, port = address.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"{address!r} is no address: write HOST:PORT, such as 127.0.0.1:9876")
+        raise ConfigError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:9876")
     return host, int(port)
 
 
 def split_addresses(name_server: str) -> list[tuple[str, int]]:
     """One address or several, separated by semicolons; raises ConfigError when one is none, or there is none."""
     if not isinstance(name_server, str):
-        raise ConfigError(f"name server {name_server!r} is no text: write HOST:PORT, such as 127.0.0.1:9876")
+        raise ConfigError(f"name server {name_server!r} is not text; write HOST:PORT, such as 127.0.0.1:9876")
     found = [split_address(address) for address in name_server.split(";") if address.strip()]
     if not found:
-        raise ConfigError("no name server is named: write HOST:PORT, such as 127.0.0.1:9876")
+        raise ConfigError("the name server's address is empty; write HOST:PORT, such as 127.0.0.1:9876")
     return found
 
 
@@ -107,7 +107,7 @@ class Routes:
         """
         route = make_route(topic, _route_data(topic, answer), queue_count_max, now_ns)
         if not route.addresses:
-            raise NoRouteError(f"topic {topic!r} has no broker: is it up?")
+            raise NoRouteError(f"topic {topic!r} has no running broker; start it")
         # A borrowed route is asked for again with the next send, which makes the topic have its own.
         self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
         if queue_count_max is not None:
@@ -143,7 +143,7 @@ class Routes:
         """The broker's address by the latest route that named it; raises NoRouteError."""
         address = self._addresses.get(broker_name)
         if address is None:
-            raise NoRouteError(f"broker {broker_name!r} is in no route")
+            raise NoRouteError(f"broker {broker_name!r} is not in any route")
         return address
 
     def address_of(self, broker_name: str, broker_id: int) -> str:
@@ -174,7 +174,7 @@ def _aged(now_ns: int) -> int:
 
 def _route_data(topic: str, answer: Command) -> TopicRouteData:
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-        raise NoRouteError(f"topic {topic!r} is not known to the name server: send a message to it, or create it")
+        raise NoRouteError(f"topic {topic!r} is unknown to the name server; send a message to the topic, or create it")
     if answer.code != ResponseCode.SUCCESS:
         raise RefusedError(f"route of topic {topic!r}", answer.code, answer.remark)
     try:

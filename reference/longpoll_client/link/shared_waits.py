@@ -131,4 +131,4 @@ class SharedWaits:
 
 
 def _closed() -> ClientError:
-    return LifecycleError("the client was closed while this waited")
+    return LifecycleError("the client was closed during the wait")

@@ -16,7 +16,7 @@ WAIT_S_MAX: Final = 365 * 86_400.0
 def check_count(count_max: int | None) -> None:
     """Raise ConfigError for a most that lets nothing come; None is no most."""
     if count_max is not None and count_max < 1:
-        raise ConfigError(f"count_max is {count_max}: it must be at least 1, or None for as many as there are")
+        raise ConfigError(f"count_max is {count_max}: it must be at least 1, or None for no limit")
 
 
 def wait_ns(timeout_s: float) -> int:
@@ -26,4 +26,4 @@ def wait_ns(timeout_s: float) -> int:
             return int(timeout_s * 1e9)
         return int(min(max(timeout_s, 0.0), WAIT_S_MAX) * 1e9)
     except (TypeError, ValueError):
-        raise ConfigError(f"a time-out of {timeout_s!r} is none: give seconds, such as 3.0") from None
+        raise ConfigError(f"a time-out of {timeout_s!r} is not valid; pass seconds, such as 3.0") from None

@@ -68,12 +68,12 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
         """Refuse what would be sent as something else, or not at all; raises ConfigError."""
         for name, value in (("tags", self.tags), ("keys", self.keys)):
             if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} is {value!r}: give text (several keys are separated by spaces)")
+                raise ConfigError(f"{name} is {value!r}; pass text (separate several keys with spaces)")
         for name, value in self.properties.items():
             if not (isinstance(name, str) and isinstance(value, str) and name and value):
-                raise ConfigError(f"property {name!r} is {value!r}: give text of a character at least for both")
+                raise ConfigError(f"property {name!r} is {value!r}; pass a non-empty text for both")
         if not isinstance(self.delay_level, int) or self.delay_level < 0:
-            raise ConfigError(f"delay_level is {self.delay_level!r}: give 1 to 18, or 0 for no delay")
+            raise ConfigError(f"delay_level is {self.delay_level!r}; pass 1 to 18, or 0 for no delay")
 
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""
@@ -192,7 +192,7 @@ def prepared_parcel(
 def check_batch(messages: Sequence[OutgoingMessage]) -> None:
     """Several that can be counted before they are looked at; raises ConfigError."""
     if not isinstance(messages, Sequence):
-        raise ConfigError(f"a {type(messages).__name__} is no batch: give a list of OutgoingMessages")
+        raise ConfigError(f"a {type(messages).__name__} is not a batch; pass a list of OutgoingMessages")
 
 
 def batch_parcel(
@@ -203,10 +203,10 @@ def batch_parcel(
         raise ConfigError(f"a batch of {len(messages)} messages is not allowed: 1 to {BATCH_COUNT_MAX}")
     for message in messages:
         if not isinstance(message, OutgoingMessage):
-            raise ConfigError(f"a {type(message).__name__} is no message of a batch: give an OutgoingMessage")
+            raise ConfigError(f"a {type(message).__name__} is not a message of a batch; pass an OutgoingMessage")
         check_message(topic, message.body, message.properties)
         if message.delay_level:
-            raise ConfigError("a message of a batch cannot be delayed: send it by itself")
+            raise ConfigError("a message in a batch cannot be delayed; send it alone")
     body = encode_batch(
         BatchMessage(bytes(message.body), message.property_text(msg_id))
         for message, msg_id in zip(messages, msg_ids, strict=True)
@@ -221,15 +221,15 @@ def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> Non
     if not isinstance(topic, str) or not _is_named_well(topic):
         check_topic(topic)
     if not isinstance(body, _BYTES):
-        raise ConfigError(f"a body of type {type(body).__name__} cannot be sent: give bytes, such as text.encode()")
+        raise ConfigError(f"a body of type {type(body).__name__} cannot be sent; pass bytes, such as text.encode()")
     size = len(body) if type(body) is bytes else _size_of(body)
     if size > BODY_SIZE_MAX:
         raise ConfigError(f"body of {size} bytes is over the limit of {BODY_SIZE_MAX}")
     if not isinstance(properties, _MAPPINGS):
-        raise ConfigError(f"properties are {str(properties)[:40]!r}: give texts by their names, such as a dict")
+        raise ConfigError(f"properties are {str(properties)[:40]!r}; pass a mapping of text to text")
     reserved = RESERVED_PROPERTIES & properties.keys() if properties else ()
     if reserved:
-        raise ConfigError(f"property {min(reserved)} is set by the client itself: use the option for it")
+        raise ConfigError(f"property {min(reserved)} is reserved for the client; use the matching option instead")
 
 
 def _size_of(body: Buffer) -> int:
@@ -239,7 +239,7 @@ def _size_of(body: Buffer) -> int:
     try:
         return body.nbytes
     except ValueError:
-        raise ConfigError("a body that is a released memoryview cannot be sent: release it afterwards") from None
+        raise ConfigError("the body is a released memoryview; release it after the send") from None
 
 
 def as_given(topic: str, message: OutgoingMessage) -> OutgoingMessage:

@@ -247,7 +247,7 @@ class Producer(Closeable, AsksLater):
         self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
     ) -> None:
         if self._requests is None:
-            raise ConfigError("a producer with the connections of another client cannot wait for replies")
+            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         self._instance.publish_route(topic)
         (correlation_id,) = self._ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)

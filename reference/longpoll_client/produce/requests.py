@@ -112,7 +112,7 @@ class Replies:
         """Wait for a reply from now on; the properties that its request has to have. Raises LifecycleError."""
         with self._lock:
             if self._is_closed:
-                raise LifecycleError("the producer is closed: make a new one")
+                raise LifecycleError("the producer is closed; create a new one")
             self._waiting[correlation_id] = on_reply
         return {
             CORRELATION_ID: correlation_id,
@@ -236,9 +236,9 @@ def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
 def reply_to(request: ReceivedMessage) -> tuple[str, Mapping[str, str]]:
     """The topic and the properties of a reply to a message; raises ConfigError when it is no request."""
     if not isinstance(request, ReceivedMessage):
-        raise ConfigError(f"a {type(request).__name__} is no request: give the message that the consumer got")
+        raise ConfigError(f"a {type(request).__name__} is not a request; pass the message that the consumer received")
     named = {name: request.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL, CLUSTER)}
     cluster = named.pop(CLUSTER)
     if cluster is None or named[CORRELATION_ID] is None or named[REPLY_TO_CLIENT] is None:
-        raise ConfigError(f"message {request.msg_id} is no request: nobody waits for a reply to it")
+        raise ConfigError(f"message {request.msg_id} is not a request, so it needs no reply")
     return cluster + REPLY_SUFFIX, {MESSAGE_TYPE: REPLY_TYPE} | {name: text for name, text in named.items() if text}

@@ -162,7 +162,7 @@ class ManySends:
         except LongpollError as error:
             self._tell(sending, error)
         except FAULTS as error:
-            self._tell(sending, ClientError(f"the send could not be tried again: {error!r}"))
+            self._tell(sending, ClientError(f"the send could not be retried: {error!r}"))
         else:
             if client is not None:
                 self._connected(sending, attempt, client)
@@ -181,7 +181,7 @@ class ManySends:
             if isinstance(client, LongpollError):
                 raise client
             if left_s <= 0.0:
-                raise AnswerTimeoutError(f"no time was left once {attempt.address} was connected")
+                raise AnswerTimeoutError(f"the time-out passed while connecting to {attempt.address}")
             self._ask(client, sending, attempt, left_s)
         except ClientError as error:
             self._answered(sending, error)

@@ -62,7 +62,7 @@ def state_of(answer: object) -> TransactionState:
     if isinstance(answer, int) and not isinstance(answer, bool):
         with suppress(ValueError):
             return TransactionState(answer)
-    raise ConfigError(f"{repr(answer)[:40]} does not say how a transaction ended: answer a TransactionState")
+    raise ConfigError(f"{repr(answer)[:40]} is not the state of a transaction; return a TransactionState")
 
 
 Check = Callable[[ReceivedMessage], TransactionState]

@@ -192,7 +192,7 @@ def pick(
     With `slow`, of a broker that was not slow if there is one. Raises NoRouteError and ConfigError.
     """
     if not route.writable:
-        raise NoRouteError(f"topic {route.topic!r} cannot be written: its permission has no W")
+        raise NoRouteError(f"topic {route.topic!r} is not writable: its permission lacks W")
     if select is None:
         queues: Sequence[MessageQueue] = route.writable
         if slow is not None:
@@ -202,7 +202,7 @@ def pick(
         return queues[turn() % len(queues)]
     queue = select(route.writable)
     if queue not in route.writable:
-        raise ConfigError(f"{queue} is no writable queue of topic {route.topic!r}: pick one of those given")
+        raise ConfigError(f"{queue} is not a writable queue of topic {route.topic!r}; return one of the given queues")
     return queue
 
 
@@ -213,7 +213,7 @@ def selector(topic: str, queue_id: int | None, select: Select | None) -> Select 
             check_plain("select", select)
         return select
     if select is not None:
-        raise ConfigError("queue_id and select cannot both pick the queue: give one of them")
+        raise ConfigError("queue_id and select cannot be used together; pass one of them")
 
     def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
         for queue in queues:

@@ -98,7 +98,9 @@ def write(language_name: str, directory: Path) -> list[Starter]:
             with (directory / program.file).open("x", encoding="utf-8") as file:
                 file.write(program.source)
     except FileExistsError as error:
-        raise StarterError(f"{error.filename} is there already: name a new directory") from None
+        raise StarterError(f"{error.filename} already exists; choose a new directory") from None
     except OSError as error:
-        raise StarterError(f"{directory} cannot be written into: {error.strerror or error}; name another") from None
+        raise StarterError(
+            f"cannot write to {directory}: {error.strerror or error}; choose another directory"
+        ) from None
     return programs

@@ -401,7 +401,7 @@ public class Replay {
             }
             return found[0] != null;
         }, WITHIN_MS);
-        if (!came) throw new NotFollowed(move.get("thread") + " did not come to " + move.get("gates"));
+        if (!came) throw new NotFollowed(move.get("thread") + " did not reach " + move.get("gates"));
         return found[0].thread + (PASSED.contains(found[0].gate) ? " passes " : " stands at ") + found[0].gate;
     }
 
@@ -427,7 +427,7 @@ public class Replay {
 
     String throwing(Map<String, String> move) {
         Arrival found = answer(move, "T");
-        if (found == null) throw new NotFollowed(move.get("thread") + " does not stand at " + move.get("gates"));
+        if (found == null) throw new NotFollowed(move.get("thread") + " is not at " + move.get("gates"));
         return found.thread + " throws at " + found.gate;
     }
 
@@ -471,11 +471,11 @@ public class Replay {
     String brokeOff() throws IOException {
         Peer peer = admin(port);
         if (!until(() -> peer.headers.containsKey(returning), WITHIN_MS)) {
-            throw new NotFollowed("who told of the master is not answered");
+            throw new NotFollowed("the broker does not respond to the message that its master is back");
         }
         String header;
         synchronized (lock) { header = peer.headers.get(returning); }
-        if (field(header, "code").equals("0")) throw new Otherwise("the walk after the master's return goes to its end");
+        if (field(header, "code").equals("0")) throw new Otherwise("the traversal after the master's return reaches its end");
         return "who told of the master is answered with code " + field(header, "code") + ": " + field(header, "remark");
     }
 
@@ -529,7 +529,7 @@ public class Replay {
     String offset(int slot, Map<String, String> move) throws IOException {
         String said = field(asked(14, group(slot), new byte[0], port), "offset");
         if (!said.equals(move.get("number"))) {
-            throw new Otherwise("the group's offset is " + said + ", where the law has " + move.get("number"));
+            throw new Otherwise("the group's offset is " + said + ", but the specification expects " + move.get("number"));
         }
         return "the group's offset is " + said;
     }
@@ -595,7 +595,7 @@ public class Replay {
             cameMs = slot.peer.cameMs.get(slot.opaque);
         }
         if (!word.isEmpty() && (code == SUCCESS) != word.equals("found")) {
-            throw new Otherwise("pull " + number + " is answered with code " + code + ", where the law says " + word);
+            throw new Otherwise("pull " + number + " is answered with code " + code + ", but the specification expects " + word);
         }
         String since = code == SUCCESS && shownMs >= 0 ? ", " + (cameMs - shownMs) + " ms after its message became visible" : "";
         return "pull " + number + " is answered with code " + code + ", " + (cameMs - slot.sentMs) + " ms after it was sent" + since;
@@ -610,7 +610,7 @@ public class Replay {
     String look(int number) {
         int opaque = slots.get(number).opaque;
         if (!until(() -> seenSince(endedAt, each -> each.request == opaque && each.gate.equals("each")), WITHIN_MS)) {
-            throw new Otherwise("nobody looks at pull " + number + " any more");
+            throw new Otherwise("no thread looks at pull " + number + " again");
         }
         return "a walk looks at pull " + number;
     }
@@ -621,12 +621,12 @@ public class Replay {
     }
 
     String visit(int queue) {
-        if (!until(() -> visits(queue, endedAt), WITHIN_MS)) throw new Otherwise("the scan does not come to queue " + queue);
+        if (!until(() -> visits(queue, endedAt), WITHIN_MS)) throw new Otherwise("the scan does not reach queue " + queue + " again");
         return "the scan comes to queue " + queue;
     }
 
     String unvisited(int queue) {
-        if (visits(queue, roundAt)) throw new Otherwise("the round came to queue " + queue);
+        if (visits(queue, roundAt)) throw new Otherwise("the round reached queue " + queue);
         return "the round did not come to queue " + queue;
     }
 

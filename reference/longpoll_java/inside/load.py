@@ -142,7 +142,7 @@ class Load:
                 self._receive(key.data)
             heard_s = time.monotonic() if heard else heard_s
             if time.monotonic() - heard_s > SILENT_S:
-                raise JavaUnavailableError(f"the Java broker has said nothing for {SILENT_S:g} s")
+                raise JavaUnavailableError(f"the Java broker has sent nothing for {SILENT_S:g} s")
             if not self._left and now_s - looked_s > 0.1:
                 looked_s = now_s
                 if is_done():
@@ -165,10 +165,10 @@ class Load:
         while isinstance(reply := line.received.next_event(), Signal):
             data = line.socket.recv(RECEIVED_MAX)
             if not data:
-                raise JavaUnavailableError("the Java broker hung up")
+                raise JavaUnavailableError("the Java broker closed the connection")
             line.received.receive_data(data)
         if reply.code != ResponseCode.SUCCESS:
-            raise JavaUnavailableError(f"the Java broker makes no topic: {reply.remark}")
+            raise JavaUnavailableError(f"the Java broker created no topic: {reply.remark}")
 
     def _topic_fields(self) -> dict[str, str]:
         return {
@@ -216,7 +216,7 @@ class Load:
     def _receive(self, line: _Line) -> None:
         data = line.socket.recv(RECEIVED_MAX)
         if not data:
-            raise JavaUnavailableError("the Java broker hung up")
+            raise JavaUnavailableError("the Java broker closed the connection")
         now_ns = time.monotonic_ns()
         line.received.receive_data(data)
         while not isinstance(reply := line.received.next_event(), Signal):

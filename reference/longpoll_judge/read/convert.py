@@ -43,7 +43,7 @@ def convert(history: Path | str, target: Path, *, into: FormatName, say: Callabl
     found = find([history])
     _raise_damage([damage.reason for damage in found.damages])
     if target.exists() and any(target.iterdir()):
-        raise TargetExistsError(f"{target} is not empty; name a new directory")
+        raise TargetExistsError(f"{target} is not empty; choose a new directory")
     target.mkdir(parents=True, exist_ok=True)
     (target / META_FILE).write_bytes(files.read(files.beside(files.absolute(history), META_FILE)))
     slices = [msgspec.structs.replace(part, rename={}, clocks={}) for part in found.slices]
@@ -94,4 +94,4 @@ def _in_groups(slices: Sequence[Slice]) -> Iterator[pa.Table]:
 
 def _raise_damage(reasons: Sequence[str]) -> None:
     if reasons:
-        raise DamagedHistoryError(f"the history is damaged ({reasons[0]}); judge it as it is")
+        raise DamagedHistoryError(f"the history is damaged ({reasons[0]}); judge it without converting it")

@@ -41,7 +41,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 def _path(options: dict[str, str]) -> str:
     if not options.get("path"):
-        raise DataSourceOptionError("name a directory: .load(PATH)")
+        raise DataSourceOptionError("the path is missing; write .load(PATH)")
     return options["path"]
 
 

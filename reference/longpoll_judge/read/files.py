@@ -87,8 +87,8 @@ def absolute(place: str | Path) -> str:
     if parts.password is not None or "secret" in parts.query.lower():
         host = parts.netloc.rpartition("@")[2]
         raise HistoryNotFoundError(
-            f"{parts.scheme}://{host}{parts.path}: a password in an address would be shown; give it by the "
-            "environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3"
+            f"{parts.scheme}://{host}{parts.path}: do not put a password into the address, where others can "
+            "see it; set environment variables instead, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3"
         )
     return urlunsplit(parts._replace(path=parts.path.rstrip("/")))
 
@@ -231,7 +231,7 @@ def to_arrow(path: str) -> Any:
 def _below(system: Any, path: str) -> Sequence[Any]:
     found: Sequence[Any] = system.get_file_info(filesystems.FileSelector(path, allow_not_found=True))
     if len(found) > ENTRIES_MAX:
-        raise HistoryNotFoundError(f"{path} has {len(found)} files, and {ENTRIES_MAX} are looked at at most")
+        raise HistoryNotFoundError(f"{path} has {len(found)} files; at most {ENTRIES_MAX} are allowed")
     return found
 
 
@@ -241,7 +241,7 @@ def _told(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise HistoryNotFoundError(f"{place} cannot be looked at: {first_line(error)}") from error
+        raise HistoryNotFoundError(f"{place} cannot be accessed: {first_line(error)}") from error
 
 
 def first_line(error: Exception) -> str:

@@ -203,7 +203,7 @@ def _check_line(line: bytes) -> bytes:
     """The line as this project would write it; raises a msgspec error that says what is wrong with it."""
     present = {name: value for name, value in _DECODE_LINE(line).items() if value is not None}
     if twice := name_twice(line):
-        raise msgspec.ValidationError(f"the field {twice} is there twice")
+        raise msgspec.ValidationError(f"the field {twice} occurs twice")
     event = msgspec.convert(present, Event)
     if event.after_ns > event.before_ns:
         raise msgspec.ValidationError(f"after_ns {event.after_ns} is later than before_ns {event.before_ns}")

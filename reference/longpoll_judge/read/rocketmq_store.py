@@ -103,7 +103,7 @@ def ranges(store: Path, part: Part) -> list[FileRange]:
     """The files of a part of the store, cut into ranges; raises `StoreNotFoundError`."""
     directory = store / part
     if not directory.is_dir():
-        raise StoreNotFoundError(f"{store} holds no {part}; name a RocketMQ store directory")
+        raise StoreNotFoundError(f"{store} has no {part}; name a RocketMQ store directory")
     pattern, step = ("*", RANGE_BYTES) if part == "commitlog" else ("*/*/*", RANGE_BYTES - RANGE_BYTES % UNIT_SIZE)
     found = []
     for file in sorted(directory.glob(pattern)):

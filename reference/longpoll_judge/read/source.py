@@ -152,7 +152,7 @@ def _check_is_history(directory: str) -> None:
     if files.entry(files.beside(directory, META_FILE)) is None and not files.entries(directory, PART_FILES):
         below = _unread_below(directory)
         more = f", and of {below.file} {below.reason}" if below else ""
-        raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_FILES} is in it{more}")
+        raise HistoryNotFoundError(f"{directory} has no history: neither {META_FILE} nor {PART_FILES} is in it{more}")
 
 
 def _unread_below(directory: str) -> Damage | None:
@@ -164,7 +164,7 @@ def _unread_below(directory: str) -> Damage | None:
     try:
         found = files.first_within(directory, PART_SUFFIXES, META_FILE)
     except OSError as error:
-        return Damage(str(error.filename or directory), -1, f"cannot be looked at ({error.strerror or error})")
+        return Damage(str(error.filename or directory), -1, f"cannot be accessed ({error.strerror or error})")
     return Damage(found, -1, _BELOW) if found is not None else None
 
 
@@ -199,7 +199,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> None:
     names = [name for name, _value in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise msgspec.ValidationError(f"{twice!r} is there twice in one object")
+        raise msgspec.ValidationError(f"{twice!r} occurs twice in one object")
 
 
 _OBJECTS: Final = JSONDecoder(object_pairs_hook=_each_once, parse_int=str, parse_float=str).decode

@@ -99,7 +99,7 @@ def read_again(part: Slice, extent: Extent) -> pa.Table:
     """
     table, _damages = read_slice(part, sparse=True)
     if _extent(table) != extent:
-        raise HistoryChangedError(f"{part.path} changed while it was judged; judge again what is there now")
+        raise HistoryChangedError(f"{part.path} changed during the judgement; judge again")
     return table
 
 

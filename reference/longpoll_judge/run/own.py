@@ -114,7 +114,7 @@ def _checked(row: Any, why: Any, count: int) -> tuple[int, str]:
         raise TypeError(f"it returned {row!r:.100} and {why!r:.100}, which are no row's number and sentence")
     number = int(row.__index__())
     if not 0 <= number < count:
-        raise IndexError(f"it returned the row {number}, and there are {count}")
+        raise IndexError(f"it returned the row {number}, but there are {count} rows")
     return number, why[:WHY_LENGTH_MAX]
 
 

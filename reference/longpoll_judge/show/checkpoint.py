@@ -79,16 +79,16 @@ def _check(directory: Path, about: About) -> None:
     file = directory / ABOUT_FILE
     if not file.exists():
         if (directory / TOLD_FILE).exists():
-            raise CheckpointError(f"{directory} has findings and no {ABOUT_FILE}; name another directory")
+            raise CheckpointError(f"{directory} has findings but no {ABOUT_FILE}; name another directory")
         _write(file, msgspec.json.encode(about))
         return
     try:
         known = msgspec.json.decode(file.read_bytes(), type=About)
     except msgspec.DecodeError as error:
-        raise CheckpointError(f"{file} cannot be read: {error}; name another directory") from None
+        raise CheckpointError(f"{file} cannot be read: {error}; choose another directory") from None
     if known != about:
         told = f"histories {', '.join(known.paths)} with {known.thresholds} (format {known.format})"
-        raise CheckpointError(f"the checkpoint {directory} is of {told}; name another directory")
+        raise CheckpointError(f"the checkpoint {directory} belongs to {told}; choose another directory")
 
 
 def _write(file: Path, content: bytes) -> None:

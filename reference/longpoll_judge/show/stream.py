@@ -77,7 +77,7 @@ def open_stream(path: Path) -> Iterator[Stream]:
     Raises `StreamNotReadableError` and `OSError`.
     """
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        raise StreamNotReadableError(f"{path} is no plain file, so what it holds cannot be told; name a file")
+        raise StreamNotReadableError(f"{path} is not a regular file, so its contents cannot be checked; name a file")
     with path.open("ab", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,4 +108,6 @@ def _read(path: Path) -> tuple[Names, int]:
 
 
 def _not_ours(path: Path, number: int) -> StreamNotReadableError:
-    return StreamNotReadableError(f"line {number} of {path} is no finding, so nothing is added; name another file")
+    return StreamNotReadableError(
+        f"line {number} of {path} is not a finding, so the file was not changed; name another file"
+    )

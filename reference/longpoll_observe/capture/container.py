@@ -77,7 +77,9 @@ class CaptureFile:
             with self.path.open("rb") as file:
                 yield from self._read(file)
         except OSError as error:
-            raise CaptureError(f"cannot read {self.path}: {error.strerror}; name a file of tcpdump -w") from None
+            raise CaptureError(
+                f"cannot read {self.path}: {error.strerror}; name a file that tcpdump -w wrote"
+            ) from None
 
     def _read(self, file: BinaryIO) -> Iterator[Packet]:
         head = file.read(4)
@@ -91,7 +93,7 @@ class CaptureFile:
             if number in PCAP_MAGICS:
                 yield from self._pcap(file, order, PCAP_MAGICS[number])
                 return
-        raise CaptureError(f"{self.path} is no capture: it begins as neither pcap nor pcapng; record one by tcpdump -w")
+        raise CaptureError(f"{self.path} is not a capture, neither pcap nor pcapng; record one with tcpdump -w")
 
     def _take(self, file: BinaryIO, size: int) -> bytes:
         """The next bytes; fewer, and `damage`, where the file ends in them."""
@@ -105,7 +107,9 @@ class CaptureFile:
         head = file.read(PCAP_HEAD_SIZE - 4)
         self.position = PCAP_HEAD_SIZE
         if len(head) < PCAP_HEAD_SIZE - 4:
-            raise CaptureError(f"{self.path} is no capture: it ends in its head; record one by tcpdump -w")
+            raise CaptureError(
+                f"{self.path} is not a capture, because its header is incomplete; record one with tcpdump -w"
+            )
         link = struct.unpack_from(f"{order}I", head, 16)[0] & LINK_MASK
         record = struct.Struct(f"{order}4I")
         while len(header := self._take(file, PCAP_RECORD_SIZE)) == PCAP_RECORD_SIZE:

@@ -121,7 +121,7 @@ def read_captures(
         if not reading.packets:
             raise CaptureError(
                 f"no packet to or from {', '.join(endpoints.values())} in {', '.join(str(each) for each in files)}; "
-                f"name the broker by its address in the capture{reading.seen()}"
+                f"write the broker's address as in the capture{reading.seen()}"
             )
         return reading.finish()
 
@@ -131,7 +131,9 @@ def _following(capture: CaptureFile, reading: _Reading) -> Iterator[Packet]:
     ended_ns = reading.last_ns
     for packet in capture.packets():
         if packet.time_ns < ended_ns - OVERLAP_NS and reading.is_next_file:
-            raise CaptureError(f"{capture.path} begins before the capture before it ends; name captures of one machine")
+            raise CaptureError(
+                f"{capture.path} overlaps the capture before it; name captures of one machine in their order"
+            )
         reading.is_next_file = False
         yield packet
 
@@ -140,7 +142,9 @@ def _digits(host: str) -> bytes:
     try:
         return ipaddress.ip_address(host).packed
     except ValueError:
-        raise CaptureError(f"{host!r} is no address; packets have no names: write it in digits") from None
+        raise CaptureError(
+            f"{host!r} is not an IP address; write an IP address, because packets contain no host names"
+        ) from None
 
 
 def _size(path: Path) -> int:

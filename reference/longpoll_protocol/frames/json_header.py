@@ -106,7 +106,7 @@ def check_count(fields: Collection[str] | None) -> None:
 
 def too_many_fields() -> RemoteProtocolError:
     """What is to be raised then."""
-    return RemoteProtocolError(f"a header may have {FIELD_COUNT_MAX} extension fields, and this one has more")
+    return RemoteProtocolError(f"a header may have {FIELD_COUNT_MAX} extension fields; this one has more")
 
 
 def _read(header: memoryview) -> HeaderValues:

@@ -315,7 +315,7 @@ class Follower:
     def _look_at_number(self, count: int) -> None:
         if count > self.checker.possible_max:
             raise EngineLimitError(
-                f"more is possible at once than is followed, {self.checker.possible_max} states: hide fewer actions"
+                f"more than {self.checker.possible_max} states are possible at once; hide fewer actions"
             )
 
 

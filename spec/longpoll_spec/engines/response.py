@@ -51,7 +51,7 @@ def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLO
     Raises `BoundsError` for bounds without the aspect `lateness`.
     """
     if not bounds.has("lateness"):
-        raise BoundsError("response bounds are found where lateness is counted; add the aspect lateness")
+        raise BoundsError("response bounds need the feature lateness; add it")
     if policy.tick == "free":
         return ()
     model = law_of(policy, bounds)

@@ -112,7 +112,7 @@ def parse(token: str) -> Token:
             frozenset(payload.aspects),
         )
     except SpecUserError as error:
-        raise TokenError(f"this token is of another version of the law: {error}") from error
+        raise TokenError(f"the token is from another version of the specification: {error}") from error
     return Token(policy, bounds, payload.property_name, payload.fingerprint, tuple(payload.actions))
 
 
@@ -121,35 +121,35 @@ def replay(token: str) -> Trace:
     named = parse(token)
     model = law_of(named.policy, named.bounds)
     if fingerprint_of(model) != named.fingerprint:
-        raise TokenError("this token is of another version of the law; make it again with `longpoll check`")
+        raise TokenError("the token is from another version of the specification; get a new one from `longpoll check`")
     if any(not 0 <= index < len(model.actions) for index in named.actions):
-        raise TokenError("this token names an action that the law does not have; make it again with `longpoll check`")
+        raise TokenError("the token has an unknown action; get a new one from `longpoll check`")
     try:
         return trace_of(model, [model.actions[index] for index in named.actions], named.property_name)
     except ValueError as error:
-        raise TokenError(f"this token does not run: {error}; make it again with `longpoll check`") from error
+        raise TokenError(f"the token's run is impossible: {error}; get a new one from `longpoll check`") from error
 
 
 def _payload(token: str) -> _Payload:
     if not token.startswith(PREFIX):
         raise TokenError(
-            f"not a token of this version: it begins with {PREFIX!r}; make it with `longpoll check --json`"
+            f"not a token of this version, which begins with {PREFIX!r}; get one from `longpoll check --json`"
         )
     if len(token) > LENGTH_MAX:
-        raise TokenError(f"a token has at most {LENGTH_MAX} characters, this one has {len(token)}")
+        raise TokenError(f"the token has {len(token)} characters; at most {LENGTH_MAX} are allowed")
     text = token[len(PREFIX) :]
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise TokenError("this token is damaged: copy it again, whole") from error
+        raise TokenError("the token is damaged; copy the whole token again") from error
     raw, crc = packed[:-CRC_BYTES], packed[-CRC_BYTES:]
     # The last character has bits that decoding ignores: a token has one spelling only.
     if crc != _crc(raw) or _spelled(packed) != text:
-        raise TokenError("this token is damaged: copy it again, whole")
+        raise TokenError("the token is damaged; copy the whole token again")
     try:
         return msgspec.msgpack.decode(raw, type=_Payload)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise TokenError(f"this token is of another version: {error}") from error
+        raise TokenError(f"the token is from another version: {error}") from error
 
 
 def _spelled(packed: bytes) -> str:

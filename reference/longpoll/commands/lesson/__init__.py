@@ -1,5 +1,4 @@
-"""`longpoll lesson`: what the lessons ask, and whether an answer is right.
+"""`longpoll lesson`: shows the lessons' exercises and checks answers.
 
-No answer is compared with a stored one where it can be found out: the law replays a run, explores a policy, or a
-program is run.
+It computes the right answers whenever it can: it replays a run, explores a policy, or runs a program.
 """

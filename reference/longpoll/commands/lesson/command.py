@@ -1,7 +1,4 @@
-"""`longpoll lesson`: the exercises of the lessons, and whether an answer to one is right.
-
-Leaves out what is asked and how an answer is judged: `course` has the lessons.
-"""
+"""`longpoll lesson`: lists the lessons, shows exercises and checks answers. The lessons are in `course`."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ NUMBERS: Final = {str(each.number): each for each in LESSONS}
 
 @click.command()
 @click.argument("number", required=False)
-@click.option("--check", "answer", metavar="ANSWER", help="Say whether this is right, or what is missing.")
+@click.option("--check", "answer", metavar="ANSWER", help="Check this answer to the exercise NUMBER.")
 @json_option
 @user_mistakes
 def lesson(*, number: str | None, answer: str | None, as_json: bool) -> None:
-    """List the lessons, show the exercises of one, or say whether an answer to one is right.
+    """List the lessons, show the exercises of a lesson, or check an answer.
 
-    NUMBER is a lesson's, such as 1, or an exercise's, such as 1.2. The lessons' pages (docs/lessons) have hints and
-    solutions.
+    NUMBER is the number of a lesson, such as 1, or of an exercise, such as 1.2. The pages of the lessons (docs/lessons)
+    contain hints and solutions. If the answer is a program, the command runs it.
 
     \b
     Examples:
@@ -37,12 +34,14 @@ def lesson(*, number: str | None, answer: str | None, as_json: bool) -> None:
       longpoll lesson 1.2 --check "none before_lock"
       longpoll lesson 0.2 --check my_poll.py
 
-    An answer that is a program is run. Exit codes: 0 right, or nothing was checked; 1 something is missing, 2 a
-    mistake in the call.
+    Exit codes: 0 the answer is right, or there was none to check, 1 the answer is not right yet, 2 a mistake in the
+    command line.
     """
     if number is None:
         if answer is not None:
-            raise UserError("an answer is to one exercise: longpoll lesson 1.1 --check ANSWER")
+            raise UserError(
+                "--check needs the number of an exercise; write, for example: longpoll lesson 1.1 --check ANSWER"
+            )
         _list(as_json=as_json)
         return
     found = _lesson_of(number)
@@ -52,7 +51,7 @@ def lesson(*, number: str | None, answer: str | None, as_json: bool) -> None:
         return
     if len(asked) > 1:
         numbers = ", ".join(asked)
-        raise UserError(f"lesson {number} has {len(asked)} exercises: name one of {numbers} with --check")
+        raise UserError(f"lesson {number} has {len(asked)} exercises; name one of {numbers} for --check")
     ((name, exercise),) = asked.items()
     with needing():
         said = exercise.check(answer)
@@ -67,7 +66,7 @@ def _lesson_of(number: str) -> Lesson:
 
 
 def _asked_of(number: str, found: Lesson) -> dict[str, Exercise]:
-    """The exercises that are meant, by their numbers."""
+    """The selected exercises by their numbers."""
     exercises = {f"{found.number}.{place}": each for place, each in enumerate(found.exercises, start=1)}
     if "." not in number:
         return exercises

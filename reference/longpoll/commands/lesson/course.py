@@ -1,4 +1,4 @@
-"""The lessons in their order. Leaves out what each asks (a module for each kind of answer), and the pages."""
+"""The list of lessons. Their exercises are in `asked`, one module per kind of answer."""
 
 from __future__ import annotations
 

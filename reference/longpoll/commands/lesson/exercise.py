@@ -1,4 +1,4 @@
-"""What an exercise is, and what is said of an answer. Leaves out the exercises."""
+"""The types of lessons, exercises and verdicts on answers."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from attrs import frozen
 
 @frozen
 class Said:
-    """What is said of an answer to an exercise."""
+    """The verdict on an answer."""
 
     right: bool
     why: str
-    """Of a right answer what it shows, of another what is missing."""
+    """What a right answer shows, or what a wrong one lacks."""
     more: str = ""
-    """Lines below, such as a run step by step."""
+    """More lines, such as a run step by step."""
 
 
 def right(why: str, more: str = "") -> Said:
-    """The answer is right."""
+    """A right answer."""
     return Said(right=True, why=why, more=more)
 
 
 def missing(why: str, more: str = "") -> Said:
-    """Something is missing."""
+    """An answer that is not right yet."""
     return Said(right=False, why=why, more=more)
 
 
 @frozen
 class Exercise:
-    """One thing that is asked."""
+    """One exercise."""
 
     asks: str
-    """A sentence; the lesson's page says more."""
+    """The task in a sentence; the lesson's page explains it."""
     answer: str
-    """What an answer looks like."""
+    """The form of an answer."""
     check: Callable[[str], Said]
-    """Finds out what is to be said of an answer; raises UserError for what cannot be read as one."""
+    """Checks an answer; raises UserError if it has the wrong form."""
 
 
 @frozen
@@ -51,5 +51,5 @@ class Lesson:
 
     @property
     def page(self) -> str:
-        """Where its text is, in the project's folder."""
+        """The path of its page in the project."""
         return f"docs/lessons/{self.number}-{self.name}.md"

@@ -1,7 +1,4 @@
-"""Answers as they are typed, read: runs, knobs, words, numbers and files. All raise UserError with what to do next.
-
-Leaves out whether they are right.
-"""
+"""Parses answers: runs, knobs, words, numbers and files. All functions raise UserError for the wrong form."""
 
 from __future__ import annotations
 
@@ -22,21 +19,21 @@ from longpoll_spec.policy import Policy, knob_values, preset, with_knobs
 from longpoll_spec.terms import Bool
 
 ANSWER_MAX: Final = 8_000
-"""Characters of an answer."""
+"""Most characters of an answer."""
 FILE_MAX: Final = 64 * 1024
-"""Bytes of a program that is an answer."""
+"""Most bytes of a program."""
 STATES_MAX: Final = 200_000
-"""States after which an exploration gives up; those of the exercises have some thousands."""
+"""Most states of an exploration; the exercises need some thousands."""
 SEPARATORS: Final = re.compile(r"[\s,]+")
 
 
 def words_of(answer: str) -> list[str]:
-    """The words of an answer, which spaces or commas part."""
+    """The words of an answer, separated by spaces or commas."""
     if len(answer) > ANSWER_MAX:
-        raise UserError(f"an answer has at most {ANSWER_MAX} characters, this one has {len(answer)}")
+        raise UserError(f"the answer has {len(answer)} characters; at most {ANSWER_MAX} are allowed")
     found = [word for word in SEPARATORS.split(answer) if word]
     if not found:
-        raise UserError("the answer is empty; see the exercise for what one looks like")
+        raise UserError("the answer is empty; the exercise shows what an answer looks like")
     return found
 
 
@@ -50,57 +47,57 @@ def chosen_of(answer: str, what: str, known: Collection[str]) -> set[str]:
 
 
 def number_of(answer: str) -> int:
-    """A whole number, not below nought."""
+    """A whole number from 0 up."""
     (word, *more) = words_of(answer)
     if more or not word.isascii() or not word.isdigit() or len(word) > 9:
-        raise UserError(f"the answer is a whole number, such as 3, and not {answer[:40]!r}")
+        raise UserError(f"the answer must be a whole number, such as 3, not {answer[:40]!r}")
     return int(word)
 
 
 def settings_of(answer: str) -> list[str]:
-    """Settings of knobs, `NAME=VALUE` each; whether knob and value are known is seen by `changed`."""
+    """Settings `NAME=VALUE`; `changed` checks the names and values."""
     settings = words_of(answer)
     for each in settings:
         if "=" not in each:
-            raise UserError(f"{each[:40]!r} is no setting of a knob: write NAME=VALUE, as `longpoll policies` has them")
+            raise UserError(f"{each[:40]!r} is not NAME=VALUE; `longpoll policies` lists the knobs and their values")
     return settings
 
 
 def changed(base: str, settings: Collection[str]) -> Policy:
-    """A preset with some knobs set otherwise."""
+    """A preset with some knobs changed."""
     return with_knobs(preset(base), settings)
 
 
 def settings_known(knob: str) -> tuple[str, ...]:
-    """What a knob may be set to."""
+    """The values of a knob."""
     return tuple(str(value).lower() for value in knob_values()[knob])
 
 
 def run_of(answer: str, policy: str) -> Trace:
-    """The run of a token of a preset, with none of its knobs set otherwise."""
+    """The run of a token, whose policy must be the preset."""
     (word, *more) = words_of(answer)
     if more:
-        raise UserError("the answer is one token, a word that begins with lp1.")
+        raise UserError("the answer must be one token, a word that begins with lp1.")
     named_policy = parse(word.partition("#")[2] or word).policy
     if named_policy != preset(policy):
-        raise UserError(f"this token is of {named_policy.name}; the exercise asks for a run of {policy}")
+        raise UserError(f"the token's policy is {named_policy.name}; the exercise needs a run of {policy}")
     return replay(word.partition("#")[2] or word)
 
 
 def explored(policy: Policy, *properties: str, bounds: str = "tiny", **numbers: int) -> Exploration:
-    """What exploring says of some properties of a policy."""
+    """Explore a policy and check some properties."""
     model = law_of(policy, named(bounds, policy, **numbers))  # type: ignore[arg-type] # numbers are ints
     return explore(model, select(properties_of(model), properties), engine="python", limit_states=STATES_MAX)
 
 
 def broken_at(trace: Trace, name: str) -> int | None:
-    """The step of a run that breaks a property, the first one; None if none does."""
+    """The first step of a run that breaks a property; None if no step does."""
     (item,) = select(properties_of(trace.model), [name])
     return next((step for step in range(len(trace.steps)) if _breaks(trace, item, step)), None)
 
 
 def _breaks(trace: Trace, item: Property, step: int) -> bool:
-    """Whether what is said of states is false after the step, or the step is one that must not be."""
+    """Whether the step is forbidden, or the state after it breaks the property."""
     taken, state = trace.steps[step].action, trace.steps[step].state
     if not is_true(trace, item.here, state):
         return True
@@ -114,7 +111,7 @@ def is_true(trace: Trace, term: Bool, state: Sequence[int]) -> bool:
 
 
 def see(token: str | None) -> str:
-    """How the run of a token is looked at; empty where there is none."""
+    """The command that shows the run of a token; empty without a token."""
     return f"see it: longpoll explain {token}" if token else ""
 
 
@@ -122,7 +119,7 @@ def program_of(answer: str) -> Path:
     """A Python file."""
     path = Path(answer)
     if len(answer) > ANSWER_MAX or "\0" in answer or not path.is_file():
-        raise UserError(f"no file {answer[:200]!r}; the answer is the path of a Python file")
+        raise UserError(f"there is no file {answer[:200]!r}; the answer must be the path of a Python file")
     if path.stat().st_size > FILE_MAX:
-        raise UserError(f"{answer}: a program has at most {FILE_MAX} bytes, this one has {path.stat().st_size}")
+        raise UserError(f"{answer} has {path.stat().st_size} bytes; a program may have at most {FILE_MAX}")
     return path

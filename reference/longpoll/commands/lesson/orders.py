@@ -1,8 +1,7 @@
-"""A reader's threads, run in every order of their lines up to a number of switches.
+"""Runs a reader's threads in every order of their lines up to a number of context switches.
 
-A switch takes the turn from a thread that could go on. Orders are tried by how many switches they have, the fewest
-first, so that the first one in which something goes wrong is as simple as can be: most races need two (Musuvathi and
-Qadeer, Iterative context bounding, 2007). Leaves out what is wrong (`asked.polls`).
+It tries orders with few switches first, so that the first failure is as simple as possible. Most races need two
+switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `asked.polls` checks the results.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from longpoll_simulation.world import Actor, World
 from longpoll_spec.errors import UserError
 
 POINTS_MAX: Final = 500
-"""Points of one order, after which the program counts as turning in circles; a right one has less than a hundred."""
+"""Most steps of one order; a longer one counts as an endless loop. A right program needs less than a hundred."""
 POINTS_IN_ALL_MAX: Final = 200_000
-"""Points of all orders together, some seconds; a program of ten lines has a tenth of it."""
+"""Most steps of all orders, some seconds; a program of ten lines needs a tenth of it."""
 Thread = Callable[[Any, World], object]
 """What a thread does with the program's object."""
 
@@ -115,7 +114,7 @@ def orders_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max
             yield _run(program, world, switches)
             points += world.step
             if points > POINTS_IN_ALL_MAX:
-                raise UserError(f"{path}: that are too many orders to try them all; write it with fewer lines")
+                raise UserError(f"{path} has too many possible schedules; write it with fewer lines")
             _note_others(chosen, switches, waiting)
 
 
@@ -143,7 +142,7 @@ def _run(program: _Program, world: World, switches: int) -> Order:
         names: dict[str, Any] = {"__name__": "lesson", "__file__": str(path), "__builtins__": builtins_in(world)}
         exec(program.code, names)  # noqa: S102 - the reader's own program, on the reader's own machine
         if not isinstance(names.get(make), type):
-            raise UserError(f"{path} has no class {make}; begin with docs/lessons/poll.py")
+            raise UserError(f"{path} has no class {make}; start from docs/lessons/poll.py")
         thing, began_ns = names[make](), world.now_ns
 
         def act(name: str, thread: Thread) -> None:

@@ -1,7 +1,4 @@
-"""A reader's own code, run: what goes wrong in it is the reader's mistake, told in one sentence, and no fault of ours.
-
-Leaves out what it is run for.
-"""
+"""Runs the reader's code: an exception in it becomes one sentence, not an internal error."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ TEXT_MAX: Final = 300
 
 @frozen
 class FaultsTold:
-    """What is raised within is told as the program's: where, and what. A UserError says it all already."""
+    """A block that turns the program's exceptions into a UserError with file and line."""
 
     path: Path
 
@@ -31,7 +28,7 @@ class FaultsTold:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell of it; Ctrl-C goes on as it is."""
+        """Raise UserError for an exception; Ctrl-C and UserError pass unchanged."""
         if error is None or isinstance(error, (UserError, KeyboardInterrupt)):
             return
         lines = [each.lineno for each in traceback.extract_tb(trace) if Path(each.filename) == self.path]

@@ -1,7 +1,6 @@
-"""What a reader's program finds as `threading` and `time` while its threads are run in every order.
+"""Simulated `threading` and `time` modules for a reader's program that runs in every order.
 
-Nothing of it is real: a lock has its place in a simulated world, and time passes only when nobody can go on. Leaves out
-the rest of both modules, and tells which of their names are there.
+Locks are simulated, and time passes only when no thread can run. The error for a missing name lists the available ones.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from longpoll_spec.errors import UserError
 HARMLESS: Final = frozenset(
     {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}
 )
-"""Modules that a program may import besides: none of them waits for anything."""
+"""Other modules that a program may import; none of them blocks."""
 
 
 class _Condition(SimulatedCondition):
-    """With what `threading.Condition` has besides."""
+    """Adds the other methods of `threading.Condition`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._clock = world
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until the predicate says so, or `timeout` seconds; what it said at last."""
+        """Wait until the predicate is true, or `timeout` seconds; returns its last value."""
         until_ns = None if timeout is None else self._clock.now_ns + int(timeout * 1e9)
         while not (said := predicate()):
             left_s = None if until_ns is None else (until_ns - self._clock.now_ns) / 1e9
@@ -39,30 +38,30 @@ class _Condition(SimulatedCondition):
         return said
 
     def acquire(self) -> bool:
-        """Take its lock."""
+        """Acquire its lock."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Give it back."""
+        """Release its lock."""
         self._lock.release()
 
 
 class _StandIn(SimpleNamespace):
-    """A module of which only some names are there."""
+    """A module with only some of its names."""
 
     _name: str
 
     def __getattr__(self, name: str) -> NoReturn:
         there = ", ".join(each for each in vars(self) if not each.startswith("_"))
-        raise AttributeError(f"of {self._name} there is only {there} here, and no {name}")
+        raise AttributeError(f"{self._name}.{name} is not available here; use {there}")
 
 
 def modules_in(world: World) -> Mapping[str, Any]:
-    """The modules that stand in, by their names."""
+    """The simulated modules by name."""
 
     def condition(lock: object = None) -> _Condition:
         if lock is not None:
-            raise UserError("a Condition makes its own lock here: write threading.Condition()")
+            raise UserError("a Condition cannot take a lock here; write threading.Condition()")
         return _Condition(world)
 
     def sleep(seconds: float) -> None:
@@ -81,7 +80,7 @@ def modules_in(world: World) -> Mapping[str, Any]:
 
 
 def builtins_in(world: World) -> dict[str, Any]:
-    """Python's builtins, whose import gives the stand-ins, and what waits for nothing."""
+    """Python's builtins with an import that returns only simulated and harmless modules."""
     found = modules_in(world)
 
     def import_module(name: str, *rest: Any) -> Any:
@@ -89,7 +88,7 @@ def builtins_in(world: World) -> dict[str, Any]:
             return found[name]
         if name not in HARMLESS:
             known = ", ".join((*found, *sorted(HARMLESS - {"__future__"})))
-            raise UserError(f"import {name[:40]}: a program that is run in every order may import {known}")
+            raise UserError(f"cannot import {name[:40]}; this program may import only {known}")
         return __import__(name, *rest)
 
     return {**vars(builtins), "__import__": import_module}

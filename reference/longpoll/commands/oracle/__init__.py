@@ -1,1 +1,1 @@
-"""`longpoll oracle`: the law beside the tests of a program in any language, over lines of JSON."""
+"""`longpoll oracle`: checks the steps of a program in any language, sent as lines of JSON."""

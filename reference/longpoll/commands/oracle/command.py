@@ -1,6 +1,6 @@
-"""`longpoll oracle`: asked step by step whether what a program did is a run of the law.
+"""`longpoll oracle`: checks step by step whether a program's run is one of the specification.
 
-Leaves out the lines (`requests`), the sessions (`session`) and where lines come from (`doors`).
+The lines are in `requests`, the sessions in `session`, and the input and output in `doors`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,24 @@ BACKLOG = 128
 @click.command()
 @policy_option()
 @knob_option()
-@click.option("--requests", default=2, show_default=True, help="Request slots: most pulls that are under way at once.")
+@click.option("--requests", default=2, show_default=True, help="Request slots: most concurrent pulls.")
 @click.option("--queues", default=1, show_default=True, help="Queues that share one dispatcher and one scanner.")
-@click.option("--tags", default=1, show_default=True, help="Tags that a message can have and a pull can want.")
+@click.option("--tags", default=1, show_default=True, help="Number of different tags.")
 @click.option("--hold-ticks", default=1, show_default=True, help="A pull's deadline in ticks.")
 @click.option("--scan-ticks", default=2, show_default=True, help="Ticks between two scans.")
-@aspect_option("Switch this aspect on; repeatable.")
-@click.option("--hidden", multiple=True, metavar="ACTION", help="A step that is not always told; repeatable.")
-@click.option("--listen", metavar="HOST:PORT", help="Speak TCP here instead of standard input and output.")
+@aspect_option("Add this feature to the model; repeatable.")
+@click.option(
+    "--hidden",
+    multiple=True,
+    metavar="ACTION",
+    help="An action that the program may take without reporting it; repeatable.",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Listen for TCP connections instead of using standard input.")
 @click.option(
     "--record",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Leave the history of each session in a directory of its name.",
+    help="Write the history of each session into a subdirectory of DIR with the session's name.",
 )
 @json_option
 @user_mistakes
@@ -61,19 +66,21 @@ def oracle(
     record: Path | None,
     as_json: bool,
 ) -> None:
-    """Say of each step that a program tells, as a line of JSON, whether the law allows it, and what may come next.
+    """Check a program's steps, sent as JSON lines, against the specification.
 
-    Lines come from standard input until it ends, or over TCP until Ctrl-C or SIGTERM; docs/oracle.md tells what they
-    say. The exit code is 1 where a step was refused or a property broken, and 3 where nothing was told, a line was no
-    request, or nobody knows of a property. --json makes an object of what is said of the whole: on standard error, or
-    with --listen on standard output.
+    The program sends one request per line (docs/oracle.md). The answer says whether the specification allows the step.
+    Lines come from standard input until it ends, or over TCP until Ctrl-C or SIGTERM. At the end the command
+    prints a summary. --json prints it as one object: to standard error, or with --listen to standard output.
 
     \b
     Examples:
-      longpoll oracle --policy strict
+      echo '{"do": "may"}' | longpoll oracle --policy strict
       longpoll oracle --policy rocketmq-4.9 --record histories
       longpoll oracle --policy strict-clone --knob recheck_after_keep=false --hidden tick
       longpoll oracle --policy strict --listen 127.0.0.1:0 --json
+
+    Exit codes: 0 all steps allowed, 1 a step rejected or a property violated, 2 a mistake in the command line,
+    3 unknown: no step was sent, a line was invalid, or a property is undecided.
     """
     law = Law(
         requests=requests,
@@ -118,12 +125,12 @@ def _serve_tcp(asked: Oracle, listen: str, *, as_json: bool) -> None:
 
 
 def _listener(listen: str) -> socket.socket:
-    """A socket that listens; raises `ConfigError`."""
+    """A listening socket; raises `ConfigError`."""
     address = address_of(listen)
     try:
         return socket.create_server(address, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose another address, or port 0") from None
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another address or port 0") from None
 
 
 def _say_end(asked: Oracle, *, as_json: bool, is_standard: bool) -> None:
@@ -131,7 +138,7 @@ def _say_end(asked: Oracle, *, as_json: bool, is_standard: bool) -> None:
     if not as_json:
         err.tell(total.told())
     elif is_standard:
-        # Standard output has the answers alone. A line of JSON stays one where the columns are known, too.
+        # Standard output has only answers. The JSON stays on one line on any terminal.
         err.print(json_text(total.fields()), soft_wrap=True, markup=False)
     else:
         emit_json(total.fields())

@@ -1,7 +1,7 @@
-"""Where lines come from: standard input, or any number of TCP connections, in one thread.
+"""Reads lines from standard input, or from many TCP connections, in one thread.
 
-A line ends with a line feed. Answers come in the order of their lines; those of one read go out in one write. Who does
-not read its answers is not read from any more, until it does. Leaves out what a line says (`requests`).
+A line ends with a line feed. Answers keep the order of their lines, and one write sends all answers to one read. The
+oracle stops reading from a client that does not read its answers. The contents of lines: see `requests`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from longpoll.commands.oracle.requests import LINE_MAX, Oracle
 
 CHUNK_BYTES: Final = 1 << 16
 UNSENT_MAX: Final = 1 << 20
-"""Bytes of answers that wait for their reader before no more lines are read from it."""
+"""Unsent bytes of answers at which the oracle stops reading from a client."""
 CONNECTIONS_MAX: Final = 1_000
 WAIT_S: Final = 0.2
-"""How long nothing is done before it is looked whether to stop."""
+"""Seconds between two checks whether to stop."""
 STDIN, STDOUT = 0, 1
 
 
 @define
 class Lines:
-    """Bytes put together to lines. Invariant: `_rest` has no line feed, and at most `LINE_MAX` bytes."""
+    """Splits bytes into lines. Invariant: `_rest` has no line feed, and at most `LINE_MAX` bytes."""
 
     _rest: bytearray = field(factory=bytearray)
     _is_passing_over: bool = False
-    """Whether the line that is being read was too long."""
+    """Whether the current line is too long and is skipped."""
 
     def answered(self, oracle: Oracle, chunk: bytes) -> Iterator[bytes]:
-        """The answers to the lines that end in a chunk; an empty line has none."""
+        """The answers to the lines that end in a chunk; an empty line gets none."""
         self._rest += chunk
         if b"\n" in chunk:
             *whole, rest = self._rest.split(b"\n")
@@ -54,12 +54,12 @@ class Lines:
             self._rest.clear()
 
     def last(self, oracle: Oracle) -> bytes:
-        """The answer to a last line that was not ended."""
+        """The answer to a last line without a line feed."""
         return b"".join(self.answered(oracle, b"\n"))
 
 
 def serve_standard(oracle: Oracle) -> None:
-    """Answer on standard output until standard input ends; raises `BrokenPipeError` when nobody reads."""
+    """Answer on standard output until standard input ends; raises `BrokenPipeError` if the reader has gone."""
     lines = Lines()
     while chunk := os.read(STDIN, CHUNK_BYTES):
         _write_all(b"".join(lines.answered(oracle, chunk)))
@@ -80,11 +80,11 @@ class _Peer:
     lines: Lines = field(factory=Lines)
     unsent: bytearray = field(factory=bytearray)
     has_ended: bool = False
-    """It sends nothing more."""
+    """Whether the client has closed its side."""
 
 
 def serve_tcp(oracle: Oracle, listener: socket.socket, is_stopped: Callable[[], bool]) -> None:
-    """Answer every connection, until it is said to stop. Sessions are not a connection's: they last until closed."""
+    """Answer every connection until `is_stopped`. A session outlives its connection, until a request closes it."""
     with selectors.DefaultSelector() as selector, closing(listener):
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ)
@@ -104,7 +104,7 @@ def serve_tcp(oracle: Oracle, listener: socket.socket, is_stopped: Callable[[], 
 def _accept(selector: selectors.BaseSelector, listener: socket.socket) -> None:
     try:
         accepted, _ = listener.accept()
-    except OSError:  # it is gone again, or there are no more descriptors: the next one may do
+    except OSError:  # the client has gone, or no descriptor is free; the next one may work
         return
     if len(selector.get_map()) > CONNECTIONS_MAX:
         accepted.close()
@@ -122,7 +122,7 @@ def _turn(selector: selectors.BaseSelector, peer: _Peer, oracle: Oracle) -> None
             del peer.unsent[: peer.socket.send(peer.unsent)]
     except (BlockingIOError, InterruptedError):
         pass
-    except OSError:  # the peer is gone, and what it has not read with it
+    except OSError:  # the client has gone
         peer.has_ended = True
         peer.unsent.clear()
     if peer.has_ended and not peer.unsent:

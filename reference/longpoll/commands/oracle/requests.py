@@ -1,4 +1,4 @@
-"""A line of JSON as a request, and its answer as another: what the oracle is asked, and its limits.
+"""The oracle's requests and answers, one JSON object per line, and their limits.
 
 | `do`         | further fields                             | the answer has                                  |
 |--------------|--------------------------------------------|-------------------------------------------------|
@@ -8,11 +8,9 @@
 | `properties` |                                            | `properties`                                    |
 | `close`      |                                            | `steps`, `refused`, `history`                   |
 
-What a step saw is `queue`, `queue_offset`, `visible_end` and `offset`, as in a history of steps.
-Each may have `session`, a name; the session begins where it is named first. `id`, a number or a text, comes back in the
-answer. What cannot be answered has `error`, a sentence, and every session goes on as it was.
-
-Leaves out where lines come from (`doors`) and what a session is (`session`).
+A step's observations are `queue`, `queue_offset`, `visible_end` and `offset`, as in a history of steps. A request may
+name its `session`, which its first request opens, and have an `id`, a number or a text, which the answer repeats. An
+invalid request gets an `error` and changes no session.
 """
 
 from __future__ import annotations
@@ -30,26 +28,26 @@ from longpoll_spec.history import Event
 from longpoll_spec.tables import with_table
 
 LINE_MAX: Final = 1 << 16
-"""Bytes of a line; a longer one is an error, and what follows is read as before."""
+"""Most bytes of a line; a longer one gets an error and is skipped."""
 SESSIONS_MAX: Final = 10_000
-"""Sessions at a time, of all that ask."""
+"""Most open sessions of all clients."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Names of sessions, which are names of directories too."""
+"""Names of sessions, which are also directory names."""
 FIRST: Final = "main"
-"""The session of a request that names none."""
+"""The session of a request without one."""
 ACTORS_MAX: Final = 64
-"""Characters of `actors`."""
+"""Most characters of `actors`."""
 NUMBER_MAX: Final = 1 << 60
 REQUESTS: Final = ("did", "may", "state", "properties", "close")
 
 
 class RequestError(UserError):
-    """A line asks for nothing that there is; the text says what to write."""
+    """A line is not a valid request; the text says what to write."""
 
 
 @with_table
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line, read."""
+    """One decoded line."""
 
     do: str
     session: str = FIRST
@@ -69,16 +67,16 @@ _encoder = msgspec.json.Encoder()
 
 @define
 class Oracle:
-    """Answers lines. Invariant: `sessions` has those that are open, by name."""
+    """Answers lines. Invariant: `sessions` contains the open sessions by name."""
 
     beside: LawBeside
     histories: Path | None = None
-    """Where each session leaves its history, in a directory of its name; None for none."""
+    """The directory of the sessions' histories; None to record none."""
     sessions: dict[str, Session] = field(factory=dict)
     total: Total = field(factory=Total)
 
     def answer(self, line: bytes) -> bytes:
-        """The answer to a line, without its end."""
+        """The answer to a line, without a line feed."""
         request: Request | None = None
         try:
             request = _request(line)
@@ -108,9 +106,9 @@ class Oracle:
 
     def _opened(self, name: str) -> Session:
         if NAME.fullmatch(name) is None:
-            raise RequestError("a session's name has 1 to 64 letters, digits, or any of _ . - after the first")
+            raise RequestError("a session's name must have 1 to 64 letters and digits, and after the first also _ . -")
         if len(self.sessions) >= SESSIONS_MAX:
-            raise RequestError(f"{SESSIONS_MAX} sessions are open, which is all there may be: close one")
+            raise RequestError(f"the limit of {SESSIONS_MAX} open sessions is reached; close one")
         history = None if self.histories is None else HistoryFile.begin(self.histories / name, name, self.beside)
         self.sessions[name] = Session(name, self.beside, history)
         return self.sessions[name]
@@ -123,22 +121,22 @@ class Oracle:
         return {"steps": session.steps, "refused": session.refused_count, **told}
 
     def close(self) -> None:
-        """Close every session that is open."""
+        """Close all open sessions."""
         while self.sessions:
             self._closed(next(iter(self.sessions.values())))
 
     def too_long(self) -> bytes:
-        """The answer to a line that is too long, which is not read."""
+        """The answer to a skipped line."""
         self.total.mistakes += 1
-        return _encoder.encode({"error": f"a line has at most {LINE_MAX} bytes"})
+        return _encoder.encode({"error": f"a line must have at most {LINE_MAX} bytes"})
 
 
 def _request(line: bytes) -> Request:
-    """A line, read; raises `RequestError`."""
+    """Decode a line; raises `RequestError`."""
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"this is no request: {error}; write for instance {_EXAMPLE}") from None
+        raise RequestError(f"this is not a request: {error}; write, for example, {_EXAMPLE}") from None
 
 
 _EXAMPLE: Final = '{"do": "did", "step": "hold", "request": 0}'
@@ -161,13 +159,13 @@ def _did(session: Session, request: Request) -> dict[str, Any]:
 
 
 def _event(session: Session, request: Request) -> Event:
-    """The step as an event of a history; raises `RequestError` for what a history cannot say."""
+    """The step as an event of a history; raises `RequestError` if a history cannot represent it."""
     actors = request.actors if request.request is None else str(request.request)
     if len(actors) > ACTORS_MAX or (request.request is not None and request.actors):
-        raise RequestError(f"write either `request`, a number, or `actors`, at most {ACTORS_MAX} characters")
+        raise RequestError(f"write either `request`, a number, or `actors`, with at most {ACTORS_MAX} characters")
     numbers = (request.queue, request.queue_offset, request.visible_end, request.offset)
     if any(not -1 <= number < NUMBER_MAX for number in numbers):
-        raise RequestError("a queue and offsets are numbers from 0 on, below 2 to the 60th")
+        raise RequestError("queues and offsets must be numbers from 0 to 2^60 - 1")
     now = session.next_moment_ns()
     return Event(
         event=request.step,

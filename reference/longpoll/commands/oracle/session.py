@@ -1,7 +1,7 @@
-"""One session: the law beside one run, and the history that is left of it.
+"""One session: checks one run against the specification and writes its history.
 
-A step that the law refuses is written to the history like any other, so that a judge finds it too; the session stays
-where it was. Leaves out the lines (`requests`) and where they come from (`doors`).
+A rejected step goes into the history like any other, so that the judge finds it too; it does not change the session's
+states. The lines are in `requests`, the input and output in `doors`.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.terms import Bool, all_of, any_of
 
 REASONS_MAX: Final = 5
-"""Most states of which a refusal is told; of hidden steps there may be thousands."""
+"""Most states for which a rejection gives reasons; hidden steps may lead to thousands."""
 STATES_SHOWN_MAX: Final = 20
-"""Most states that are shown at once."""
+"""Most states in one answer."""
 KNOWN_MAX: Final = 50_000
-"""Most states of which is remembered what they break."""
+"""Most states whose broken properties are cached."""
 NOTHING: Final = frozenset[str]()
 BATCH_BYTES: Final = 1 << 18
-"""Of events, before they are written to a history."""
+"""Bytes of events per write to a history."""
 
 
 @frozen
 class Refused:
-    """A step that the law does not allow, in one of the states in which the run may be."""
+    """Why the specification rejects a step in one of the possible states."""
 
     action: str
     false: Sequence[str]
-    """The parts of its guard that are false, in words."""
+    """The false parts of its guard, in words."""
     contradicted: Sequence[str]
-    """What was told of the state after it and is not so."""
+    """Observations of the program that contradict the state after the step."""
 
 
 @define
 class LawBeside:
-    """What all sessions share: the law of one policy, compiled as far as it was asked for."""
+    """The specification of one policy, shared by all sessions and compiled on demand."""
 
     policy: Policy
     law: Law
@@ -57,15 +57,15 @@ class LawBeside:
     reader: StepReader = field(init=False)
     always: tuple[Property, ...] = field(init=False)
     closing: dict[str, list[tuple[str, Question]]] = field(factory=dict)
-    """Label -> properties that the step may break, each with what is true of the state before it then."""
+    """Label -> the properties that the step may break, each with the condition on the state before it."""
     _is_well: Question = field(init=False)
     _questions: list[tuple[str, Question]] = field(init=False)
     _broken: dict[Packed, frozenset[str]] = field(factory=dict)
     _may_break: dict[str, Question] = field(factory=dict)
-    """Label -> whether one of `closing` is true: most steps break nothing, and are asked one question."""
+    """Label -> whether any condition in `closing` is true; one question suffices for most steps."""
 
     def __attrs_post_init__(self) -> None:
-        """Put the law together; raises `SpecUserError` where there is none such."""
+        """Build the model; raises `SpecUserError` for an unknown name."""
         self.model = model_of(self.policy.name, self.law)
         unknown = [name for name in self.law.hidden if name.partition("(")[0] not in ACTION_NAMES]
         if unknown:
@@ -83,7 +83,7 @@ class LawBeside:
         self._may_break = {label: question(self.model, any_of(found)) for label, found in conditions.items()}
 
     def broken_in(self, state: Packed) -> frozenset[str]:
-        """The properties that a state breaks, remembered for the states that came last."""
+        """The properties that a state breaks, with a cache."""
         found = self._broken.get(state)
         if found is None:
             if len(self._broken) >= KNOWN_MAX:
@@ -103,7 +103,7 @@ class LawBeside:
 
 @define
 class Session:
-    """One run. Invariant: `moment_ns` is that of the last step, and every later one is greater."""
+    """One run. Invariant: `moment_ns` is the time of the last step, and times increase."""
 
     name: str
     beside: LawBeside
@@ -111,25 +111,24 @@ class Session:
     steps: int = 0
     refused_count: int = 0
     broken_ever: set[str] = field(factory=set)
-    """The properties that the run broke, whichever of the possible runs it is."""
+    """The properties that all possible runs broke."""
     doubtful: set[str] = field(factory=set)
-    """The properties that one of the possible runs broke, and some that later steps ruled out may be among these."""
+    """The properties that a possible run broke; later steps may have ruled that run out."""
     broken: frozenset[str] = frozenset()
-    """What the last step broke; nothing if it was refused."""
+    """The properties that the last step broke; empty if it was rejected."""
     is_lost: bool = False
-    """Whether a step was refused, or could not be followed: nobody knows in which state the run went on."""
+    """Whether a step was rejected or could not be followed, so that the state is unknown."""
     moment_ns: int = 0
     _follower: Follower = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Begin in the law's first state."""
+        """Start in the model's initial state."""
         self._follower = Follower(self.beside.checker)
 
     def did(self, step: str, told: Event) -> tuple[Refused, ...]:
-        """Take a step, or say why the law refuses it.
+        """Take a step; returns the reasons if the specification rejects it.
 
-        Raises `SpecUserError` for a step that the law does not have, and `EngineLimitError` where more is possible than
-        is followed.
+        Raises `SpecUserError` for an unknown step, and `EngineLimitError` for too many possible states.
         """
         if step not in self.beside.reader.by_name:
             raise SpecUserError(not_known("step", step, self.beside.reader.by_name))
@@ -167,11 +166,11 @@ class Session:
         return Refused(refusal.action, false_told(self.beside.model, refusal), wrong)
 
     def next_moment_ns(self) -> int:
-        """A moment after that of every step before."""
+        """A time after every earlier step."""
         return max(time.time_ns(), self.moment_ns + 1)
 
     def _broken(self) -> frozenset[str]:
-        """The properties that the step just taken, or the state after it, breaks; what it may break is remembered."""
+        """The properties that the last step, or the state after it, breaks; updates `doubtful`."""
         follower = self._follower
         after = [*map(self.beside.broken_in, follower.possible)]
         by = [self.beside.broken_by(*step) for step in follower.taken]
@@ -183,9 +182,9 @@ class Session:
         return found
 
     def verdicts(self) -> dict[str, str]:
-        """Each property: `broken` by the run so far, whichever it is, `unknown` or `holds`.
+        """The verdict of each property: `broken` by all possible runs, `unknown` or `holds`.
 
-        It is unknown where one of the runs that were possible broke it, and where the run is lost.
+        It is unknown if one possible run broke it, or if the state is unknown.
         """
         return {item.name: self._verdict(item.name) for item in self.beside.always}
 
@@ -195,16 +194,16 @@ class Session:
         return "unknown" if self.is_lost or name in self.doubtful else "holds"
 
     def may(self) -> tuple[str, ...]:
-        """What may come next."""
+        """The actions that the specification allows next."""
         return self._follower.may()
 
     @property
     def possible_count(self) -> int:
-        """In how many states the run may be."""
+        """The number of possible states."""
         return len(self._follower.possible)
 
     def states(self) -> list[dict[str, Any]]:
-        """Some of the possible states, each variable with its value or the word for it."""
+        """Some possible states, with each variable's value or label."""
         variables = self.beside.model.variables
         shown = list(self._follower.possible)[:STATES_SHOWN_MAX]
         return [
@@ -216,7 +215,7 @@ class Session:
         ]
 
     def close(self) -> str:
-        """End the history, if one is written; its directory."""
+        """End the history and return its directory; empty without a history."""
         return "" if self.history is None else self.history.close(self.next_moment_ns())
 
 
@@ -225,7 +224,7 @@ _encoder = msgspec.json.Encoder()
 
 @define
 class HistoryFile:
-    """A history of steps as it is written. Invariant: `_sequence` is the number of the next event."""
+    """Writes a history of steps. Invariant: `_sequence` is the number of the next event."""
 
     directory: Path
     source: str
@@ -235,7 +234,7 @@ class HistoryFile:
 
     @classmethod
     def begin(cls, directory: Path, source: str, beside: LawBeside) -> HistoryFile:
-        """Make the directory and its `meta.json`; raises `OutputError` where that cannot be, or is there."""
+        """Create the directory and its `meta.json`; raises `OutputError` if it exists or cannot be created."""
         made = cls(directory, source)
         try:
             directory.mkdir(parents=True)
@@ -244,7 +243,7 @@ class HistoryFile:
             (directory / META_FILE).write_bytes(_encoder.encode(meta))
             made._part = (directory / "part-00000.ndjson").open("wb")
         except OSError as error:
-            raise OutputError(f"cannot write {directory}: {error.strerror}") from error
+            raise OutputError(f"cannot write {directory}: {error.strerror}; choose a new directory") from error
         now = time.time_ns()
         made.put(Event(event="source_started", after_ns=now, before_ns=now, source=source, sequence=0))
         return made
@@ -263,11 +262,11 @@ class HistoryFile:
             self._part.write(self._buffer)
             self._part.flush()
         except OSError as error:
-            raise OutputError(f"cannot write {self.directory}: {error.strerror}") from error
+            raise OutputError(f"cannot write {self.directory}: {error.strerror}; use another disk or path") from error
         self._buffer.clear()
 
     def close(self, now_ns: int) -> str:
-        """Write what is left, and the last event; the directory."""
+        """Write the last event and the rest of the buffer; returns the directory."""
         self.put(Event(event="source_stopped", after_ns=now_ns, before_ns=now_ns, source=self.source, sequence=0))
         self._write()
         self._part.close()
@@ -276,15 +275,15 @@ class HistoryFile:
 
 @define
 class Total:
-    """What is said of all sessions that are closed."""
+    """The summary of all closed sessions."""
 
     steps: int = 0
     refused: int = 0
     broken: set[str] = field(factory=set)
     unknown: set[str] = field(factory=set)
-    """Properties of which a session does not know whether they are broken."""
+    """Properties that are undecided in a session."""
     mistakes: int = 0
-    """Lines that were answered with an error."""
+    """Lines that got an error."""
 
     def add(self, session: Session) -> None:
         """Count a session."""
@@ -295,7 +294,7 @@ class Total:
         self.unknown.update(name for name, verdict in verdicts.items() if verdict == "unknown")
 
     def fields(self) -> dict[str, Any]:
-        """It as an object."""
+        """The summary as JSON fields."""
         return {
             "steps": self.steps,
             "refused": self.refused,
@@ -305,12 +304,12 @@ class Total:
         }
 
     def told(self) -> str:
-        """It as a line; what is unknown and the mistakes only where there are any."""
-        parts = [f"{self.steps} steps, {self.refused} refused", f"properties broken: {_names(self.broken)}"]
+        """The summary as one line; unknown properties and errors only if there are any."""
+        parts = [f"{self.steps} steps, {self.refused} rejected", f"violated properties: {_names(self.broken)}"]
         if self.unknown:
             parts.append(f"unknown: {_names(self.unknown)}")
         if self.mistakes:
-            parts.append(f"lines that were answered with an error: {self.mistakes}")
+            parts.append(f"invalid lines: {self.mistakes}")
         return "; ".join(parts)
 
 

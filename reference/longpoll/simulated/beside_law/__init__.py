@@ -1,1 +1,1 @@
-"""The hold service step by step beside the law: each segment of its threads is a step of the law, or it fails."""
+"""Checks that each step of the real hold service is a step of the specification."""

@@ -1,7 +1,4 @@
-"""Tries schedules of a world beside the law: every one (`explore`), or random ones (`wander`).
-
-Leaves out the world itself, and what must hold after each segment (`world`).
-"""
+"""Tries schedules of the hold service: all (`explore`), or random ones (`wander`). `world` checks each step."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Follows a run of the law on the real hold service: a counterexample becomes a schedule of the code.
+"""Makes the real hold service follow a run of the specification: turns a counterexample into a schedule.
 
-The code is coarser than the law in places, so a move may make several of the run's steps at once, and some moves none.
-Every schedule that stays on the run is tried until one is at its end.
+The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
+search tries every schedule that stays on the run until one reaches its end.
 
-Leaves out aspects that the world has not: more queues, tags, channels, commits, crashes, roles.
+Features without a counterpart here: more queues, tags, channels, commits, crashes, roles.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def refuse_unknown(model: Model) -> None:
         unknown.append("several queues or tags")
     if unknown:
         raise NotFollowableError(
-            f"this run has {', '.join(unknown)}, and the world beside the law is one queue without; "
-            "take a token of the plain world, as `longpoll check` shows them first"
+            f"this run uses {', '.join(unknown)}, but this simulation has only one plain queue; use a token from "
+            "`longpoll check` without --aspect, --queues and --tags"
         )
 
 

@@ -1,11 +1,9 @@
-"""How much of the law the schedules of the real code have reached, of how much there is, and why not the rest.
+"""Reports how many states of the specification the real code's schedules reach, and why they miss the others.
 
     python -m longpoll.simulated.beside_law.reached [--requests 1]
 
-The law's graph is known exactly where the world is tiny, so the count is of all. A state that no schedule reaches has
-one of the `REASONS`, or none, and then it is a gap in the schedules or in the code.
-
-Leaves out trying the schedules (`explore`).
+Under tiny bounds the state graph is known completely. A state that no schedule reaches has one of the `REASONS`; a
+state without a reason is a gap in the schedules or the code. `explore` tries the schedules.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A world of the hold table's real threads under a controlled scheduler, with the law beside it.
+"""Runs the hold table's real threads under a controlled scheduler and compares each step with the specification.
 
-It has consumers, a dispatcher, a scanner and an executor around the real `HoldService`, `Walk` and `HoldTable`.
-Between two step points one of them runs, and the variables of the law, read off the table and the actors, must then be
-where some of that actor's own actions lead the law; none at all is allowed too. The code is coarser than the law
-where a walk is in place, and where it passes over an empty bucket without a step.
+Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `Walk` and `HoldTable`. One of them runs
+between two scheduling points. The specification's variables, read from the table and the actors, must then match a
+state that this actor's own actions can reach; no action is allowed too. The code is coarser than the specification in
+an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
 
-Where it is asked for, the executor may be made full and be emptied again at any time, the broker may be stopped, and
-what a notifier looks at may throw. Leaves out which schedules are tried (`explore`).
+On request, the executor may become full and empty again, the broker may stop, and a notifier's read may throw.
+`explore` chooses the schedules.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The load of simulated runs on real sockets and disks, with a served broker that is killed and started again."""
+"""Runs the load of simulated runs against a real broker process on real sockets and disks, and kills it."""

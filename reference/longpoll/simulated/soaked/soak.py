@@ -1,12 +1,12 @@
-"""Round after round of a simulated run's load against one served broker, which is killed, stopped and started again.
+"""Runs rounds of a simulated run's load against a real broker process, which it kills, stops and restarts.
 
-A round is drawn from its seed as `simulate-broker` draws its runs (`plan`), with what a real machine can suffer: kills
-(SIGKILL, by the child's own number), stops (SIGTERM) and cut connections; holds are shorter, for time is real. The same
-oracle looks at the answers (`account`), and excuses what the machine stood still. When a life of the broker has ended,
-its store is verified and its history judged; of a killed one that says `unknown` where it is cut off.
+Each round draws its plan from its seed like `simulate-broker` (`plan`), with the faults of a real machine: SIGKILL,
+SIGTERM and broken connections. Holds are shorter, because time is real. The same oracle checks the answers (`account`)
+and subtracts host pauses. After each stop of the broker, its store is verified and its history judged; the verdict on
+a killed broker may be `unknown` at the end.
 
-The seeds give what is asked and what goes wrong; when which thread runs is the machine's, so a seed alone need not
-fail again. Leaves out power cuts, errors of disks and steps of the clock, which only a simulated world can have.
+The seed determines requests and faults, but not the thread schedule, so the same seed may not fail again. Power cuts,
+disk errors and clock steps exist only in the simulation.
 """
 
 from __future__ import annotations

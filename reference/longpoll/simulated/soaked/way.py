@@ -1,7 +1,4 @@
-"""A peer's real connection, which somebody else may cut.
-
-Leaves out the peer (`longpoll.simulated.peer`), which speaks over it.
-"""
+"""The real connection of a peer (`longpoll.simulated.peer`), which another thread may break."""
 
 from __future__ import annotations
 

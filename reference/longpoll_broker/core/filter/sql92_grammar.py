@@ -269,5 +269,5 @@ def parse(expression: str, *, with_parts: bool = False) -> Node:
     try:
         tree: Node = running.feed_token(lark.Token("$END", ""))
     except UnexpectedToken:
-        raise Sql92Error(f"the expression cannot go on at {place}") from None
+        raise Sql92Error(f"the expression cannot continue at {place}") from None
     return tree

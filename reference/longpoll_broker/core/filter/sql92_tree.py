@@ -130,7 +130,7 @@ def depth_over(*nodes: Node) -> int:
     """The depth of a node over these. Raises Sql92Error."""
     depth = 1 + max(node.depth for node in nodes)
     if depth > DEPTH_MAX:
-        raise Sql92LimitError(f"the expression is nested over {DEPTH_MAX} deep; take parts of it apart")
+        raise Sql92LimitError(f"the expression is nested over {DEPTH_MAX} deep; simplify it")
     return depth
 
 
@@ -146,7 +146,7 @@ def as_boolean(node: Node) -> Node:
     if isinstance(node, Property):
         return Truth(node)
     if not is_boolean(node):
-        raise Sql92Error("a number or a text stands where a condition is needed")
+        raise Sql92Error("a condition is needed here, not a number or a text")
     return node
 
 
@@ -209,7 +209,7 @@ def make_between(operand: Node, low: Node, high: Node) -> Logic:
     """`createBetween`: two constants must be in order. Raises Sql92Error."""
     at_least, at_most = make_relation(">=", operand, low), make_relation("<=", operand, high)
     if isinstance(low, Literal) and isinstance(high, Literal) and compare(high.value, low.value) < 0:
-        raise Sql92Error(f"BETWEEN {low.value} AND {high.value} is the wrong way round")
+        raise Sql92Error(f"BETWEEN {low.value} AND {high.value} has its bounds in the wrong order")
     return make_logic("AND", [at_least, at_most])
 
 

@@ -178,6 +178,6 @@ def read_rights(topics: Iterable[str], groups: Iterable[str]) -> dict[str, Right
         for text in texts:
             name, equals, right = (part.strip() for part in text.partition("="))
             if not name or not equals or right not in RIGHTS:
-                raise ValueError(f"{text!r} is no NAME=RIGHT with one of {', '.join(RIGHTS)}")
+                raise ValueError(f"{text!r} is not NAME=RIGHT; RIGHT is one of {', '.join(RIGHTS)}")
             found[name if name.startswith(prefix) else prefix + name] = RIGHTS[right]
     return found

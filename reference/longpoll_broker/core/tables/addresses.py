@@ -51,7 +51,7 @@ def _any_of(texts: list[str]) -> Match:
 def _one(text: str) -> Match:
     wanted = _read(text)
     if wanted is None:
-        raise ConfigError(f"{text!r} is no IP address: write one such as 10.1.2.3, 10.1.2.* or ::1")
+        raise ConfigError(f"{text!r} is not an IP address; write one such as 10.1.2.3, 10.1.2.* or ::1")
     return lambda address: _read(address) == wanted
 
 
@@ -78,7 +78,7 @@ def _split(text: str, version: int) -> list[str]:
         left, right = ([part for part in side.split(":") if part] for side in (head, tail))
         parts = left + ["0"] * (8 - len(left) - len(right) if double else 0) + right
     if len(parts) != (4 if version == 4 else 8):
-        raise ConfigError(f"{text!r} is no range of IP addresses: write one such as 10.1.2.* or 10.1.2.1-9")
+        raise ConfigError(f"{text!r} is not a range of IP addresses; write one such as 10.1.2.* or 10.1.2.1-9")
     return parts
 
 
@@ -93,7 +93,7 @@ def _range(text: str, part: str, base: int, part_max: int) -> tuple[int, int]:
     except ValueError:
         low, high = 0, -1
     if not 0 <= low <= high <= part_max:
-        raise ConfigError(f"{part!r} of {text!r} is no range: write one such as 1-9, or * for all")
+        raise ConfigError(f"{part!r} of {text!r} is not a range; write one such as 1-9, or * for all")
     return low, high
 
 

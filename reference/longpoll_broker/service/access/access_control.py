@@ -209,7 +209,7 @@ def read_rules(content: bytes, path: str) -> Rules:
         raise ConfigError(f"accounts {path} cannot be used: {said}") from None
     by_key = {account.access_key: account for account in accounts}
     if len(by_key) != len(accounts):
-        raise ConfigError(f"accounts {path} cannot be used: an accessKey stands there twice")
+        raise ConfigError(f"accounts {path} cannot be used: an accessKey occurs twice")
     return Rules(white, by_key)
 
 

@@ -46,11 +46,11 @@ class AccountFile:
         try:
             node = yaml.compose(content, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError) as error:
-            raise ConfigError(f"it is no YAML{_place(error)}") from None
+            raise ConfigError(f"it is not YAML{_place(error)}") from None
         if node is None or not node.value:
             node = MappingNode(_MAP, [])
         if not isinstance(node, MappingNode):
-            raise ConfigError(f"it has no {ACCOUNTS}: it must be a table of {WHITE}, {ACCOUNTS} and {VERSION}")
+            raise ConfigError(f"it has no {ACCOUNTS}; it must contain {WHITE}, {ACCOUNTS} and {VERSION}")
         return cls(node)
 
     def values(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class AccountFile:
             found = SequenceNode(_LIST, [])
             _put(self.root, name, found)
         if not isinstance(found, SequenceNode):
-            raise ConfigError(f"its {name} are no list")
+            raise ConfigError(f"its {name} must be a list")
         return found
 
 
@@ -139,7 +139,7 @@ def _values_of(mapping: MappingNode) -> dict[str, Any]:
     for key, value in mapping.value:
         name = _text_of(key)
         if name is None:
-            raise ConfigError("a key in it is no text")
+            raise ConfigError("a key in it is not text")
         if not _is_null(value):
             found[name] = _value_of(value)
     return found

@@ -166,7 +166,7 @@ class Follower(ServiceThread):
             elif link.since_report_ms() >= self.heartbeat_ms:
                 self._report(link)
             if not size and link.since_heard_ms() > self.idle_ms_max:
-                raise MasterGoneError(f"it has said nothing for {self.idle_ms_max} ms")
+                raise MasterGoneError(f"it has sent nothing for {self.idle_ms_max} ms")
 
     def _report(self, link: _Link) -> None:
         link.report(self.store.log_end)
@@ -177,9 +177,7 @@ class Follower(ServiceThread):
         due = self.store.log_end + len(self._pending)
         is_begun = bool(self.store.log_end or self._pending)
         if is_begun and transfer.physical_offset != due:
-            raise RemoteProtocolError(
-                f"it sends its log from {transfer.physical_offset}, and {due} is what comes next here"
-            )
+            raise RemoteProtocolError(f"it sends its log from {transfer.physical_offset}, but {due} comes next here")
         if not transfer.content:
             return
         start = self.store.log_end if is_begun else transfer.physical_offset

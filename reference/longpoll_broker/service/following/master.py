@@ -55,5 +55,5 @@ def address_in(text: str | None, key: str = "an address") -> Address | None:
         return None
     host, _colon, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 2**16 - 1:
-        raise ConfigError(f"{key} is {text[:100]!r}: write HOST:PORT, such as 127.0.0.1:10911")
+        raise ConfigError(f"{key} is {text[:100]!r}; write HOST:PORT, such as 127.0.0.1:10911")
     return host.strip("[]"), int(port)

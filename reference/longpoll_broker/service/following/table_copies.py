@@ -168,7 +168,7 @@ class TableCopies(ServiceThread):
         deadline_ns = self.runtime.monotonic_ns() + LOG_WAIT_MS * 1_000_000
         while end is not None and self.log_end() < end:
             if self._stop.wait(LOG_LOOK_MS / 1000) or self.runtime.monotonic_ns() > deadline_ns:
-                raise PeerError(f"it counts with a log up to {end}, and this one ends at {self.log_end()}")
+                raise PeerError(f"it assumes a log up to {end}, but this one ends at {self.log_end()}")
 
     def _is_new(self, code: int, version: DataVersion) -> bool:
         known = self._versions.get(code)

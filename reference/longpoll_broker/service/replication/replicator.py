@@ -268,7 +268,7 @@ class Replicator:
         for link in self._links:
             link.flow.look(now_ns)
             if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:
-                self._close(link, f"it has said nothing for {self.settings.idle_ms_max} ms")
+                self._close(link, f"it has sent nothing for {self.settings.idle_ms_max} ms")
             elif link.lacked_size and now_ns - link.moved_ns > self.settings.idle_ms_max * 1_000_000:
                 self._close(link, f"it has got no further for {self.settings.idle_ms_max} ms")
             elif now_ns - link.sent_ns > self.settings.heartbeat_ms * 1_000_000:

@@ -94,7 +94,7 @@ class SlaveLink:
         store = self.store
         if offset > store.log_end:
             raise RemoteProtocolError(
-                f"has a log up to {offset}, and this one ends at {store.log_end}: the two differ; stop it and give it "
+                f"has a log up to {offset}, but this one ends at {store.log_end}, so they differ; stop it and give it "
                 "a copy of this store, or an empty directory"
             )
         if self.asked_offset is None:
@@ -104,7 +104,7 @@ class SlaveLink:
                 first = store.log_end - store.log_end % size if self.begins_with_last_file else store.log_start
             if first < store.log_start:
                 raise RemoteProtocolError(
-                    f"asks for the log from {first} on, and its files before {store.log_start} are removed: stop it "
+                    f"asks for the log from {first} on, but the files before {store.log_start} were removed; stop it "
                     "and give it a copy of this store, or an empty directory"
                 )
             self.asked_offset = offset

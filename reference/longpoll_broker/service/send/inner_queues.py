@@ -74,7 +74,8 @@ class InnerQueues:
         if (message.topic, message.queue_id) in places:
             # It would stand there twice at one offset, and the next offset would be empty; so it does in RocketMQ.
             raise SendRefusedError(
-                ResponseCode.MESSAGE_ILLEGAL, f"inner queue {message.topic} is the message's own; name others only"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"inner queue {message.topic} is the message's own topic; name only other queues",
             )
         self._count({name for name in names if name.startswith(LMQ_PREFIX)})
         return replace(message, inner_queues=places)

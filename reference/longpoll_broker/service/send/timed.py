@@ -80,7 +80,7 @@ def timed(
     if deliver_ms - now_ms > DELAY_MS_MAX:
         raise _illegal()
     if is_full:
-        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many wait already")
+        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many are waiting")
     # The second before the one that it is to go with, or before.
     properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
     waiting = moved(message, properties, TIMER_TOPIC, 0, form)

@@ -71,7 +71,7 @@ class ConfigFiles:
             if queue_count > LOADED_QUEUE_COUNT_MAX:
                 raise ConfigError(
                     f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
-                    "be served: correct the file"
+                    "be served; correct the file"
                 )
             if name_problem(topic.topic_name) is None and name == topic.topic_name:
                 self.topics.put(topic)
@@ -173,7 +173,7 @@ class ConfigFiles:
                 continue
             return list(table.items())
         if problem:
-            raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without")
+            raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without it")
         return []
 
 
@@ -198,4 +198,4 @@ def _convert(row: Any, kind: Any, name: str) -> Any:
     try:
         return msgspec.convert(row, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name} holds {repr(row)[:200]}, which cannot be used ({error}); repair it") from None
+        raise ConfigError(f"{name} holds {repr(row)[:200]}, which cannot be used ({error}); repair the file") from None

@@ -97,7 +97,7 @@ class Index:
             if found not in {0, size}:
                 raise StoreUserError(
                     f"{path} has {found} bytes, maxHashSlotNum={self._counts[0]} and maxIndexNum={self._counts[1]} "
-                    f"make {size}: open the store with the numbers that it was made with"
+                    f"make {size}; open the store with its original settings"
                 )
             made = IndexFile(files, path, *self._counts)
             if not made.is_plausible:

@@ -50,16 +50,16 @@ def next_piece(content: memoryview, physical_offset: int, file_size: int, body_s
     problem = _problem(size, magic, file_size - physical_offset % file_size)
     if problem is not None:
         raise CopyRefusedError(
-            f"there is {problem} at {physical_offset} of the other log: the two logs differ before it, or their files "
-            f"are not of one size (mappedFileSizeCommitLog, {file_size} here)"
+            f"there is {problem} at {physical_offset} of the other log: the two logs differ before it, or their file "
+            f"sizes differ (mappedFileSizeCommitLog is {file_size} here)"
         )
     # A blank is left where a whole batch did not fit.
     size_max = body_size_max + (BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)
     if size > size_max:
         what = "blank" if magic == MAGIC_BLANK else "record"
         raise CopyRefusedError(
-            f"the {what} at {physical_offset} of the other log has {size} bytes, and bodies of {body_size_max} are "
-            "allowed here: set maxMessageSize as it is there"
+            f"the {what} at {physical_offset} of the other log has {size} bytes, but this broker allows "
+            f"bodies of {body_size_max}; set maxMessageSize to the other broker's value"
         )
     if len(content) < size:
         return None

@@ -100,7 +100,7 @@ class QueueTable:
         known = self.topics.get(topic)
         if known is None:
             if topic in self.leaving:
-                raise TopicLeavingError(errno.EBUSY, f"the topic {topic} is being deleted: try again in a moment")
+                raise TopicLeavingError(errno.EBUSY, f"the broker is deleting the topic {topic}; try again later")
             self.remove_left(topic)
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)

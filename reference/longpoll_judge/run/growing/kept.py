@@ -169,7 +169,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}; {_REMEDY}") from None
     if title != _TITLE + str(VERSION).encode():
-        what = "of another version" if title.startswith(_TITLE) else "no state of a follower"
+        what = "from another version" if title.startswith(_TITLE) else "no state of a follower"
         raise CheckpointError(f"{file} is {what}; {_REMEDY}")
     content = rest[_SUM_BYTES:]
     if zlib.crc32(content).to_bytes(_SUM_BYTES, "big") != rest[:_SUM_BYTES]:
@@ -183,7 +183,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
         raise CheckpointError(f"{file} is of other thresholds; {_REMEDY}")
     for part, (end, known) in kept.ends.items():
         if files.entry(part) is not None and sum_before(part, end) != known:
-            raise CheckpointError(f"{part} is not what was judged before; remove {file}, and {_THEN}")
+            raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")
     return found
 
 

@@ -130,7 +130,9 @@ def grouped_layout_of(model: Model) -> tuple[Layout, tuple[Group, ...], int]:
     }
     width = sum(map(_width, slots[0]))
     if width > WORD_BITS:
-        raise BoundsError(f"a request needs {width} bits, more than a word has; check these bounds without --symmetry")
+        raise BoundsError(
+            f"a request needs {width} bits, more than the 64 of a word; check these bounds without --symmetry"
+        )
     groups: list[Group] = []
     for slot in slots:
         word, shift = shelf.put(width)

@@ -145,7 +145,7 @@ def explore(
         except KeyboardInterrupt:
             search.complete = False
         except MemoryError as error:
-            raise MemoryShortError(f"there is no memory left for this search; {INSTEAD}") from error
+            raise MemoryShortError(f"this search ran out of memory; {INSTEAD}") from error
         seconds = time.perf_counter() - compiled
         fired = search.transitions()
         return Exploration(

@@ -59,8 +59,8 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
     needed_mb = program_mb + 1 + least // MEGABYTE
     if memory_mb < needed_mb:
         raise MemoryShortError(
-            f"{memory_mb} MB are too little memory: this search needs {needed_mb} MB; "
-            "give more with --memory-mb, fewer --workers or smaller bounds"
+            f"{memory_mb} MB is too little memory; this search needs {needed_mb} MB: "
+            "increase --memory-mb, or use fewer --workers or smaller bounds"
         )
     share = (memory_mb - program_mb) * MEGABYTE // workers
     chunk = min(CHUNK_STATES_MAX, max(CHUNK_STATES_MIN, share // 3 // chunk_bytes))

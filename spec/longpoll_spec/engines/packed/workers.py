@@ -197,7 +197,7 @@ class Crew:
         if isinstance(answer, MemoryShortError):
             raise answer
         if isinstance(answer, MemoryError):
-            raise MemoryShortError(f"worker {number + 1} of {len(self.pipes)} has no memory left; {INSTEAD}")
+            raise MemoryShortError(f"worker {number + 1} of {len(self.pipes)} ran out of memory; {INSTEAD}")
         return answer
 
     def _gone(self, number: int) -> MemoryShortError:
@@ -205,8 +205,7 @@ class Crew:
         code = self.workers[number].exitcode
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         return MemoryShortError(
-            f"worker {number + 1} of {len(self.pipes)} {how}, and its states are lost with it; "
-            f"if memory was short, {INSTEAD}"
+            f"worker {number + 1} of {len(self.pipes)} {how}, so its states are lost; if memory was short, {INSTEAD}"
         )
 
 
@@ -215,7 +214,7 @@ def crew_of(part: Part, workers: int) -> Crew:
     if not 1 <= workers <= WORKERS_MAX:
         raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
     if "fork" not in multiprocessing.get_all_start_methods():
-        raise EngineLimitError("this platform has no fork, which workers need; leave --workers out")
+        raise EngineLimitError("this platform has no fork, which workers need; remove --workers")
     context = multiprocessing.get_context("fork")
     trays = tuple(_tray(workers, part.most, part.words) for _ in range(workers))
     crew = Crew([], [])
@@ -232,7 +231,7 @@ def crew_of(part: Part, workers: int) -> Crew:
             except OSError as error:
                 theirs.close()
                 raise EngineLimitError(
-                    f"cannot start worker {number + 1} of {workers}: {error}; give --workers {max(1, number)}"
+                    f"cannot start worker {number + 1} of {workers}: {error}; use --workers {max(1, number)}"
                 ) from error
             crew.workers.append(process)
             theirs.close()

@@ -77,13 +77,13 @@ class Checkpoint:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise CheckpointError(
-                    f"{self.path} is searched by another process; wait for it, or give another --checkpoint"
+                    f"{self.path} is in use by another process; wait for it, or use another --checkpoint"
                 ) from error
             yield
 
     def unusable(self, error: OSError) -> CheckpointError:
         """What to tell of a directory that cannot be read or written."""
-        return CheckpointError(f"cannot use {self.path}: {error.strerror}; mend that, or give another --checkpoint")
+        return CheckpointError(f"cannot use {self.path}: {error.strerror}; fix this, or use another --checkpoint")
 
     def open(self, law: str, first: Words, actions: int, shares: int) -> None:
         """Go on with what is there, which keeps its shares, or begin with the first states, mixed.
@@ -96,9 +96,7 @@ class Checkpoint:
                 self.state = self._read(file, law)
                 return
             if any(file.name != LOCK_FILE for file in self.path.iterdir()):
-                raise CheckpointError(
-                    f"{self.path} has files and no search in it; give --checkpoint an empty directory"
-                )
+                raise CheckpointError(f"{self.path} has files but no search; use an empty directory for --checkpoint")
             write_cut(self.empty(self.level(0)), first, shares)
         except OSError as error:
             raise self.unusable(error) from error
@@ -109,18 +107,18 @@ class Checkpoint:
         try:
             state = msgspec.json.decode(file.read_bytes(), type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise CheckpointError(f"{file} is damaged: {error}; give --checkpoint an empty directory") from error
+            raise CheckpointError(f"{file} is damaged: {error}; use an empty directory for --checkpoint") from error
         if state.format_version != FORMAT:
-            raise CheckpointError(f"{self.path} has a search of another version of longpoll; give another --checkpoint")
+            raise CheckpointError(
+                f"{self.path} contains a search of another version of longpoll; use another --checkpoint"
+            )
         if state.law != law:
             raise CheckpointError(
-                f"{self.path} has a search of another law, other bounds or other properties; give another --checkpoint"
+                f"{self.path} contains a search of another model, bounds or properties; use another --checkpoint"
             )
         missing = [depth for depth, states in enumerate(state.levels) if self._count(depth) != states]
         if missing:
-            raise CheckpointError(
-                f"{self.level(missing[0])} is not whole any more; give --checkpoint an empty directory"
-            )
+            raise CheckpointError(f"{self.level(missing[0])} is incomplete; use an empty directory for --checkpoint")
         return state
 
     def save(self) -> None:

@@ -95,7 +95,7 @@ class _Search:
         numbers.mapInArrow(self.travelling(each), "share bigint").write.format("noop").mode("overwrite").save()
         files = list(answers.glob("[0-9]*.json"))
         if len(files) != shares:
-            raise SparkFailedError(f"{len(files)} shares have an answer in {answers}, and there are {shares}")
+            raise SparkFailedError(f"{len(files)} shares have an answer in {answers}, but there are {shares}")
         return [msgspec.json.decode(file.read_bytes(), type=kind) for file in files]
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
@@ -181,7 +181,7 @@ def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
     if checkpoint is not None:
         return nullcontext(checkpoint.absolute())
     if not _master(session).startswith("local"):
-        raise CheckpointError("a cluster needs --checkpoint: a directory that the driver and all workers can write to")
+        raise CheckpointError("a cluster needs --checkpoint, a directory that the driver and all workers can write to")
     return _temporary_directory()
 
 

@@ -100,7 +100,7 @@ def _variables(model: Model, effects: Sequence[Sequence[Assignment]], plain: Wri
 def promela_type(variable: Variable) -> str:
     """The narrowest type that has the variable's range; raises `BoundsError` where there is none."""
     if variable.upper is None:
-        raise BoundsError("Promela needs a number of messages; give --messages")
+        raise BoundsError("Promela needs a fixed number of messages; add --messages")
     return next(name for name, lower, upper in TYPES if lower <= variable.lower and variable.upper <= upper)
 
 

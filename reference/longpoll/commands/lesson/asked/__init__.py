@@ -1,1 +1,1 @@
-"""What each lesson asks: a module for each kind of answer, whose exercises `course` puts in order."""
+"""The exercises of the lessons, one module per kind of answer; `course` puts them in order."""

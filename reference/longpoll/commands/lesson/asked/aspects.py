@@ -1,7 +1,4 @@
-"""The exercises of lesson 5: filters by tag, and commits of offsets.
-
-Leaves out the page, which has hints and solutions.
-"""
+"""The exercises of lesson 5: filters by tag, and commits of offsets."""
 
 from __future__ import annotations
 
@@ -27,17 +24,17 @@ def batch_made_safe(answer: str) -> Said:
     settings = settings_of(answer)
     policy = changed("strict", [BATCH, *settings])
     if len(settings) > 1:
-        return missing(f"these are {len(settings)} settings; one is enough")
+        return missing(f"you gave {len(settings)} settings; one is enough")
     if policy.notify_grain != "batch":
-        return missing("let it announce batches: another knob is meant")
+        return missing("the broker must announce batches; change another knob")
     verdict = explored(policy, WAKEUP, bounds="tags", requests=1).verdict(WAKEUP)
     if verdict.verdict != "holds":
         return missing(f"with it {WAKEUP} is violated, in {verdict.depth} steps", see(verdict.token))
-    return right(f"batches are announced, and {WAKEUP} holds")
+    return right(f"the broker announces batches, and {WAKEUP} holds")
 
 
 FILTERS: Final = (
-    Exercise(f"Which one setting more has strict with {BATCH} lose no wakeup?", "NAME=VALUE", batch_made_safe),
+    Exercise(f"Which one additional setting makes strict with {BATCH} lose no wakeup?", "NAME=VALUE", batch_made_safe),
     Exercise(
         f"With which values of commit does rocketmq-5 keep {COMMIT}?",
         f"some of: {', '.join(settings_known('commit'))}",

@@ -1,7 +1,6 @@
-"""The exercises of lesson 10: what the shipped broker does when it is made to follow a run.
+"""The exercises of lesson 10: a Java broker that follows a run.
 
-Answers are found by the law, which needs no Java; the lesson's commands show the same on the broker itself. Leaves out
-the page, which has hints and solutions.
+The specification computes the answers without Java; the lesson's commands show them on the broker itself.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ def left_by_pull_request(answer: str) -> Said:
     found = explored(preset("rocketmq-pr7359"), *names)
     left = {race for race in RACES if found.verdict(f"lost_by_{race}").verdict == "violated"}
     if chosen - left:
-        return missing(f"lost_by_{min(chosen - left)} holds with the second look: no run loses a wakeup so")
+        return missing(f"lost_by_{min(chosen - left)} holds with the second look; no run loses a wakeup this way")
     if left - chosen:
-        return missing(f"a run still loses a wakeup by another way than {told(sorted(chosen))}")
+        return missing(f"a run still loses a wakeup in another way than {told(sorted(chosen))}")
     return right(f"the second look leaves {told(sorted(left))} open, and closes {told(sorted(set(RACES) - left))}")
 
 
@@ -37,14 +36,14 @@ def both_threads(answer: str) -> Said:
     if step is None:
         return missing("no put-back of this run loses a wakeup")
     if step < trace.depth:
-        return missing(f"the wakeup is lost at step {step}, and the run goes on: let it end there")
+        return missing(f"the wakeup is lost at step {step}, but the run continues; end it there")
     actions = [each.action for each in trace.steps[1:] if each.action is not None]
     ticks = sum(each.name == "tick" for each in actions)
     gates = [each.name for each in actions if each.name in STEPS]
     if ticks < trace.model.bounds.scan_ticks:
-        return missing("no scan has come: its ticks must pass first")
+        return missing("no scan has run; its ticks must pass first")
     return right(
-        f"{len(gates)} of its {trace.depth} steps are between gates of the broker; the driver and time do the others"
+        f"{len(gates)} of its {trace.depth} steps are between breakpoints of the broker; driver and time do the rest"
     )
 
 
@@ -55,7 +54,7 @@ REPLAYED: Final = (
         left_by_pull_request,
     ),
     Exercise(
-        "Give a run that loses a wakeup by a put-back and ends there, for --on java-5.5.0 to follow.",
+        "Give a run that loses a wakeup by a put-back and ends there, so that --on java-5.5.0 can follow it.",
         A_RUN,
         both_threads,
     ),

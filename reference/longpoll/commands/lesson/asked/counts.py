@@ -1,7 +1,4 @@
-"""The exercises of lessons 7 and 8: any number of requests, and any run that goes on for ever.
-
-Leaves out the pages, which have hints and solutions.
-"""
+"""The exercises of lessons 7 and 8: any number of requests, and infinite runs."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ def cutoff(answer: str) -> Said:
     most = any_number.numbers_of(read, names, rest.Rests(any_number.READ))[-1]
     if given != most:
         return missing(f"{given} is too {'small' if given < most else 'large'}")
-    return right(f"what is proved for {most} requests, and for the least numbers, is proved for any number")
+    return right(f"a proof for {most} requests, and for the smallest numbers, is a proof for any number")
 
 
 def fair_enough(answer: str) -> Said:
@@ -62,10 +59,10 @@ def fair_enough(answer: str) -> Said:
     found = left_open(chosen)
     if found is not None:
         stays = ", ".join(found.steps) or "no step at all"
-        return missing(f"a run leaves the pull open for ever: from some moment on it takes {stays}")
+        return missing(f"a run never answers the pull: from some point on it takes {stays}")
     if any(left_open(chosen - {each}) is None for each in chosen):
-        return missing("every pull is answered, and with less assumed as well")
-    return right("every fair run answers every pull, and with less assumed some run does not")
+        return missing("every pull gets an answer, but fewer assumptions are enough")
+    return right("every fair run answers every pull; with fewer assumptions some run does not")
 
 
 def left_open(chosen: set[str]) -> Unanswered | None:
@@ -82,10 +79,10 @@ def longest_wait(answer: str) -> Said:
     woken = next(each for each in found if each.name == "woken")
     assert woken.ticks is not None
     if given < woken.ticks:
-        return missing(f"there is a run in which somebody waits more than {given} tick(s)", see(woken.token))
+        return missing(f"there is a run in which a pull waits more than {given} tick(s)", see(woken.token))
     if given > woken.ticks:
-        return missing(f"in no run does anybody wait {given} ticks")
-    return right(f"in one run somebody waits {woken.ticks} ticks, and in none longer", see(woken.token))
+        return missing(f"no pull waits {given} ticks in any run")
+    return right(f"in one run a pull waits {woken.ticks} ticks, and in no run longer", see(woken.token))
 
 
 ANY: Final = (
@@ -94,16 +91,16 @@ ANY: Final = (
         "a number",
         enough_to_break,
     ),
-    Exercise("What is the cutoff of strict, if all of its properties are to be proved?", "a number", cutoff),
+    Exercise("What is the cutoff of strict for a proof of all its properties?", "a number", cutoff),
 )
 FAIR: Final = (
     Exercise(
-        "What must be assumed for every pull of strict to be answered in every run, and no more?",
+        "Which assumptions, and no more, are needed so that strict answers every pull in every run?",
         f"some of: {', '.join(ASSUMED)}, or {NOTHING}",
         fair_enough,
     ),
     Exercise(
-        f"Where a scan comes every {SCAN_TICKS} ticks, how many does somebody wait at most though a message is there?",
+        f"With a scan every {SCAN_TICKS} ticks, how many ticks does a pull wait at most although its message is there?",
         "a number",
         longest_wait,
     ),

@@ -1,7 +1,4 @@
-"""The exercises of lesson 3: deadlines that a scan notices late.
-
-Leaves out the page, which has hints and solutions.
-"""
+"""The exercises of lesson 3: deadlines that a scan notices late."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def latest(answer: str) -> Said:
     if given < late.ticks:
         return missing(f"there is a run that is more than {given} tick(s) late", see(late.token))
     if given > late.ticks:
-        return missing(f"no run is {given} ticks late; the search of all runs says less")
+        return missing(f"no run is {given} ticks late; the search of all runs finds less")
     return right(f"a run is {late.ticks} ticks late, and none is later", see(late.token))
 
 
@@ -40,15 +37,15 @@ def smallest(answer: str) -> Said:
     for each in settings:
         fewer = [other for other in settings if other != each]
         if explored(changed("rocketmq-5", fewer), NAME).verdict(NAME).verdict == "holds":
-            return missing(f"{NAME} holds, and without {each} as well: leave out what is not needed")
-    return right(f"{NAME} holds, and without any one of these settings it does not")
+            return missing(f"{NAME} holds, but also without {each}; remove what is not needed")
+    return right(f"{NAME} holds, and it needs every one of these settings")
 
 
 LATE: Final = (
     Exercise(
-        f"Where a scan comes every {SCAN_TICKS} ticks, how many ticks late is a pull of rocketmq-4.9 at most?",
+        f"With a scan every {SCAN_TICKS} ticks, how many ticks late is a pull of rocketmq-4.9 at most?",
         "a number",
         latest,
     ),
-    Exercise("With which settings, and no more than are needed, is rocketmq-5 never late?", "NAME=VALUE ...", smallest),
+    Exercise("Which settings, and no more, make sure that rocketmq-5 is never late?", "NAME=VALUE ...", smallest),
 )

@@ -1,7 +1,4 @@
-"""The exercises of lesson 6: statements of a reader's own, asked whether they are inductive.
-
-Leaves out proofs that find their statements themselves (`longpoll prove`).
-"""
+"""The exercises of lesson 6: checks whether a reader's own statements are inductive."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def statements_of(answer: str, model: Model) -> list[Property]:
     with FaultsTold(path):
         text = runpy.run_path(str(path), run_name="lesson").get("statements")
     if not callable(text):
-        raise UserError(f"{path} has no function statements; begin with docs/lessons/invariant.py")
+        raise UserError(f"{path} has no function statements; start from docs/lessons/invariant.py")
     with FaultsTold(path):
         said = list(islice(cast("Callable[[State], Iterable[object]]", text)(model.state), STATEMENTS_MAX + 1))
     return _together(path, said)
@@ -60,12 +57,12 @@ def _together(path: Path, said: Sequence[object]) -> list[Property]:
     parts: dict[str, list[Bool]] = {}
     for each in said:
         if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], Bool)):
-            raise UserError(f'{path}: each statement is a pair, as in: yield "name", request.open')
+            raise UserError(f'{path}: each statement must be a pair; write, for example: yield "name", request.open')
         parts.setdefault(each[0][:NAME_MAX], []).append(each[1])
     if not 0 < len(said) <= STATEMENTS_MAX:
-        raise UserError(f"{path}: 1 to {STATEMENTS_MAX} statements can be asked for at once")
+        raise UserError(f"{path} must have 1 to {STATEMENTS_MAX} statements")
     if GOAL in parts:
-        raise UserError(f"{path}: {GOAL} is what is to be proved; give your statements other names")
+        raise UserError(f"{path}: {GOAL} is the property to prove; give your statements other names")
     made = {name: all_of(terms) for name, terms in parts.items()}
     return [Property(name, "inductive", name, term, here=term) for name, term in made.items()]
 
@@ -90,12 +87,10 @@ def first_failure(model: Model, candidates: Sequence[Property]) -> tuple[str, Ou
 def _why_not(model: Model, name: str, outcome: Outcome) -> Said:
     found = outcome.counterexample
     if found is None:
-        return missing(f"z3 could not tell of {name}: write it in a simpler way")
+        return missing(f"z3 could not decide {name}; write it in a simpler way")
     if found.action is None:
-        return missing(f"{name} is not true of the first state")
-    more = (
-        f"the state before {found.action.label}, of which all your statements are true:\n{render(model, found.state)}"
-    )
+        return missing(f"{name} is false in the first state")
+    more = f"the state before {found.action.label}, where all your statements are true:\n{render(model, found.state)}"
     return missing(f"{name} is not inductive: the step {found.action.label} breaks it", more)
 
 
@@ -112,24 +107,20 @@ def is_inductive(answer: str) -> Said:
 
 
 def is_true_only(answer: str) -> Said:
-    """One statement that is true of every state that is reached, and not inductive."""
+    """One statement that is true in every reachable state, but not inductive."""
     model = open_law()
     mine = statements_of(answer, model)
     if len(mine) > 1:
-        return missing(f"the file has {len(mine)} statements: leave one")
+        return missing(f"the file has {len(mine)} statements; keep one")
     tiny = law_of(model.policy, attrs.evolve(named("tiny", model.policy), requests=REQUESTS))
     (asked,) = [attrs.evolve(each, kind="always") for each in statements_of(answer, tiny)]
     verdict = explore(tiny, [asked], engine="python").verdict(asked.name)
     if verdict.verdict != "holds":
-        return missing(
-            f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state of which it is false"
-        )
+        return missing(f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state where it is false")
     failure = first_failure(model, mine)
     if failure is None:
-        return missing(f"{asked.name} is true, and inductive by itself")
-    return right(
-        f"{asked.name} is true of every state that is reached, and not inductive", _why_not(model, *failure).more
-    )
+        return missing(f"{asked.name} is true, but also inductive by itself")
+    return right(f"{asked.name} is true in every reachable state, but not inductive", _why_not(model, *failure).more)
 
 
 PROOF: Final = (

@@ -1,6 +1,6 @@
-"""The exercises of lesson 12: an action of the law that a reader has changed, explored in place of the law's own.
+"""The exercises of lesson 12: explores the specification with an action that the reader has changed.
 
-The reader's program is run in this process, as `python` would run it, but for its last block. Leaves out the page.
+The reader's program runs in this process, without its `__main__` block.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mutant_of(answer: str) -> Model:
         names = runpy.run_path(str(path), run_name="lesson")
     family = names.get(ACTION)
     if not isinstance(family, Family) or family.name != ACTION:
-        raise UserError(f"{path} has no action {ACTION}; begin with docs/lessons/mutant.py")
+        raise UserError(f"{path} has no action {ACTION}; start from docs/lessons/mutant.py")
     chosen = preset(POLICY)
     with FaultsTold(path):
         return rewritten(state_of(chosen, named(BOUNDS, chosen)), family)
@@ -65,7 +65,7 @@ def is_caught(answer: str) -> Said:
     if WANTED not in names:
         return missing(f"{WANTED} is not violated" + (", but:" if wrong else ": nothing breaks"), told(wrong))
     if "no_lost_wakeup" in names:
-        return missing("that loses wakeups as well: leave the last line of the effect as it was", told(wrong))
+        return missing("it also loses wakeups; restore the last line of the effect", told(wrong))
     return right(f"{WANTED} catches your hold, and no wakeup is lost", told(wrong))
 
 
@@ -73,16 +73,16 @@ def is_equal(answer: str) -> Said:
     """A hold that is written otherwise and is the same."""
     model = mutant_of(answer)
     if not is_changed(model):
-        return missing("guard and effect are the law's own: change one of them")
+        return missing("guard and effect are unchanged; change one of them")
     found, wrong = broken_by(model)
     if wrong:
-        return missing("that breaks something:", told(wrong))
+        return missing("that breaks a property:", told(wrong))
     entry = pinned_entry(POLICY, BOUNDS)
     if _numbers(found) != (entry.distinct_states, entry.transitions, entry.depth):
         return missing(
-            f"nothing breaks, but it has {found.distinct_states:,} states, and the law {entry.distinct_states:,}"
+            f"nothing breaks, but it has {found.distinct_states:,} states instead of {entry.distinct_states:,}"
         )
-    return right("the text is another, and every state, transition and property is the same")
+    return right("the text differs, but every state, transition and property is the same")
 
 
 def _numbers(found: Exploration) -> tuple[int, int, int]:

@@ -1,7 +1,4 @@
-"""The exercises of lesson 0: a long poll of a reader's own, run in every order of its lines.
-
-Leaves out how the orders are tried (`orders`).
-"""
+"""The exercises of lesson 0: runs a reader's own long poll in every order of its lines (`orders`)."""
 
 from __future__ import annotations
 
@@ -44,12 +41,12 @@ def wrong_with(order: Order, polls: int) -> str:
     """What a poll did wrong in an order; empty if nothing."""
     messages = sorted(f"message {number}" for number in range(1, polls + 1))
     if order.stuck:
-        return f"somebody waits for ever: {order.stuck}"
+        return f"a thread waits forever: {order.stuck}"
     for name in (name for name in order.gave if name.startswith("poll")):
         if order.ended_s[name] > LATE_S:
-            return f"{name} slept its whole second, though there was a message for it"
+            return f"{name} slept its whole second, although there was a message for it"
         if order.gave[name] is None:
-            return f"{name} was told at once that there is nothing, though it had a second left"
+            return f"{name} returned None at once, although it had a second left"
     given = sorted(str(said) for name, said in order.gave.items() if name.startswith("poll"))
     return "" if given == messages else f"the polls were given {', '.join(given)}"
 
@@ -92,7 +89,7 @@ def _said(path: Path, polls: int, switches_max: int) -> Said:
     if found.first is None:
         return right(f"nothing goes wrong in {found.orders:,} {what}, with up to {_counted(switches_max)}")
     return missing(
-        f"in {found.wrong:,} of {found.orders:,} {what} something goes wrong; in the simplest {found.why}",
+        f"in {found.wrong:,} of {found.orders:,} {what} something goes wrong; in the simplest one, {found.why}",
         found.first.story(path),
     )
 
@@ -117,19 +114,19 @@ def fewest(answer: str) -> Said:
     first = tried(program_of(str(PROGRAM)), 1, 4).first
     assert first is not None
     if given < first.switches:
-        return missing(f"no order with {_counted(given)} loses a wakeup: all of them were tried")
+        return missing(f"no order with {_counted(given)} loses a wakeup; all orders were tried")
     if given > first.switches:
-        return missing(f"an order with fewer than {_counted(given)} loses a wakeup, too")
-    return right(f"with {_counted(first.switches)} a wakeup is lost, and with fewer never", first.story(PROGRAM))
+        return missing(f"an order with fewer than {_counted(given)} loses a wakeup too")
+    return right(
+        f"with {_counted(first.switches)} a wakeup is lost, and with fewer switches never", first.story(PROGRAM)
+    )
 
 
 POLLS: Final = (
+    Exercise("Fix the mailbox so that no order of the lines of a poll and a put loses a wakeup.", A_PROGRAM, one_poll),
+    Exercise("How many switches between threads does it take to lose a wakeup?", "a number", fewest),
     Exercise(
-        "Mend the mailbox, so that no order of the lines of a poll and a put loses a wakeup.", A_PROGRAM, one_poll
-    ),
-    Exercise("How often must the turn be taken from a thread for a wakeup to be lost?", "a number", fewest),
-    Exercise(
-        "Mend it for two polls and two messages: each is given one, and nobody is told early that there is none.",
+        "Fix it for two polls and two messages: each poll gets one, and no poll returns None early.",
         A_PROGRAM,
         two_polls,
     ),

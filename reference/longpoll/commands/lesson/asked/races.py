@@ -1,7 +1,4 @@
-"""The exercises of lessons 1, 2 and 4: wakeups and requests that are lost.
-
-Leaves out the pages, which have hints and solutions.
-"""
+"""The exercises of lessons 1, 2 and 4: lost wakeups and lost requests."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.properties.wakeups import lost
 
 JAVA: Final = "rocketmq-4.9"
-A_RUN: Final = "a token: click the run together in the explorer, and take what stands behind # in the address"
+A_RUN: Final = "a token: click the run together in the explorer, and copy the part after # from the address"
 
 
 def told(names: Sequence[str]) -> str:
@@ -39,7 +36,7 @@ def lost_by_other(answer: str) -> Said:
     step = broken_at(trace, "lost_by_hold")
     if step is None:
         return missing(
-            f"nothing is lost in these {trace.depth} steps: a message must come after a read and before its hold"
+            f"nothing is lost in these {trace.depth} steps: a message must arrive after a read and before its hold"
         )
     action = trace.steps[step].action
     assert action is not None
@@ -53,7 +50,7 @@ def found_again(answer: str) -> Said:
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_hold")
     if step is None:
-        return missing("no hold of this run loses a wakeup: begin as the run of the lesson does")
+        return missing("no hold of this run loses a wakeup; start like the run of the lesson")
     action = trace.steps[step].action
     assert action is not None
     request = trace.model.state.requests[int(action.actors[0])]
@@ -82,7 +79,7 @@ def predicted(answer: str, knob: str, closing: set[str], name: str) -> Said:
     chosen = chosen_of(answer, f"value of {knob}", settings_known(knob))
     wrong, left = sorted(chosen - closing), sorted(closing - chosen)
     if wrong:
-        return missing(f"with {knob}={wrong[0]} {name} is violated: longpoll check says how")
+        return missing(f"with {knob}={wrong[0]} {name} is violated; longpoll check shows how")
     if left:
         return missing(f"{told(sorted(chosen))} is right, and there are more: {len(left)} other value(s) of {knob}")
     return right(f"{name} holds with {told(sorted(closing))}, and with no other value of {knob}")
@@ -99,7 +96,7 @@ def one_setting(answer: str, base: str) -> Policy | Said:
     settings = settings_of(answer)
     policy = changed(base, settings)
     if len(settings) > 1:
-        return missing(f"these are {len(settings)} settings; one is enough")
+        return missing(f"you gave {len(settings)} settings; one is enough")
     return policy
 
 
@@ -133,10 +130,10 @@ def two_lost(answer: str) -> Said:
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")
     if step is None:
-        return missing("no put-back of this run loses a wakeup: the message must come between take and put-back")
+        return missing("no put-back of this run loses a wakeup; the message must arrive between take and put-back")
     names = _lost_at(trace, step)
     if len(names) < 2:
-        return missing(f"step {step} loses request {names[0]} alone: let the scanner have both in its list")
+        return missing(f"step {step} loses request {names[0]} only; both must be in the scanner's list")
     return right(f"step {step} loses the wakeups of requests {told(names)} at once")
 
 
@@ -159,7 +156,7 @@ def swept_and_whole(answer: str) -> Said:
     broken = [name for name in names if found.verdict(name).verdict != "holds"]
     if broken:
         return missing(f"with that {told(broken)} is violated")
-    return right("nobody is orphaned, and no empty bucket stays")
+    return right("no pull is orphaned, and no empty bucket stays")
 
 
 HOLD: Final = (
@@ -169,18 +166,18 @@ HOLD: Final = (
         f"some of: {', '.join(settings_known('recheck_after_hold'))}",
         closes_hold,
     ),
-    Exercise("Go on from the lost wakeup until the request is answered after all.", A_RUN, found_again),
+    Exercise("Continue from the lost wakeup until the request gets an answer.", A_RUN, found_again),
 )
 KEEP: Final = (
-    Exercise("Which one knob more has rocketmq-pr7359 lose no wakeup?", "NAME=VALUE", closes_pull_request),
-    Exercise("Which one knob has strict-clone lose wakeups by a hold, and none by a keep?", "NAME=VALUE", only_hold),
+    Exercise("Which one additional knob makes rocketmq-pr7359 lose no wakeup?", "NAME=VALUE", closes_pull_request),
+    Exercise("Which one knob makes strict-clone lose wakeups by a hold, but not by a keep?", "NAME=VALUE", only_hold),
     Exercise("Lose both requests by one put-back.", A_RUN, two_lost),
 )
 FOR_GOOD: Final = (
     Exercise(
-        "With which values of bucket_removal does rocketmq-lmq orphan nobody?",
+        "With which values of bucket_removal does rocketmq-lmq orphan no pull?",
         f"some of: {', '.join(settings_known('bucket_removal'))}",
         no_orphans,
     ),
-    Exercise("Have rocketmq-lmq orphan nobody and leave no empty bucket.", "NAME=VALUE, one or more", swept_and_whole),
+    Exercise("Make rocketmq-lmq orphan no pull and leave no empty bucket.", "NAME=VALUE, one or more", swept_and_whole),
 )

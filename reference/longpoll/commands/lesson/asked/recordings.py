@@ -1,7 +1,4 @@
-"""The exercises of lesson 9: recordings of shipped brokers, judged.
-
-Leaves out the judge, and the page, which has hints and solutions.
-"""
+"""The exercises of lesson 9: judging recordings of Java brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def lost_pulls(answer: str) -> Said:
     found = {each.request: each.why for each in violations(LOST_5) if each.clause == WAKE and each.request}
     other = sorted(named - found.keys())
     if other:
-        return missing(f"nothing is found against {other[0][:40]}")
+        return missing(f"the judge finds no violation for {other[0][:40]}")
     if found.keys() - named:
         return missing(f"{', '.join(sorted(named))} is right, and there is {len(found.keys() - named)} more")
     return right(f"{len(found)} pulls waited for a message that was there", "\n".join(found.values()))
@@ -42,17 +39,17 @@ def certain_ms(answer: str) -> Said:
     """The least threshold, in whole ms, with which the recording of 4.9.7 convicts nobody."""
     given = number_of(answer)
     if not 1 <= given <= 60_000:
-        raise UserError("the answer is a number of milliseconds, from 1 to 60000")
+        raise UserError("the answer must be a number of milliseconds from 1 to 60000")
     if violations(LOST_4, given):
         return missing(f"with --wake-ms {given} a pull is still found too late")
     if not violations(LOST_4, given - 1) and given > 1:
-        return missing(f"with --wake-ms {given} nobody is convicted, and with {given - 1} neither")
-    return right(f"with --wake-ms {given} nobody is convicted, and with {given - 1} a pull is")
+        return missing(f"with --wake-ms {given} there is no violation, and with {given - 1} neither")
+    return right(f"with --wake-ms {given} there is no violation, and with {given - 1} there is one")
 
 
 RECORDED: Final = (
     Exercise(
         f"Which pulls of {LOST_5} waited for a message that was there?", "their requests, such as 3-17", lost_pulls
     ),
-    Exercise(f"From which --wake-ms on is nobody in {LOST_4} convicted?", "a number of milliseconds", certain_ms),
+    Exercise(f"From which --wake-ms on has {LOST_4} no violation?", "a number of milliseconds", certain_ms),
 )

@@ -1,7 +1,4 @@
-"""The exercises of lesson 11: hold tables of a reader's own, driven through every order by the dojo.
-
-Leaves out the dojo, and the page, which has hints and solutions.
-"""
+"""The exercises of lesson 11: tests a reader's own hold table with the dojo."""
 
 from __future__ import annotations
 
@@ -41,7 +38,9 @@ def is_right(answer: str) -> Said:
             "\n".join(lines_of(search.finding.played)),
         )
     if not search.step_points:
-        return missing("it is right, and stops nowhere: keep the step points, so that others can come between")
+        return missing(
+            "it is right, but announces no scheduling points; keep them, so that other messages can come in between"
+        )
     return right(f"nothing goes wrong in {search.played:,} orders")
 
 
@@ -55,14 +54,14 @@ def breaks(answer: str) -> Said:
         finding = driven(path).finding
     assert finding is not None
     if chosen != {finding.violation.property}:
-        return missing(f"{min(chosen)} is not what is found first: think of the second of those who wait")
+        return missing(f"{min(chosen)} is not the first finding; think of the second waiting pull")
     return right(f"{finding.violation.property}: {finding.violation}", "\n".join(lines_of(finding.played)))
 
 
 TABLES: Final = (
-    Exercise("Mend lost_wakeup.py, the starter that forgets to look again.", "a Python program for the dojo", is_right),
+    Exercise("Fix lost_wakeup.py, the example that forgets to look again.", "a Python program for the dojo", is_right),
     Exercise(
-        f"Which property does {ODD_ONE}.py break, which wakes only the first of those who wait?",
+        f"Which property does {ODD_ONE}.py break? It wakes only the first waiting pull.",
         "a property's name",
         breaks,
     ),

@@ -354,8 +354,8 @@ const Law = (() => {
     return value;
   }
 
-  const damaged = () => fault("this token is damaged: copy it again, whole");
-  const other = () => fault("this token is of another version");
+  const damaged = () => fault("the token is damaged; copy the whole token again");
+  const other = () => fault("the token is from another version");
 
   /* Whether these are the fields of a token: texts, lists and whole numbers where they belong. */
   function areFields(fields) {
@@ -369,8 +369,8 @@ const Law = (() => {
 
   /* The fields of a token; throws with a sentence where they cannot be read. */
   function fieldsOf(token) {
-    if (!token.startsWith(PREFIX)) throw fault("not a token of this version: it begins with '{0}'", PREFIX);
-    if (token.length > LENGTH_MAX) throw fault("a token has at most {0} characters, this one has {1}", LENGTH_MAX, token.length);
+    if (!token.startsWith(PREFIX)) throw fault("not a token of this version, which begins with '{0}'", PREFIX);
+    if (token.length > LENGTH_MAX) throw fault("the token has {1} characters; at most {0} are allowed", LENGTH_MAX, token.length);
     let bytes;
     try {
       const letters = token.slice(PREFIX.length).replaceAll("-", "+").replaceAll("_", "/");
@@ -409,7 +409,7 @@ const Law = (() => {
       throw fault("this page has not the law of {0} under these bounds: write one with longpoll export --to explorer", which);
     }
     if (fieldsOf(data.laws[law].token)[FINGERPRINT] !== fields[FINGERPRINT]) {
-      throw fault("this token is of another version of the law");
+      throw fault("the token is from another version of the specification");
     }
     return { law, run: fields[RUN], property: fields[PROPERTY] };
   }
