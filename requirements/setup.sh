@@ -18,7 +18,7 @@ extras="${EXTRAS:-} $have"
 selected=""
 if [[ -z ${EXTRAS:-} || " $have " == *" dev "* ]]; then
     extras=dev
-    say "making $venv with everything: 2.0 GB on disk, some 95 s on two cores, and the download"
+    say "making $venv with everything: 1.7 GB on disk, some 90 s of processor time, and the download"
     say "a smaller one, as in \`make setup EXTRAS=testing\` (60 MB): docs/embedding.md lists the extras"
 else
     extras=$(tr ', ' '\n\n' <<<"$extras" | sed '/^$/d' | sort -u | paste -sd ' ')

@@ -54,7 +54,6 @@ SENTENCE: Final = re.compile(r"(?<!`)`((?:longpoll|python -m) [^`\n]+)`(?!`)")
 GENERATED: Final = ("docs/spec.md", "spec/longpoll_spec/engines/manifest.json")
 """What commands of a page write, into the reader's own copy."""
 BENCH: Final = "python -m model_tests.bench."
-MUTANTS: Final = "python -m model_tests.mutants.code"
 OF_A_PART: Final = {
     "explore": f"{BENCH}explore_bench --bounds tiny --also - --workers 1",
     "oracle": f"{BENCH}oracle_bench --steps 500",
@@ -79,8 +78,6 @@ SHORTER: Final = {
     f"BENCH_SECONDS=3 {BENCH}broker_bench --markdown": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1 --markdown",
     f"{BENCH}polling_bench --messages 100 --write docs/figures/polling.json": f"{OF_A_PART['polling']} "
     "--write docs/figures/polling.json",
-    f"{MUTANTS} --module 'longpoll_broker.core.hold'": f"{MUTANTS} --module 'longpoll_broker.core.hold' --sample 2",
-    f"{MUTANTS} --sample 200 --seed 7": f"{MUTANTS} --sample 2 --seed 7",
     "longpoll dojo --moves 6 --seed 1 --minutes 5 ./my-program": "longpoll dojo --moves 6 --seed 1 --minutes 0.1 "
     "./my-program",
     f"for run in 1 2 3 4 5; do {SOME}": f"for run in 1; do {SOME}",

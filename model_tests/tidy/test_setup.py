@@ -140,10 +140,10 @@ def test_set_up_runs_after_a_change_of_the_locks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stamp", "extras", "said"),
     [
-        (None, "", "with everything: 2.0 GB on disk"),
+        (None, "", "with everything: 1.7 GB on disk"),
         (None, "testing", "with longpoll and the extras testing (sizes: docs/embedding.md)"),
         ("testing", "law", "with longpoll and the extras law, testing (sizes"),
-        ("dev", "law", "with everything: 2.0 GB on disk"),
+        ("dev", "law", "with everything: 1.7 GB on disk"),
     ],
 )
 def test_it_says_what_comes_before_it_starts(tmp_path: Path, stamp: str | None, extras: str, said: str) -> None:
