@@ -40,6 +40,8 @@ def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: 
             assert failed == {}
             assert code == 0
             assert told["counts"]["PASS"] >= least
+        _code, told = conform(broker, "--only", "LOCK-3")
+        assert (told["policy"], told["policy_chosen"]["by"]) == (POLICY[version], "version")
         other = next(each for each in VERSIONS if POLICY[each] != POLICY[version])
         code, told = conform(broker, "--policy", POLICY[other], "--only", "PULL-CHECK-*")
         assert code == 1

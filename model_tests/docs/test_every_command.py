@@ -84,7 +84,7 @@ SHORTER: Final = {
 }
 """A command that takes its time -> what is typed in its place: the same, with smaller numbers."""
 ENDS: Final[dict[str, int | tuple[int, ...]]] = {
-    r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?": 1,
+    r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?( --all)?": 1,
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
     r"check .*recheck_after_hold=none .*": 1,
     r"check .*queued_by_deadline( --all)?": 1,

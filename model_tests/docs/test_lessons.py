@@ -120,7 +120,7 @@ def _run(command: Command, directory: Path) -> str:
 
 
 SLOW: Final = re.compile(
-    r"longpoll (prove|judge|lesson (6|7\.2|9|11)|dojo --moves|check --policy [\w.-]+ --bounds tiny$)|python"
+    r"longpoll (prove|judge|lesson (6|7\.2|9|11)|dojo --moves|check --policy [\w.-]+ --bounds tiny( --all)?$)|python"
 )
 """What takes a second and more is run at length only; what the lessons check is run each time."""
 JAVA: Final = "--on java"

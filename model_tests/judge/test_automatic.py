@@ -16,7 +16,10 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll.options import judge_engine
 from longpoll.options.judge_engine import choose, estimated_events
+from longpoll.verification import history
+from longpoll.verification.declared import Limits, declared
 from longpoll_judge.read.convert import convert
+from longpoll_spec.policy import STRICT
 
 NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from longpoll.entry import main; main()"
 
@@ -92,6 +95,20 @@ def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest
     assert (shown.exit_code, told.exit_code) == (0, 0)
     assert shown.stderr.startswith("engine: local, because the history has about ")
     assert (json.loads(told.stdout)["engine"], told.stderr, chosen.stderr) == ("local", "", "")
+
+
+def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short its history is."""
+    engines: list[object] = []
+
+    def judge(_paths: object, **how: object) -> None:
+        engines.append(how["engine"])
+        raise InterruptedError
+
+    monkeypatch.setattr(history, "judge", judge)
+    with pytest.raises(InterruptedError):
+        history.judged(tmp_path, declared(STRICT), Limits(100, 50), lambda _text: None)
+    assert engines == ["spark"]
 
 
 @pytest.mark.parametrize(("words", "code"), [((), 0), (("--follow",), 0), (("--master", "local[1]"), 2)])
