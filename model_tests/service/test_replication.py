@@ -214,7 +214,7 @@ def test_a_slave_whose_log_is_longer_is_let_go(cluster: Cluster, caplog: pytest.
     with caplog.at_level(logging.INFO):
         master = cluster.master()
         slave = cluster.slave(ha_of(master))
-        wait_until(lambda: any("the two differ" in reason for reason in lines_of(caplog, "slave_closed")))
+        wait_until(lambda: any("so they differ" in reason for reason in lines_of(caplog, "slave_closed")))
     assert slave.store.log_end == end
 
 
@@ -421,7 +421,7 @@ def test_a_master_greets_a_slave_that_lacks_nothing(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("report", "told"),
-    [(-1, "an offset is at least 0"), (10**12, "the two differ"), (-(2**63), "an offset is at least 0")],
+    [(-1, "an offset is at least 0"), (10**12, "so they differ"), (-(2**63), "an offset is at least 0")],
 )
 def test_a_report_that_cannot_be_ends_the_connection(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, report: int, told: str
