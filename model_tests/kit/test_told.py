@@ -94,7 +94,7 @@ def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("service", "attributes", "said"),
-    [(TakeQueue, {}, "judged by offsets"), (Feed, {"visible_ms": 20}, "set visible_ms to 0")],
+    [(TakeQueue, {}, "the judge needs offsets"), (Feed, {"visible_ms": 20}, "set visible_ms to 0")],
 )
 def test_what_the_contract_says_nothing_of_is_not_told(
     service: type[Feed], attributes: dict[str, int], said: str, tmp_path: Path

@@ -316,4 +316,4 @@ def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(command, "ROOT", tmp_path)
     for words in ([], ["show", ENTRIES[0].id], ["run"]):
         code, text = ran(*words)
-        assert (code, "from a checkout" in text) == (Exit.USER, True)
+        assert (code, "clone the repository" in text) == (Exit.USER, True)

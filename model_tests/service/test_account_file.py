@@ -455,7 +455,7 @@ def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accou
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "no list"), ("a: [", "not YAML")]
+    ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "must be a list"), ("a: [", "not YAML")]
 )
 def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

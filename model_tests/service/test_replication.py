@@ -170,7 +170,7 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("is_longer", "event", "reason"),
-    [(True, "slave_closed", "the two differ"), (False, "master_lost", "no record and no blank")],
+    [(True, "slave_closed", "so they differ"), (False, "master_lost", "no record and no blank")],
     ids=["longer", "other"],
 )
 def test_a_slave_with_another_log_takes_nothing(

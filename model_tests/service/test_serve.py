@@ -130,7 +130,7 @@ def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, connect: Con
     process.send_signal(signal.SIGTERM)
     _out, err = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "not used: brokerIP2" in err.replace("\n", " ")
+    assert "ignored: brokerIP2" in err.replace("\n", " ")
     assert "store_recovered" in [json.loads(line)["event"] for line in err.splitlines() if line.startswith("{")]
     for _start in range(2):
         assert [file.name for file in log.iterdir()] == ["0" * 20]

@@ -121,7 +121,7 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
     assert "Traceback" not in said
     assert said.count("\n") == 1
     kept = list(tmp_path.iterdir())
-    assert len(kept) == ("fault of longpoll" in said or "two" in words)
+    assert len(kept) == ("internal error" in said or "two" in words)
     assert all(type(error).__name__ in file.read_text() for file in kept)
 
 
