@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
-# Many tests wait for something: three times as many workers as there are cores keep those busy.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
+# Some tests wait for sockets and processes: twice as many workers as there are cores keep those busy.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
