@@ -127,7 +127,7 @@ def zoo(ctx: click.Context, *, text: str, source: str, only_open: bool, as_json:
         ("bug", "source", "found by", "missed by"),
         ((entry.id, entry.source, *_who(rows.get(entry.id))) for entry in chosen),
     )
-    out.print(f"{len(chosen)} bugs; `longpoll zoo show BUG` describes one, docs/zoo.md has the times")
+    out.print(f"{len(chosen)} bugs; `longpoll zoo show BUG` describes one, `make docs` makes a page with the times")
 
 
 def _who(row: Any) -> tuple[str, str]:
@@ -196,7 +196,7 @@ def show_command(name: str, *, as_json: bool) -> None:
 @click.option(
     "--method", "methods", multiple=True, metavar="NAME", help="Only this method; repeatable.", shell_complete=_methods
 )
-@click.option("--write", is_flag=True, help="Record the results as the new table, and generate docs/zoo.md again.")
+@click.option("--write", is_flag=True, help="Record the results as the new table.")
 @json_option
 @user_mistakes
 def run_command(names: Sequence[str], methods: Sequence[str], *, write: bool, as_json: bool) -> None:
