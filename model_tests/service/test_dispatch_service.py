@@ -246,8 +246,8 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
     assert world.told() == [("answered", "T", 3, 1)]
     world.service.pass_ended(outbox)
     assert world.told() == []
-    for world in (World(2, polls=True), World(2, before_visible=True)):
-        world.durable = 0
+    for world, durable in ((World(2, polls=True), None), (World(2, before_visible=True), 0)):
+        world.durable = durable
         world.service.pass_ended(outbox)
         assert (world.shown, world.told()) == (0, [])
 

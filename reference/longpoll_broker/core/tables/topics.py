@@ -162,6 +162,11 @@ class Topics(_Named[TopicConfig]):
             self.unsaved.pop(name, None)
         return is_kept
 
+    def replace(self, by_name: Mapping[str, TopicConfig]) -> None:
+        """Have these and no others; the names are right."""
+        self.unsaved = dict(by_name)
+        super().replace(by_name)
+
     def remove(self, name: str) -> bool:
         """Forget a topic; false when there was none."""
         topic = self.by_name.get(name)
