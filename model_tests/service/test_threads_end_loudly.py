@@ -55,7 +55,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("name", quick_if(THREADS, lambda name: name in {"io-0", "pull-0", "relay"}))
+@pytest.mark.parametrize("name", quick_if(THREADS, lambda name: name in {"io-0", "relay"}))
 def test_a_thread_that_dies_ends_the_process(tmp_path: Path, name: str) -> None:
     (tmp_path / "broker.conf").write_text("flushDiskType=SYNC_FLUSH\n")
     command = [part.format(directory=tmp_path) for part in THREADS[name]]
