@@ -41,7 +41,7 @@ from longpoll_judge.testing.generate import simulated_meta
 from longpoll_judge.testing.plant import FAULTS
 from longpoll_judge.testing.recording import NoVictimError, Recording, load
 
-QUICK = ("answer_deleted", "visible_past_the_log", "visible_moves_back", "append_missing", "events_lost")
+QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
 
 
 def check(recording: Recording, directory: Path, pieces: int, seed: int) -> tuple[Followed, Result]:
