@@ -120,7 +120,7 @@ def test_an_event_that_contradicts_the_log_is_a_doubt(tmp_path: Path) -> None:
     places = [at for at, each in enumerate(recording.events) if (each.event, each.queue) == ("append", 0)]
     first = recording.events[places[0]].queue_offset
     recording.events[places[-1]] = replace(recording.events[places[-1]], queue_offset=first)
-    found = follow_pieces(written(recording, tmp_path / "history"), 6, looks=0)
+    found = follow_pieces(written(recording, tmp_path / "history"), 30, looks=0)
 
     assert not found.is_whole
     assert any("contradicts what came long before" in doubt for doubt in found.steps.growing.doubts)
