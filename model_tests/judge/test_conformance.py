@@ -165,6 +165,16 @@ def test_too_many_possibilities_are_unknown() -> None:
     assert "3 possibilities" in finding.why
 
 
+def test_a_value_that_was_seen_is_compared() -> None:
+    """A wrong offset after a read is no step of the law."""
+    law = Law(requests=1)
+    events = as_dicts(run_of(attrs.evolve(LOAD, law=law, overlapping=0.0)).events)
+    next(event for event in events if event["event"] == "pull_read")["offset"] += 1
+    ((finding,), _placed) = judge_run(Checker(model_of("strict", law)), events, is_whole=True)
+
+    assert "was seen" in finding.why
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")

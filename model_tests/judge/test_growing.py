@@ -41,7 +41,7 @@ from longpoll_judge.testing.generate import simulated_meta
 from longpoll_judge.testing.plant import FAULTS
 from longpoll_judge.testing.recording import NoVictimError, Recording, load
 
-QUICK = ("answer_deleted", "visible_past_the_log", "visible_moves_back", "append_missing", "events_lost")
+QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
 
 
 def check(recording: Recording, directory: Path, pieces: int, seed: int) -> tuple[Followed, Result]:
@@ -114,13 +114,25 @@ def test_an_event_that_comes_late_is_a_doubt(tmp_path: Path) -> None:
     assert any("late" in doubt for doubt in found.steps.growing.doubts)
 
 
+def test_an_event_that_contradicts_the_log_is_a_doubt(tmp_path: Path) -> None:
+    """The last append of a queue has the offset of its first."""
+    recording = simulated(5, 700)
+    places = [at for at, each in enumerate(recording.events) if (each.event, each.queue) == ("append", 0)]
+    first = recording.events[places[0]].queue_offset
+    recording.events[places[-1]] = replace(recording.events[places[-1]], queue_offset=first)
+    found = follow_pieces(written(recording, tmp_path / "history"), 30, looks=0)
+
+    assert not found.is_whole
+    assert any("contradicts what came long before" in doubt for doubt in found.steps.growing.doubts)
+
+
 def test_what_is_at_hand_does_not_grow(tmp_path: Path) -> None:
     """A few pieces of the log and of the requests are kept, however many have come."""
-    found = follow_pieces(written(simulated(6, 3_000), tmp_path / "history"), 60, 6, looks=0)
+    found = follow_pieces(written(simulated(6, 2_000), tmp_path / "history"), 40, 6, looks=0)
     growing = found.steps.growing
 
     assert found.is_whole
-    assert sum(len(piece.log) for piece in growing.window) < 0.5 * growing.survey.attendance.appended
+    assert sum(len(piece.log) for piece in growing.window) < 0.7 * growing.survey.attendance.appended
     assert len(growing.pending) < growing.survey.event_count / 10
 
 

@@ -95,6 +95,16 @@ def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: b
     assert len(events) == lines.count(encoded)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
+    """Unknown fields are ignored, however often they are there."""
+    line = msgspec.json.encode(event(0))
+    table = ndjson._parse_fast(end.join([line, line[:-1] + b',"more":{"tag":1,"tag":2},"more":3}', b""]))
+
+    assert table is not None
+    assert [event_dict(row) for row in table.to_pylist()] == [event_dict(msgspec.to_builtins(event(0)))] * 2
+
+
 def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) -> None:
     """What is said of a line does not depend on the others: one by one, or all at once."""
     line = msgspec.json.encode(event(0))[:-1] + b',"more":1,"more":2}'

@@ -20,13 +20,15 @@ from longpoll.shown.following.tell import Places, Teller, open_teller
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
 from longpoll_judge.read.files import absolute
+from longpoll_judge.read.source import find
 from longpoll_judge.run import verdict
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.growing import beside, logged, offsets, recent
 from longpoll_judge.run.growing.kept import STATE_FILE
 from longpoll_judge.run.growing.latest import Latest
 from longpoll_judge.run.growing.told import NOT_TOLD, left_to_the_end
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.job import judge, judge_on
+from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.show.checkpoint import POSTED_FILE, TOLD_FILE, open_checkpoint
 from longpoll_judge.show.names import RECENT_MAX, Names
 from longpoll_judge.show.standing import standing
@@ -310,6 +312,19 @@ def test_what_goes_before_anybody_looks_is_counted(history: Path, monkeypatch: p
 
     assert untold(found.last) > 0
     assert len(found.told) + untold(found.last) == WRONG
+
+
+def test_a_whole_lists_the_earliest(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few findings are at hand at a time."""
+
+    def listed() -> tuple[list[Finding], int]:
+        engine = LocalEngine(threads=1, stretch_events=300)
+        result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
+        return result.findings, result.findings_left_out
+
+    whole = listed()
+    monkeypatch.setattr("longpoll_judge.run.tally.LOOKED_AT_MAX", 55)
+    assert listed() == whole
 
 
 def ends_moved_back(events: list[Event]) -> Iterator[Event]:
