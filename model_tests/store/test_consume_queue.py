@@ -578,7 +578,15 @@ def test_it_goes_with_its_queue(tmp_path: Path) -> None:
     assert list(files.iterdir()) == []
 
 
-def test_a_size_without_room_is_told(tmp_path: Path) -> None:
-    """A file that could hold no unit is the user's mistake."""
-    with pytest.raises(StoreUserError, match="mappedFileSizeConsumeQueueExt"):
-        open_store(tmp_path, evolve(CONFIG, extended_file_size=24))
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("extended_file_size", 24, "mappedFileSizeConsumeQueueExt"),
+        ("consume_queue_file_size", 30, "mappedFileSizeConsumeQueue is 30"),
+        ("index_entry_count", 1, "maxIndexNum 1"),
+    ],
+)
+def test_a_size_without_room_is_refused(tmp_path: Path, name: str, value: int, said: str) -> None:
+    """A file that could hold no unit or entry is the user's mistake."""
+    with pytest.raises(StoreUserError, match=said):
+        open_store(tmp_path, evolve(CONFIG, **{name: value}))
