@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.store import index_all
 
+from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
@@ -578,7 +579,15 @@ def test_it_goes_with_its_queue(tmp_path: Path) -> None:
     assert list(files.iterdir()) == []
 
 
-def test_a_size_without_room_is_told(tmp_path: Path) -> None:
-    """A file that could hold no unit is the user's mistake."""
-    with pytest.raises(StoreUserError, match="mappedFileSizeConsumeQueueExt"):
-        open_store(tmp_path, evolve(CONFIG, extended_file_size=24))
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (evolve(CONFIG, extended_file_size=24), "mappedFileSizeConsumeQueueExt"),
+        (evolve(CONFIG, consume_queue_file_size=30), "mappedFileSizeConsumeQueue is 30"),
+        (evolve(CONFIG, index_entry_count=1), "maxIndexNum 1"),
+    ],
+)
+def test_a_size_without_room_is_refused(tmp_path: Path, config: StoreConfig, said: str) -> None:
+    """A file that could hold no unit or entry is the user's mistake."""
+    with pytest.raises(StoreUserError, match=said):
+        open_store(tmp_path, config)

@@ -256,6 +256,19 @@ LACKING = b"a\x01" + bytes(4)
 """Properties whose end a disk never got."""
 
 
+def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
+    """A crash between making a queue's next file and writing its first unit leaves zeros: they are no units."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, [message() for _ in range(10)])
+    store.close()
+    for crashed in (False, True):
+        (tmp_path / "store" / "consumequeue" / "T" / "0" / f"{200:020d}").write_bytes(bytes(0 if crashed else 200))
+        if crashed:
+            (tmp_path / "store" / "abort").touch()
+        open_store(tmp_path / "store").close()
+        assert_sound(tmp_path / "store", 10)
+
+
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
     """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it.
 

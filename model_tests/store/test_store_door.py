@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from model_tests.support.store import Clock, killed
+from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
@@ -382,6 +382,20 @@ def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest
     assert list((copy / "consumequeue" / "gone").glob("*/*")) == []
 
 
+def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: Path) -> None:
+    """After files of the log have gone, as before it was closed."""
+    store = open_store(tmp_path, EXPIRING)
+    put_and_dispatch(store, [message()] * 60)
+    store.flush()
+    store.index(1_000)
+    assert store.remove_expired() > 0
+    start = store.visible_start("T", 0)
+    assert start > 0
+    store.close()
+    store = open_store(tmp_path, EXPIRING)
+    assert store.ends("T", 0) == (start, 60)
+
+
 def test_nobody_appends_beside_a_batch_that_was_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its place in the log, and its offsets in the queue, under the append lock."""
     store = open_store(tmp_path)
@@ -416,6 +430,23 @@ def test_nobody_else_is_at_work_while_files_of_the_log_go(tmp_path: Path, monkey
     store.index(1_000)
     assert store.remove_expired() > 0
     assert free[:3] == [False] * 3
+
+
+def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
+    """Only those that speak of nothing else; without an index there are none to look after."""
+    for is_indexed in (True, False):
+        directory = tmp_path / str(is_indexed)
+        store = open_store(directory, evolve(EXPIRING, index=is_indexed))
+        put_and_dispatch(store, [message(properties={"KEYS": f"k{index}"}) for index in range(60)])
+        index_all(store)
+        before = sorted((directory / "index").iterdir()) if is_indexed else []
+        store.flush()
+        count = store.remove_expired()
+        after = sorted((directory / "index").iterdir()) if is_indexed else []
+        assert count > 0
+        assert (len(after) < len(before)) == is_indexed
+        assert set(after) <= set(before)
+        store.close()
 
 
 def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:

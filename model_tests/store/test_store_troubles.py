@@ -236,6 +236,23 @@ def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monk
 QUEUE_COUNT = 5
 
 
+def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:
+    """How many bytes; none of a whole log."""
+    store = open_store(tmp_path)
+    first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
+    store.abandon()
+    content = bytearray(log_file(tmp_path).read_bytes())
+    at = content.index(b"b" * 50, second.physical_offset)
+    content[at] ^= 1
+    log_file(tmp_path).write_bytes(content)
+    store = open_store(tmp_path)
+    assert store.log_end == first.log_end
+    assert store.cut_size == third.log_end - second.physical_offset
+    store.close()
+    store = open_store(tmp_path)
+    assert store.cut_size == 0
+
+
 def queues_of(directory: Path) -> MessageStore:
     """A store with five queues, a message in each, and a log of several files, of which the first may go."""
     store = open_store(directory, evolve(SMALL, file_reserved_hours=0, index=False))
