@@ -387,7 +387,7 @@ def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: byte
     file = tmp_path / "offsets.json"
     file.write_bytes(content)
     for kind in (PullConsumer, AsyncPullConsumer):
-        with pytest.raises(ConfigError, match=r"offsets file .* mend it"):
+        with pytest.raises(ConfigError, match=r"offsets file .* fix it"):
             kind(RUNTIME, name_server, broadcast("T", file))
     assert file.read_bytes() == content
 

@@ -244,7 +244,7 @@ def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, ki
 
     def refused(*calls: Callable[[], object]) -> None:
         for call in calls:
-            with pytest.raises(LifecycleError, match=r"start|closed: make a new one"):
+            with pytest.raises(LifecycleError, match=r"start|closed; create a new one"):
                 call()
 
     refused(*polls)

@@ -84,7 +84,7 @@ def test_a_queue_stops_if_so_configured(
         consumer.commit()
         assert consumer._member._queues.pullers()[consumer.queues[0]].offset_done == 1
         assert consumer.statistics[topic].unreadable_count == 0
-    assert f"{topic} queue 0 offset 1 cannot be read, and its queue waits" in caplog.text
+    assert f"{topic} queue 0 offset 1 cannot be read, so its queue waits" in caplog.text
 
 
 def test_what_is_readable_the_second_time_is_no_bad_message(

@@ -407,7 +407,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "torn": ("part-0.parquet", lambda part: part.write_bytes(b"PAR1" * 99), "cannot be read as Parquet"),
     "a column is missing": ("part-0.parquet", of_columns(event=["append"]), "the column after_ns is missing"),
     "of another type": (
-        "part-0.parquet", of_columns(**{name: ["x"] for name in REQUIRED}), "is not valid",
+        "part-0.parquet", of_columns(**{name: ["x"] for name in REQUIRED}), "cannot be read",
     ),
     "a dictionary in Arrow": ("part-0.parquet", in_arrow_s_dictionary, "the column tag is a dictionary in Arrow"),
     "a column twice": ("part-0.parquet", with_a_column_twice, "the column queue is there more than once"),

@@ -144,4 +144,4 @@ def test_the_command_writes_them_all(faulty: Path, tmp_path: Path) -> None:
     assert all((tmp_path / f"r.{kind}").stat().st_size > 500 for kind in ("html", "md", "xml"))
     unknown = runner.invoke(main, ["judge", str(faulty), "--engine", "local", "--report", str(tmp_path / "r.pdf")])
     assert unknown.exit_code == 2
-    assert "end it in .html" in unknown.stderr
+    assert "must end in .html" in unknown.stderr

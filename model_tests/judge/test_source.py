@@ -193,7 +193,7 @@ def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
 
     assert (result.verdict, result.events) == ("unknown", 1)
     assert META_FILE in result.gaps[0]["where"]
-    assert "is not valid" in result.gaps[0]["why"]
+    assert "cannot be read" in result.gaps[0]["why"]
 
 
 def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:

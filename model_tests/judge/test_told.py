@@ -198,11 +198,11 @@ def test_a_checkpoint_is_of_one_judgement_and_one_process(tmp_path: Path) -> Non
     with open_checkpoint(directory, ["/a"], LIMITS):
         refused("another process", ["/a"], LIMITS)
     for paths, limits in ((["/b"], LIMITS), (["/a"], {**LIMITS, "late_ms": 51.0})):
-        refused("is of histories /a", paths, limits)
+        refused("belongs to histories /a", paths, limits)
     with open_checkpoint(directory, ["/a"], LIMITS) as again:
         assert (again.told.path.name, again.posted.path.name) == (TOLD_FILE, POSTED_FILE)
     (directory / "checkpoint.json").write_bytes(b"{")
-    refused("is not valid", ["/a"], LIMITS)
+    refused("cannot be read", ["/a"], LIMITS)
     (directory / "checkpoint.json").unlink()
     refused("choose another", ["/a"], LIMITS)
 

@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:
 
 def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> None:
     for config, words in (
-        (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "is not valid"),
+        (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "cannot be read"),
         (BrokerConfig(acl_enable=True), "--acl FILE"),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -554,7 +554,7 @@ def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, c
         ({"group": "other"}, b"", "is 'other', and this is 'G'"),
         ({}, b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:-1}}', "no offset"),
         ({}, b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:"5"}}', "no offset"),
-        ({}, b"{", "is not valid"),
+        ({}, b"{", "cannot be read"),
     ],
 )
 def test_offsets_that_are_none_are_refused(fields: dict[str, str], body: bytes, words: str) -> None:

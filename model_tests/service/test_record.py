@@ -341,5 +341,5 @@ def test_a_directory_that_cannot_be_used_is_a_users_error(tmp_path: Path) -> Non
     with pytest.raises(RecordError, match="cannot record"):
         HistoryRecorder(RealRuntime(), str(tmp_path / "file"), broker="b", policy="strict")
     (tmp_path / META_FILE).write_text("nonsense")
-    with pytest.raises(RecordError, match="not a history"):
+    with pytest.raises(RecordError, match="not the meta file of a history"):
         HistoryRecorder(RealRuntime(), str(tmp_path), broker="b", policy="strict")

@@ -115,7 +115,7 @@ def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBrok
         ({"bodyCrc32": "7"}, table("T"), "crc32 not match"),
         ({"compressed": "true"}, zlib.compress(table("T")), "compressedRegister=false"),
         ({"name": "broker-a"}, table("T"), "own: give the broker another"),
-        ({}, b"{", "is not valid"),
+        ({}, b"{", "cannot be read"),
         ({}, b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":7}}}', "topicConfigTable"),
     ],
 )

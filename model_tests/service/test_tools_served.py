@@ -251,7 +251,7 @@ def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, 
         ("clusterTest=false\n", None),
         ("clusterTest=true\n", "'clusterTest'"),
         ("kvConfigPath=/tmp/x", "'kvConfigPath'"),
-        ("nonsense", "no key=value"),
+        ("nonsense", "not key=value"),
     ):
         answer = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, {}, text.encode())
         assert answer.code == (0 if words is None else 1)

@@ -423,8 +423,8 @@ def test_the_command_tells_a_failure_and_replays_it() -> None:
     again = told("replay", token)
 
     assert done.exit_code == again.exit_code == 1
-    assert "nobody is connected" in done.stdout
-    assert "nobody is connected" in again.stdout
+    assert "held without a connection" in done.stdout
+    assert "held without a connection" in again.stdout
     assert "pull queue" in done.stdout
 
 

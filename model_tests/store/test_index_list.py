@@ -273,7 +273,7 @@ def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(IndexFile, "close", lambda file: closed.append(Path(file.path).name))
         size = index_file_size(SLOTS, ENTRIES)
-        with pytest.raises(StoreUserError, match=f"has 7 bytes, maxHashSlotNum=4 and maxIndexNum=4 make {size}: "):
+        with pytest.raises(StoreUserError, match=f"has 7 bytes, maxHashSlotNum=4 and maxIndexNum=4 make {size}; "):
             index_in(tmp_path)
     assert closed == [FIRST_NAME]
     last.write_bytes(b"")

@@ -212,7 +212,7 @@ REFUSED: list[tuple[str, Fault, str]] = [
         lambda store: shutil.copy(units(store)[0], units(store, "U")[0]),
         "this file belongs to another queue",
     ),
-    ("deletions unreadable", lambda store: (store / "deletedTopics.json").write_text("{]"), "is not valid"),
+    ("deletions unreadable", lambda store: (store / "deletedTopics.json").write_text("{]"), "cannot be read"),
 ]
 
 

@@ -322,7 +322,7 @@ def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) ->
     assert store.ends("gone", 0) == (0, 0)
     further = structs.replace(message("kept", properties={"INNER_MULTI_DISPATCH": "gone"}), inner_queues=(("gone", 0),))
     for refused in (message(topic="gone"), further):
-        with pytest.raises(TopicLeavingError, match="being deleted"):
+        with pytest.raises(TopicLeavingError, match="is deleting the topic"):
             store.put(refused)
         with pytest.raises(TopicLeavingError):
             store.put_batch([refused])

@@ -115,7 +115,7 @@ def test_any_bytes_are_a_body_or_a_header_error(cls: type[bodies.Body], raw: byt
 )
 def test_a_wrong_body_is_a_header_error(raw: bytes) -> None:
     """Deep nesting, unknown ordinals and names, missing names and wrong types."""
-    with pytest.raises(HeaderError, match="is not valid"):
+    with pytest.raises(HeaderError, match="cannot be read"):
         HeartbeatData.decode(raw)
 
 
@@ -159,6 +159,6 @@ def test_a_large_body_is_read_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bodies, "KIND_SIZE_MAX", len(plain) - 1)
     assert HeartbeatData.decode(plain).client_id == "c"
     for body in (null, ordinal, b"{" * 100, b'{"clientID":1}' + b" " * 10):
-        with pytest.raises(HeaderError, match="is not valid"):
+        with pytest.raises(HeaderError, match="cannot be read"):
             HeartbeatData.decode(body)
     assert len(looked) == 2
