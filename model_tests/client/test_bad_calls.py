@@ -456,7 +456,7 @@ def test_a_client_is_no_runtime_of_another() -> None:
     """Each has connections of its own."""
     with PullConsumer(RUNTIME, NOWHERE, ConsumerConfig("G")) as plain, Producer(RUNTIME, NOWHERE) as producer:
         for make in (lambda: AsyncPullConsumer(plain), lambda: AsyncProducer(producer)):  # type: ignore[arg-type] # mistakes
-            with pytest.raises(ConfigError, match="is not a runtime|own connections"):
+            with pytest.raises(ConfigError, match=r"is not a runtime|own connections"):
                 make()
 
 

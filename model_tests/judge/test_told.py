@@ -204,7 +204,7 @@ def test_a_checkpoint_is_of_one_judgement_and_one_process(tmp_path: Path) -> Non
     (directory / "checkpoint.json").write_bytes(b"{")
     refused("cannot be read", ["/a"], LIMITS)
     (directory / "checkpoint.json").unlink()
-    refused("choose another", ["/a"], LIMITS)
+    refused("name another directory", ["/a"], LIMITS)
 
 
 # -- the verdict so far ------------------------------------------------------------------------------------------------
