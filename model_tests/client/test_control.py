@@ -414,6 +414,7 @@ def test_what_is_due_again_and_again_is_so_although_it_raised() -> None:
     timer.every(0.001, fail)
     wait_until(lambda: len(count) >= 3)
     timer.close()
+    assert len(count) >= 3
 
 
 def test_a_timer_that_is_cleared_is_as_if_it_were_new() -> None:

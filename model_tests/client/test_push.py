@@ -376,6 +376,7 @@ def test_a_fault_of_ours_ends_neither_thread_nor_task(
     send(clients.name_server, topic, b"next")
     count = 1 if clients.is_loop else COUNT
     wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
+    assert failures == []
 
 
 COUNT = 10

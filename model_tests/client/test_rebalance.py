@@ -363,6 +363,7 @@ def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> 
     member = wanting(clients, topic, "red")
     wanting(clients, topic, "blue")
     wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
+    assert member.statistics[topic].differing_count > 0
 
 
 def test_members_that_want_the_same_are_told_nothing(

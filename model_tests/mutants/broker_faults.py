@@ -465,8 +465,7 @@ FAULTS: Final = (
         f"{STORE}/recovery.py",
         "is_short = store_ms < durable_ms or end <= durable_offset",
         "is_short = store_ms < durable_ms",
-        f"{TESTS}/store/test_outsiders.py::"
-        "test_what_rotted_in_the_last_millisecond_of_a_closed_store_takes_nothing_away",
+        f"{TESTS}/store/test_outsiders.py::test_rot_in_the_last_millisecond_removes_nothing",
     ),
     Fault(
         "a queue is filled up to whatever number a record says",

@@ -57,14 +57,29 @@ class Log:
 
 
 @define(slots=True, eq=False)
-class Slave:
-    """The socket of a slave: it says what a test lets it say, and takes what it has room for."""
+class ScriptedSocket:
+    """A socket that receives what a test wrote down, and sends while there is room."""
 
-    port: int = 1
-    host: str = "10.0.0.1"
     said: list[bytes] = field(factory=list)
     room: int = 1 << 40
     taken: bytearray = field(factory=bytearray)
+
+    def send(self, content: bytes) -> int:
+        """Of nothing a socket takes nothing, again and again."""
+        content = content[: self.room]
+        if not content:
+            raise BlockingIOError
+        self.taken += content
+        self.room -= len(content)
+        return len(content)
+
+
+@define(slots=True, eq=False, kw_only=True)
+class Slave(ScriptedSocket):
+    """The socket of a slave."""
+
+    port: int = 1
+    host: str = "10.0.0.1"
     asked_count: int = 0
     """How often it was read from."""
     is_closed: bool = False
@@ -86,14 +101,8 @@ class Slave:
         return len(content)
 
     def send_parts(self, parts: Sequence[Buffer]) -> int:
-        """As many as there is room for; of nothing a socket takes nothing, again and again."""
         assert parts
-        content = b"".join(parts)[: self.room]
-        if not content:
-            raise BlockingIOError
-        self.taken += content
-        self.room -= len(content)
-        return len(content)
+        return self.send(b"".join(parts))
 
     def took(self) -> bytes:
         content, self.taken = bytes(self.taken), bytearray()

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 import pytest
-from attrs import define, field
+from attrs import define
+from model_tests.service.slaves import ScriptedSocket
 from model_tests.support.service import Noting
 
 from longpoll_broker.errors import BrokerError
@@ -39,12 +40,9 @@ def record(size: int, letter: bytes = b"r") -> bytes:
 
 
 @define(slots=True, eq=False)
-class Sender:
-    """The socket to a master: it sends what a test lets it send, and takes what it has room for."""
+class Sender(ScriptedSocket):
+    """The socket to a master."""
 
-    said: list[bytes] = field(factory=list)
-    room: int = 1 << 40
-    taken: bytearray = field(factory=bytearray)
     is_closed: bool = False
 
     def say(self, *content: bytes) -> Callable[[], None]:
@@ -59,14 +57,6 @@ class Sender:
         if size < len(content):
             self.said.insert(0, content[size:])
         return size
-
-    def send(self, content: bytes) -> int:
-        content = content[: self.room]
-        if not content:
-            raise BlockingIOError
-        self.taken += content
-        self.room -= len(content)
-        return len(content)
 
     def reports(self) -> list[int]:
         content, self.taken = bytes(self.taken), bytearray()

@@ -25,7 +25,7 @@ def reasons(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
 
 def following(bench: Bench, *offsets: int) -> list[Slave]:
     """Slaves that have connected and reported."""
-    slaves = [Slave(port) for port in range(1, len(offsets) + 1)]
+    slaves = [Slave(port=port) for port in range(1, len(offsets) + 1)]
     bench.connect(*slaves)
     for slave, offset in zip(slaves, offsets, strict=True):
         slave.report(offset)
@@ -80,7 +80,7 @@ def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
 def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(slave_count_max=1)
     (slave,) = following(bench, 0)
-    crowd = [Slave(port) for port in range(100, 102 + ACCEPT_COUNT_MAX)]
+    crowd = [Slave(port=port) for port in range(100, 102 + ACCEPT_COUNT_MAX)]
     bench.waiting += crowd
     bench.log.log_end = 7
     bench.rounds(None)
@@ -130,7 +130,7 @@ def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[
 
 def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(slave_count_max=2)
-    slow, other, more, last = (Slave(port) for port in (1, 2, 3, 4))
+    slow, other, more, last = (Slave(port=port) for port in (1, 2, 3, 4))
     bench.connect(slow, other)
     bench.waiting.append(more)
     slow.report(0)

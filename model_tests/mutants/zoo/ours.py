@@ -450,8 +450,8 @@ OURS: Final = (
         "A send is told to be durable only when something behind it is: the last of each sync is refused.",
         Change(
             f"{SERVICE}/send/group_commit.py",
-            "self._answer(request, flushed_end >= request.log_end, outbox)",
-            "self._answer(request, flushed_end > request.log_end, outbox)",
+            "is_durable = flushed_end >= request.log_end and (",
+            "is_durable = flushed_end > request.log_end and (",
         ),
     ),
     _slip(
