@@ -182,7 +182,7 @@ def test_who_says_nothing_is_let_go_after_its_time(caplog: pytest.LogCaptureFixt
     bench = Bench(idle_ms_max=100)
     (slave,) = following(bench, 0)
     bench.now_ns = BEGUN_NS + 40 * MS
-    bench.connect(silent := Slave(2))
+    bench.connect(silent := Slave(port=2))
     bench.at(100)
     assert bench.peers() == [slave.peer, silent.peer]
     bench.now_ns = BEGUN_NS + 101 * MS
@@ -215,7 +215,7 @@ def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureF
 def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
     bench = Bench(heartbeat_ms=100)
     bench.log.log_end = 7
-    slave, silent = Slave(1), Slave(2)
+    slave, silent = Slave(port=1), Slave(port=2)
     bench.connect(slave, silent)
     bench.report(slave, 7)
     greeting = encode_head(7, 0)
@@ -241,7 +241,7 @@ def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
 def test_what_is_told_of_each_slave() -> None:
     bench = Bench(behind_bytes_max=100)
     bench.log.log_end = 150
-    near, far, silent = Slave(1), Slave(2), Slave(3, host="10.0.0.2")
+    near, far, silent = Slave(port=1), Slave(port=2), Slave(port=3, host="10.0.0.2")
     bench.connect(near, far, silent)
     near.report(51)
     far.report(50)
@@ -312,7 +312,7 @@ def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end:
     told: Told = []
     bench.log.log_end = 40
     following(bench, 20, 30, 10)
-    bench.connect(*[Slave(9)] * silent_count)
+    bench.connect(*[Slave(port=9)] * silent_count)
     for each in range(1, 41):
         bench.submit(each, told)
     bench.rounds(None)
