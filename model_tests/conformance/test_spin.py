@@ -98,23 +98,6 @@ def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None
     assert {**theirs.violated, **theirs.reached} == lengths
 
 
-def test_looking_at_properties_adds_no_state(tmp_path: Path) -> None:
-    """With no property selected, and with one, SPIN counts what it counts with all."""
-    text = _exported("rocketmq-4.9")
-    number = re.search(r"/\* (\d+) no_lost_wakeup ", text)
-    assert number is not None
-    alone = run_spin(compile_spin(text, tmp_path / "one", select=[f"-DPROPERTY={number[1]}"]), "-w22")
-    none = run_spin(compile_spin(text, tmp_path / "none"), "-w22")
-
-    assert (none.violated, none.reached) == ({}, {})
-    assert list(alone.violated) == ["no_lost_wakeup"]
-    assert (alone.distinct_states, alone.transitions, alone.depth) == (
-        none.distinct_states,
-        none.transitions,
-        none.depth,
-    )
-
-
 SLIPS = {
     "a guard forgets the lock": (
         r"#define can_hold_0 .*",
@@ -142,14 +125,6 @@ def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
 
     entry = next(entry for entry in TINY if entry.policy == "strict")
     assert _facts(_run(slipped, tmp_path)) != _facts(entry)
-
-
-def test_a_run_that_does_not_end_is_no_result(tmp_path: Path) -> None:
-    """A limit on SPIN's memory is an error here, not a smaller count."""
-    pan = compile_spin(_exported("strict"), tmp_path, how=("-DSAFETY", "-DNOREDUCE", "-DBFS", "-DMEMLIM=1"))
-
-    with pytest.raises(RuntimeError, match=r"pan failed|SPIN (says|did not finish)"):
-        run_spin(pan, "-w22")
 
 
 def test_a_text_that_is_no_promela_is_refused(tmp_path: Path) -> None:

@@ -189,9 +189,3 @@ def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found
     with pytest.raises(AssertionError, match="not the Java broker's"):
         assert_as_listed(on_purpose("strict"), cases, found)
-
-
-def test_a_listed_case_that_is_equal_is_seen() -> None:
-    """The lists only shrink: who makes a case equal takes it off."""
-    with pytest.raises(AssertionError, match="take them off"):
-        assert_as_listed({"pull-002"}, [case for case in CASES["4.9.7"] if case.id == "pull-002"], {})

@@ -75,16 +75,6 @@ def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> Non
     assert {each for each in spare if each.strip() not in wanted} == set()
 
 
-def test_a_word_that_lacks_is_seen(wanted: set[str]) -> None:
-    """One that is missing, one that is English still, and one that has lost the place of a value."""
-    words = json.loads(part("zh.json"))
-    del words["Step back"]
-    words["Stop"] = "Stop"
-    words["{0} is broken: {1}"] = "违反了 {0}"
-
-    assert lacking(words, wanted) == ["Step back", "Stop", "{0} is broken: {1}"]
-
-
 def test_every_word_of_the_start_page_is_there_in_both() -> None:
     """Each language has its own words for all of it, and a link to the other."""
     pages = start.pages()

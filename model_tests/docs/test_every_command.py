@@ -312,16 +312,6 @@ def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None
     assert len(shown) > 200
 
 
-def test_what_no_test_types_is_a_short_list() -> None:
-    """Each with its reason; the tests that one names are there."""
-    named = {place for why in NOT_TYPED.values() for place in re.findall(r"`(model_tests/[^`]*)`", why)}
-
-    assert len(NOT_TYPED) <= 4
-    assert all(len(why.split()) > 4 for why in NOT_TYPED.values())
-    assert named
-    assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
-
-
 PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
 
 
@@ -362,10 +352,3 @@ def test_a_command_that_is_new_is_to_be_typed(line: str) -> None:
     """However like it is to one that is not typed, or typed with smaller numbers."""
     assert here("docs/planted.md", PLANTED.format(line)) == ["printf here", line]
     assert line not in SHORTER
-
-
-@pytest.mark.parametrize("page", [*TYPED_BY, "docs/lessons/zh/1-lost-by-hold.md"])
-def test_a_planted_command_of_a_page_with_its_own_test_is_seen(page: str) -> None:
-    """One that the page's own test does not type is to be typed here, and so no page keeps one to itself."""
-    text = (ROOT / page).read_text("utf-8")
-    assert here(page, f"{text}\n```sh\nlongpoll planted\n```\n") == [*here(page, text), "longpoll planted"]

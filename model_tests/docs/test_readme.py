@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-import pytest
 from click.testing import CliRunner
 from model_tests.docs.test_lessons import missing_line
 
@@ -16,8 +15,6 @@ from longpoll.cli import main
 ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "README.md").read_text("utf-8")
 WORDS_MAX: Final = 600
-SCREEN: Final = 30
-"""Lines of a page that a reader sees first."""
 SHELL: Final = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -32,13 +29,6 @@ def rows(text: str) -> list[tuple[str, str, str]]:
     """The table of ways in: goal, command, link."""
     table = text.partition("## I want to")[2].partition("\n## ")[0]
     return re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)[2:]
-
-
-def test_it_is_short_and_names_what_a_reader_looks_for() -> None:
-    """Also the two commands of the Makefile, and no package index."""
-    assert len(README.split()) <= WORDS_MAX
-    for word in ("pip", "pytest", "embedded", "make run", "make test", "not on a package index"):
-        assert word in README
 
 
 def test_the_excerpt_is_what_explain_prints() -> None:
@@ -66,24 +56,3 @@ def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
     assert f"; {table.count('none known')} have no upstream report" in README
     assert f"- {len(replayed)} of them [replay" in README
     assert f"[{len(reports)} reports]" in README
-
-
-def test_each_way_in_has_one_command_and_one_link() -> None:
-    """Four of them."""
-    assert len(rows(README)) == 4
-    for goal, command, link in rows(README):
-        assert re.fullmatch(r"`[^`]+`", command), goal
-        assert re.fullmatch(r"\[[^\]]+\]\([^)]+\)", link), goal
-
-
-@pytest.mark.parametrize("page", re.findall(r"\((docs/.*?)\)", " ".join(link for *_, link in rows(README))))
-def test_a_guide_begins_with_the_shortest_working_path(page: str) -> None:
-    """An install line, then a command of ours, on the first screen."""
-    first = "\n".join((ROOT / page).read_text("utf-8").splitlines()[:SCREEN])
-    typed = [line for block in SHELL.findall(first) for line in block.splitlines()]
-    installs = [at for at, line in enumerate(typed) if re.search(r"make setup|pip install", line)]
-    uses = [at for at, line in enumerate(typed) if re.match(r"(\$ )?(longpoll|pytest) ", line)]
-
-    assert installs, page
-    assert uses, page
-    assert min(installs) < min(uses)

@@ -8,7 +8,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from longpoll_spec.moves import moves_of
 from longpoll_spec.policy import PRESETS, Policy, knob_values, preset
 from longpoll_spec.render import spec
 from longpoll_spec.render.conditions import PLAIN, Condition, condition_of, features_of
-from longpoll_spec.render.readable import bare, effect_lines, guard_lines, reader_of
+from longpoll_spec.render.readable import bare, reader_of
 from longpoll_spec.render.spec_actions import OPEN, model_of
 from longpoll_spec.state import state_of
 from longpoll_spec.terms import all_of, any_of, int_variable
@@ -94,15 +93,6 @@ def test_first_values_are_those_of_the_models_first_states() -> None:
 
     assert {"announced", "wants[r]", "next_scan", "running"} <= set(rows)
     assert _wrong_firsts(rows) == set()
-
-
-def test_a_wrong_first_value_is_seen() -> None:
-    """What the page once said, with the labels of several worlds merged, is not what the models say."""
-    rows = _rows_of_variables()
-    values, _ = rows["announced"]
-
-    assert _wrong_firsts(rows | {"announced": (values, "t1_sql")}) == {"announced"}
-    assert _wrong_firsts(rows | {"wants[r]": (rows["wants[r]"][0], "t2")}) >= {"wants_0"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -193,26 +183,3 @@ def test_what_is_said_of_both_requests_is_said_once() -> None:
     assert bare(reader.text(all_of((first.is_(0), second.is_(0))))) == "every q: phase[q] = idle"
     assert bare(reader.text(any_of((first.is_(0), second.is_(0))))) == "some q: phase[q] = idle"
     assert bare(reader.text(all_of((first.is_(0), second.is_(1))))) == "phase[r] = idle and phase[other] = pulling"
-
-
-def test_an_effect_on_one_request_is_not_told_of_both() -> None:
-    """A slip that writes only one request's variable reads as that request's, not as every one's."""
-    model = _model()
-    (stop,) = model.named("stop")
-    variables = {variable.name: variable for variable in model.variables}
-    slipped = attrs.evolve(stop, effect={key: value for key, value in stop.effect.items() if key != "phase_1"})
-
-    assert any(line.startswith("every q: phase[q] :=") for line in effect_lines(reader_of(model), stop, variables))
-    told = effect_lines(reader_of(model), slipped, variables)
-    assert any(line.startswith("phase[r] :=") for line in told)
-    assert not any(line.startswith("every q: phase") for line in told)
-
-
-def test_a_slip_in_a_guard_changes_the_page() -> None:
-    """A guard without one of its parts is told with a line less: the page reads the law, not a copy."""
-    model = _model()
-    hold = next(action for action in model.named("hold") if action.actors == (0,))
-    reader = reader_of(model)
-
-    assert len(guard_lines(reader, hold.guard)) == 2
-    assert guard_lines(reader, hold.guard.args[0]) == guard_lines(reader, hold.guard)[:1]

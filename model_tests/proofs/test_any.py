@@ -213,16 +213,6 @@ def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObje
         assert evaluate(action.guard, values) == evaluate(others[label].guard, twice), label
 
 
-def test_a_law_that_compares_requests_tells_a_doubled_one() -> None:
-    """One request held, and then two of them."""
-    few, more = (law_of(STRICT, attrs.evolve(PLAIN, requests=requests)) for requests in (3, 4))
-    start = {each.name: each.initial for each in few.variables}
-    values = start | {"phase_2": few.state.requests[2].phases["held"]}
-
-    assert not evaluate(_pairs(few.state), values)
-    assert evaluate(_pairs(more.state), _doubled(values))
-
-
 def _values(variable: Variable) -> st.SearchStrategy[int]:
     return st.integers(variable.lower, variable.lower + 4 if variable.upper is None else variable.upper)
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.bounds import named
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.smt.proof import prove
-from longpoll_spec.invariant import STRENGTHENING, strengthening_of
+from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import Property
 from longpoll_spec.policy import PRESETS, Policy, preset, with_knob
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.strategies import runs
@@ -47,18 +46,3 @@ def test_what_is_inductive_is_true_of_every_run(policy: Policy, data: st.DataObj
     assert kept
     for item in kept:
         assert evaluate(item.here, values_of(model, state)), f"{policy.name}: {item.name}"
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_statements_are_named_and_said(policy: Policy) -> None:
-    """Each statement of the strengthening has the name and sentence of its text, and none is empty."""
-    made = strengthening_of(law_of(policy, Bounds("proof", requests=2, messages=None)))
-    names = [text.__name__ for text in STRENGTHENING]
-
-    assert [item.name for item in made] == [name for name in names if name in {item.name for item in made}]
-    assert all(item.sentence.endswith(".") for item in made)
-    assert all(_is_an_invariant(item) for item in made)
-
-
-def _is_an_invariant(item: Property) -> bool:
-    return item.kind == "inductive" and not item.closing and item.term is item.here

@@ -22,15 +22,6 @@ def test_names_are_exactly_the_shared_ones() -> None:
     assert {family.name for family in FAMILIES} == set(ACTION_NAMES)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.text.__name__)
-def test_every_action_reads_as_a_sentence(family: object) -> None:
-    """The docstring of an action is a sentence of the law."""
-    sentence = getattr(family, "sentence", "")
-
-    assert sentence[0].isupper()
-    assert sentence.endswith(".")
-
-
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_actions_speak_only_of_the_state(model: Model) -> None:
     """Guards read and effects write nothing but the model's variables, and labels are unique."""

@@ -13,12 +13,11 @@ from longpoll_spec.engines.response import response_bounds
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import Action, Model
+from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, Policy, preset, with_knob
-from longpoll_spec.state import State, state_of
-from longpoll_spec.terms import Effect
+from longpoll_spec.state import state_of
 from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
+from longpoll_spec.testing.slips import dropping_conjunct, slipped
 
 BROKEN_BY = {
     ("tags", "notify_grain=batch"): {"no_lost_wakeup", "lost_by_keep", "woken_within"},
@@ -190,64 +189,9 @@ def test_an_answer_before_its_time_is_seen() -> None:
     assert "not_answered_early" in _violated(slipped(policy, tiny, "expire", dropping_conjunct(looks)))
 
 
-def _sees_all_tags(state: State, action: Action) -> Effect:
-    """A test by hash that takes the next tag's hash."""
-    other = {"t0": "t1", "t1": "t0", "t2": "t1"}[str(action.actors[-1])]
-    tag = next(each for each in state.tags if each.name == other)
-    return {f"passes_{each.index}": each.passes | tag.passes(each.wants) for each in state.requests}
-
-
-def _commits_the_offset(state: State, action: Action) -> Effect:
-    """A read that commits its own offset, though the consumer has not handled anything."""
-    return {f"committed_{action.actors[0]}": state.requests[int(action.actors[0])].carried}
-
-
-def _keeps_what_was_lost(state: State, _action: Action) -> Effect:
-    """A recovery that forgets to cut what was not on disk off the queue."""
-    return {queue.visible_end.args[0]: queue.visible_end for queue in state.queues}
-
-
-def _orphans_nobody_but_held(state: State, _action: Action) -> Effect:
-    return {f"orphan_{each.index}": each.orphan for each in state.requests}
-
-
-SLIPS: tuple[tuple[str, str, str, Change, str], ...] = (
-    ("strict", "queues", "make_visible", forgetting("dispatcher_queue"), "no_lost_wakeup"),
-    ("strict", "queues", "scan_start", forgetting("unscanned"), "time_can_pass"),
-    ("strict", "queues", "scan_throws", forgetting("unscanned"), "round_is_whole"),
-    ("strict", "tags", "make_visible", with_effect(_sees_all_tags), "nothing_skipped"),
-    ("strict", "tags", "run", forgetting("passes"), "nothing_skipped"),
-    ("strict", "commits", "pull_read", with_effect(_commits_the_offset), "commit_never_regresses"),
-    ("strict", "channels", "channel_closes", forgetting("phase"), "answered_once"),
-    ("rocketmq-4.9", "crash", "crash_and_recover", with_effect(_keeps_what_was_lost), "visible_is_monotone"),
-    ("strict", "crash", "crash_and_recover", forgetting("phase"), "lists_have_owners"),
-    ("strict", "truncate", "truncate", forgetting("phase"), "answered_once"),
-    ("strict", "buckets", "sweep", forgetting("present"), "buckets_are_swept"),
-    ("strict", "role", "role_change", forgetting("phase"), "told_of_role_change"),
-    ("strict", "role", "master_returns", forgetting("phase"), "told_of_master_return"),
-    ("rocketmq-5", "role", "master_returns", forgetting("return_due"), "told_of_master_return"),
-    ("rocketmq-lmq", "buckets", "remove_bucket", with_effect(_orphans_nobody_but_held), "no_orphan"),
-)
-
-
 def _red(right: Model, wrong: Model) -> set[str]:
     """The properties that are judged otherwise."""
     before, after = (
         {each.name: each.verdict for each in explore(model, limit_states=200_000).verdicts} for model in (right, wrong)
     )
     return {name for name in before if before[name] != after[name]}
-
-
-QUICK_SLIPS = {slip[1]: slip for slip in reversed(SLIPS)}
-"""One of each aspect."""
-
-
-@pytest.mark.parametrize(
-    "slip", quick_if(SLIPS, lambda slip: QUICK_SLIPS[slip[1]] is slip), ids=lambda slip: "-".join((*slip[:3], slip[4]))
-)
-def test_a_slip_in_an_aspect_is_caught(slip: tuple[str, str, str, Change, str]) -> None:
-    """Each planted slip is caught by the property that speaks of it."""
-    policy, aspect, name, change, red = slip
-    bounds = EXPLORATIONS[aspect]
-
-    assert red in _red(law_of(preset(policy), bounds), slipped(preset(policy), bounds, name, change))

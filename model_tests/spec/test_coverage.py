@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from longpoll.cli import main
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import coverage, explore
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.coverage import coverage_of
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
@@ -75,15 +75,6 @@ def test_laws_are_counted_apart() -> None:
 
     assert [(each.policy, each.runs) for each in found] == [("strict", 2), ("rocketmq-4.9", 1)]
     assert found[0].part("actions").seen == {"append", "make_visible"}
-
-
-def test_a_count_that_forgets_the_move_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were moves not counted, or counted by another law's words, the part would be empty."""
-    monkeypatch.setattr(coverage, "_words", lambda move: f"{move.action}")
-    (found,) = coverage_of([_run(model_named("strict"), "next_pull(0)")])
-
-    assert found.part("moves").seen == {"next_pull"}
-    assert "idle --next_pull--> pulling" not in found.part("moves").all
 
 
 def _coverage(*words: str, read: str = "") -> tuple[int, str]:

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.analysis.intervals import extent
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
-from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry, pinned_text, text_of
+from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.python.compile import Question, question
 from longpoll_spec.engines.tokens import replay
@@ -82,23 +81,6 @@ def test_longer_timeouts_find_the_pinned_numbers(policy: str, bounds: str) -> No
     assert entry.hold_ticks >= 3
     assert entry_of(explore(model_named(policy, bounds))) == entry
     assert set(entry.unreached) <= ({"bucket_in_two_lists"} if entry.requests == 1 else set())
-
-
-def is_row_by_row(text: str) -> bool:
-    """Whether a text is what the writer makes of its own entries, with a line for each."""
-    entries = msgspec.json.decode(text, type=list[Entry])
-    return text == text_of(entries) and len(text.splitlines()) == len(entries) + 2
-
-
-def test_the_manifest_is_what_is_written_of_it() -> None:
-    """An entry a line, so that a change of one is a difference of one line; another layout is seen."""
-    text, entries = pinned_text(), pinned()
-    changed = text_of([*entries[:5], msgspec.structs.replace(entries[5], depth=0), *entries[6:]])
-
-    assert is_row_by_row(text)
-    assert [number for number, line in enumerate(changed.splitlines()) if line not in text.splitlines()] == [6]
-    assert not is_row_by_row(msgspec.json.format(text, indent=1))
-    assert not is_row_by_row(text.replace(",\n", ", ", 1))
 
 
 def test_the_manifest_has_every_preset() -> None:

@@ -10,39 +10,14 @@ from pathlib import Path
 import attrs
 import pytest
 from model_tests.bench import explore_bench
-from model_tests.bench.__main__ import PARTS
-
-from longpoll_spec.engines.manifest import pinned_entry
 
 ROOT = Path(__file__).parents[2]
-CHOICE = explore_bench.Choice("rocketmq-4.9", (), "tiny")
 
 
 def _bench(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "model_tests.bench", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
-
-
-def test_every_part_of_the_bench_is_there() -> None:
-    """Each part names scripts that exist, and an unknown part is one clear line."""
-    scripts = {script for part in PARTS.values() for script in part}
-    done = _bench("nope")
-
-    assert {"explore", "broker", "judge"} <= set(PARTS)
-    assert [name for name in scripts if not (ROOT / "model_tests" / "bench" / f"{name}.py").is_file()] == []
-    assert done.returncode == 2
-    assert "unknown part 'nope'" in done.stderr
-
-
-def test_an_engine_is_measured_in_a_process_of_its_own() -> None:
-    """The figure of an engine has the pinned counts, and rates that come from its seconds."""
-    entry = pinned_entry("rocketmq-4.9", "tiny")
-    figure = explore_bench.alone(CHOICE, explore_bench.Way())
-
-    assert (figure.distinct_states, figure.transitions) == (entry.distinct_states, entry.transitions)
-    assert figure.seconds > 0
-    assert figure.rate == figure.distinct_states / figure.seconds
 
 
 def test_engines_that_count_differently_make_it_fail(

@@ -22,7 +22,7 @@ from longpoll_spec.render.export.promela_effects import SAVED, sequence
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import Effect, Int, Term, bool_variable, int_variable, ite
+from longpoll_spec.terms import Effect, Term, bool_variable, int_variable, ite
 from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints
 from longpoll_spec.testing.strategies import values as valuations
@@ -41,16 +41,6 @@ def test_infix_text_means_the_term(term: Term, values: dict[str, int]) -> None:
     text = Writer(PYTHON, {}).text(term)
 
     assert eval(text, {}, {**values, **_parameters()}) == evaluate(term, values), text  # noqa: S307 - made above
-
-
-@given(bools(), bools(), valuations)
-def test_an_operand_may_be_negated_and_compared(left: Term, right: Term, values: dict[str, int]) -> None:
-    """An operand keeps its meaning beside any operator."""
-    writer = Writer(PYTHON, {})
-    text = f"(not {writer.operand(left)}) == {writer.operand(right)}"
-
-    expected = (not evaluate(left, values)) == bool(evaluate(right, values))
-    assert bool(eval(text, {}, {**values, **_parameters()})) == expected, text  # noqa: S307 - made above
 
 
 def test_a_value_is_written_in_its_variables_words() -> None:
@@ -188,16 +178,6 @@ def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
     assert configuration.read_text() == tla_configuration_of(model, properties_of(model))
 
 
-def test_the_command_takes_knobs(tmp_path: Path) -> None:
-    """A knob set by hand is in the law that is exported, and in the file's name."""
-    code, said = _export("--to", "promela", "--knob", "recheck_after_hold=none", str(tmp_path))
-
-    assert code == 0, said
-    (path,) = tmp_path.iterdir()
-    assert path.name == "longpoll_strict_recheck_after_hold_none_tiny.pml"
-    assert "can_recheck" not in path.read_text()
-
-
 def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> None:
     """Several queues and tags are in the law that is exported, and so is a whole exploration by its name."""
     code, said = _export("--to", "promela", "--queues", "2", "--tags", "2", "--json", str(tmp_path / "own"))
@@ -260,23 +240,6 @@ def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path: Path) ->
     assert "cannot write" in said
 
 
-def test_a_slip_in_the_law_shows_in_both_exports() -> None:
-    """An action whose guard is dropped from the model is written without it: the exports read the model, not a copy."""
-    model = model_named("strict")
-    slipped = attrs.evolve(
-        model,
-        actions=tuple(
-            attrs.evolve(action, guard=bool_variable("running")) if action.name == "hold" else action
-            for action in model.actions
-        ),
-    )
-
-    for render in (promela_of, tla_of):
-        assert render(model, ()) != render(slipped, ())
-    assert "#define can_hold_0 running\n" in promela_of(slipped, ())
-    assert "can_hold_0 == running\n" in tla_of(slipped, ())
-
-
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
     """An empty effect is a step back to the same state, which both checkers count."""
     model = model_named("strict")
@@ -286,20 +249,6 @@ def test_an_action_that_changes_nothing_is_still_a_step() -> None:
     assert f"  /\\ can_append\n  /\\ UNCHANGED <<{', '.join(each.name for each in model.variables)}>>" in tla_of(
         waits, ()
     )
-
-
-def test_the_effect_type_of_a_swap_is_declared() -> None:
-    """A saved value has a place of its variable's type."""
-    model = model_named("strict")
-    swap: Effect = {"log_end": int_variable("next_scan"), "next_scan": int_variable("log_end")}
-    swapped = attrs.evolve(
-        model, actions=(attrs.evolve(model.actions[0], effect=swap, guard=bool_variable("running")),)
-    )
-    text = promela_of(swapped, ())
-
-    assert isinstance(swap["log_end"], Int)
-    assert f"bit {SAVED}log_end = 0;" in text
-    assert text.index(f"{SAVED}log_end = log_end;") < text.index("next_scan = old_log_end;")
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_spec.engines import explore, minimise
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_token, switches_in
@@ -85,24 +85,6 @@ def test_no_shortest_run_switches_less(policy: str) -> None:
         assert len(run) == length
         assert breaks_its_property(trace_of(found.model, run, item.name))
         assert switches_in(run) == _least(found.model, item, length), item.name
-
-
-def test_blind_to_threads_it_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass that takes every step for one thread's gives runs that switch more: the comparison can fail."""
-    found = _explored("rocketmq-4.9")
-    stated = properties_of(found.model)
-    lengths = [
-        (item, verdict.depth) for item, verdict in zip(stated, found.verdicts, strict=True) if verdict.depth is not None
-    ]
-    right = fewest_switches(found.model, lengths)
-    monkeypatch.setattr(minimise, "thread_of", lambda _: "one")
-    blind = fewest_switches(found.model, lengths)
-    monkeypatch.undo()
-    counts = [(switches_in(run or []), switches_in(other or [])) for run, other in zip(right, blind, strict=True)]
-
-    assert all(run is not None for run in right)
-    assert all(best <= other for best, other in counts)
-    assert any(best < other for best, other in counts)
 
 
 def test_every_token_is_replaced_by_one_as_long() -> None:

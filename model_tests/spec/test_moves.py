@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.model import Model
 from longpoll_spec.moves import Move, moves_of, places_of
 from longpoll_spec.policy import PRESETS
-from longpoll_spec.terms import const
 from longpoll_spec.testing.models import model_named
 
 NEVER_MADE = {
@@ -45,20 +43,6 @@ def test_moves_are_those_that_runs_make(name: str) -> None:
 
     assert _made(model) == read - NEVER_MADE.get(name, set())
     assert NEVER_MADE.get(name, set()) <= read
-
-
-def test_an_effect_that_moves_elsewhere_is_seen() -> None:
-    """A slip that sends a request to another phase is a move that the right text does not have."""
-    model = model_named("strict")
-    held = const(model.state.phases["held"])
-    wrong = tuple(
-        attrs.evolve(action, effect={**action.effect, "phase_0": held}) if action.label == "run(0)" else action
-        for action in model.actions
-    )
-
-    new = set(moves_of(attrs.evolve(model, actions=wrong))) - set(moves_of(model))
-
-    assert Move("run", "queued", "held") in new
 
 
 def test_a_place_is_one_that_is_given() -> None:

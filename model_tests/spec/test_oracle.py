@@ -235,11 +235,6 @@ def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
     assert asked(oracle, do="close")["steps"] == 2
 
 
-def test_a_step_of_nobody_is_no_step() -> None:
-    """A request that there is not is refused, as in a history."""
-    assert asked(oracle_of(), do="did", step="hold", request=99)["why"] == [{"action": "", "false": []}]
-
-
 def test_sessions_are_apart_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins in the first state; one too many is refused until one is closed."""
     monkeypatch.setattr(requests, "SESSIONS_MAX", 2)

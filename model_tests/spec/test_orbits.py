@@ -4,7 +4,6 @@ from functools import cache
 from itertools import permutations, product
 
 import attrs
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +14,7 @@ from longpoll_spec.engines.analysis.symmetry import Renaming
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
-from longpoll_spec.engines.packed import queue_moves
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed.search import explore as explore_packed
 from longpoll_spec.engines.packed.words import key_of, words_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, SymmetryError
@@ -120,15 +117,6 @@ def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
     assert dict(plain.fired) == dict(fast.fired)
 
 
-def test_a_queues_number_that_is_not_renamed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the numbers of queues left as they are, states that differ in kind would be folded: counts tell."""
-    model = law_of(preset("strict"), Bounds("queues", requests=1, messages=1, queues=2))
-    plain = explore(model, [])
-    monkeypatch.setattr(queue_moves, "numbers_of", lambda place, _: np.arange(place.mask + 1, dtype=np.uint64))
-
-    assert explore(model, [], symmetry=True).distinct_states != plain.distinct_states
-
-
 def test_more_queues_than_can_be_renamed_are_refused() -> None:
     """Five queues have 120 renamings: the error says how many can be folded."""
     model = law_of(preset("strict"), Bounds("five", requests=1, messages=1, queues=5))
@@ -148,16 +136,6 @@ def test_what_tells_requests_apart_is_refused() -> None:
         explore(model, [stated, partial], symmetry=True)
     with pytest.raises(SymmetryError, match="the law tells requests or queues apart"):
         explore(lame, [stated], symmetry=True)
-
-
-def test_a_wrong_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting every canonical state once gives other counts than the manifest: the pinned test can fail."""
-    model = model_named("strict")
-    plain = explore(model, [])
-    monkeypatch.setattr(Orbits, "sizes", lambda _self, words: np.ones(words.shape[1], dtype=np.int64))
-    monkeypatch.setattr(Orbits, "spread", lambda _self, fired: list(fired))
-
-    assert explore_packed(model, [], symmetry=True).distinct_states < plain.distinct_states
 
 
 def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:

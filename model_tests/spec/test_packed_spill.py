@@ -61,28 +61,6 @@ def test_a_level_on_disk_is_what_was_not_seen(levels: list[list[list[int]]], wid
         seen |= set(keys)
 
 
-def test_a_run_that_is_not_looked_at_is_seen(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
-    """Were one run of states seen forgotten, states would be new twice: the pinned test can fail."""
-    honest = SpillStore._note
-
-    def forgetful(self: SpillStore, level: Any) -> None:
-        honest(self, level)
-        if len(self.levels) == 9:
-            self.seen.pop()
-
-    monkeypatch.setattr(SpillStore, "_note", forgetful)
-    found = explore(model_named("strict"), memory_mb=1, limit_states=50_000)
-    assert found.distinct_states > pinned_entry("strict", "tiny").distinct_states
-
-
-def test_a_range_that_is_dropped_is_seen(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
-    """Were one range of candidates left out, states would be missing: the pinned test can fail."""
-    honest = packed_spill.ranges
-    monkeypatch.setattr(packed_spill, "ranges", lambda parts, most: [*honest(parts, most)][: max(1, len(parts) - 1)])
-
-    assert explore(model_named("strict"), memory_mb=1).distinct_states < pinned_entry("strict", "tiny").distinct_states
-
-
 def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
     """The error names the directory and what to set, alone and from a worker."""
 

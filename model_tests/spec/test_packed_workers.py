@@ -17,7 +17,6 @@ from longpoll_spec.engines.packed import workers as packed_workers
 from longpoll_spec.engines.packed.words import first_head
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, MemoryShortError
-from longpoll_spec.law import properties_of
 from longpoll_spec.policy import PRESETS
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.models import model_named
@@ -59,18 +58,6 @@ def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -
 
     for workers in (1, 2):
         assert entry_of(explore(model_named("strict-clone"), workers=workers)) == pinned_entry("strict-clone", "tiny")
-
-
-def test_a_worker_that_takes_what_is_not_its_own_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were states not cut by owner, two workers would count one state twice: the pinned test can fail."""
-    honest = packed_workers._Worker.take
-
-    def greedy(self: packed_workers._Worker) -> None:
-        honest(self)
-        self.part.take(self.trays[0].words[:, : int(self.trays[0].cuts[-1])].copy())
-
-    monkeypatch.setattr(packed_workers._Worker, "take", greedy)
-    assert explore(model_named("strict"), workers=2).distinct_states > pinned_entry("strict", "tiny").distinct_states
 
 
 def test_owners_share_every_head() -> None:
@@ -155,13 +142,6 @@ def test_only_the_packed_engine_has_workers() -> None:
     """Another engine says so instead of running alone."""
     with pytest.raises(EngineLimitError, match="python engine has no workers"):
         explore(model_named("strict"), engine="python", workers=2)
-
-
-def test_the_first_state_has_one_owner() -> None:
-    """The first state is counted once, whoever owns it."""
-    model = model_named("strict")
-
-    assert explore(model, properties_of(model), workers=3, limit_states=1).distinct_states == 1
 
 
 def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:

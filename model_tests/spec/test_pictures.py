@@ -16,7 +16,6 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.moves import moves_of
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.pictures import graph, lanes, plot, svg
-from longpoll_spec.render.pictures.graph import Edge
 from longpoll_spec.render.pictures.letters import width_of, wrapped
 from longpoll_spec.render.pictures.phases import phases
 from longpoll_spec.render.spec_actions import model_of
@@ -169,17 +168,6 @@ def test_the_phases_are_drawn_from_the_law(name: str) -> None:
     assert {end.replace("_", " ") for move in moves for end in (move.before, move.after)} <= shown
     assert all(any(move.action in text for text in shown) for move in moves)
     assert wrong(picture) == []
-
-
-def test_a_text_that_runs_over_is_seen() -> None:
-    """One that is longer than was measured, out of the sheet, its box, or into its neighbour."""
-    picture = graph.render({"a": "first", "b": "second"}, [Edge("a", "b", "goes")], title="planted")
-
-    assert wrong(picture) == []
-    assert wrong(picture.replace(">first<", ">first and much more than there is room for<"))
-    assert wrong(picture.replace(">goes<", ">goes from here to there and on and on<"))
-    planted = picture.replace("</svg>", '<text class="words" x="10" y="10">first</text></svg>')
-    assert wrong(planted) == ["'first' lies outside"]
 
 
 def test_a_text_is_broken_where_it_must_be() -> None:

@@ -75,15 +75,6 @@ def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
     assert _violated(with_knob(free, "heap_entry=one_shot")) == {"no_lost_deadline"}
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_property_is_told_in_a_sentence(name: str) -> None:
-    """Names are unique, and each property has a sentence."""
-    properties = properties_of(law_of(preset(name), named("tiny", preset(name))))
-
-    assert len({item.name for item in properties}) == len(properties)
-    assert all(item.sentence.endswith(".") for item in properties)
-
-
 def test_selecting_an_unknown_property_is_refused() -> None:
     """The error names the nearest property, and the command that lists them."""
     properties = properties_of(law_of(preset("strict"), named("tiny", preset("strict"))))

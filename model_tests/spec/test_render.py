@@ -82,33 +82,6 @@ def test_suspend_after_notify_is_told() -> None:
     assert "recheck_after_hold=after_insert" in told
 
 
-def test_take_keep_window_is_told() -> None:
-    """Race (b): the scanner has the request in its own list while the dispatcher looks for it."""
-    story = _story("lost_by_keep")
-    told = _flat(text.render(story))
-    steps = {scene.action: scene.number for scene in story.scenes}
-
-    assert steps["scan_start"] < steps["notify_start"] < steps["scan_end"]
-    assert "Scanner (PullRequestHoldService) takes request 0 out of the bucket" in told
-    assert "Scanner (PullRequestHoldService) puts request 0 back into the bucket" in told
-    assert (
-        f"between step {steps['scan_start']}, ManyPullRequest.cloneListAndClear, and step {steps['scan_end']}" in told
-    )
-    assert f"notifyMessageArriving in step {steps['notify_start']} found the bucket empty" in told
-
-
-def test_late_by_a_scan_is_told() -> None:
-    """Race (c): the deadline has passed, nobody looks, and time goes on."""
-    story = _story("queued_by_deadline")
-    told = _flat(text.render(story))
-
-    assert story.scenes[-1].action == "tick"
-    assert story.scenes[-1].source == ""
-    assert "The deadline of request 0 had passed, it is held, and time went on" in told
-    assert "PullRequestHoldService.run, which sleeps 5000 ms" in told
-    assert "expiry=own_deadline" in told
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

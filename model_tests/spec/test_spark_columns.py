@@ -13,7 +13,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.bounds import Bounds
@@ -102,14 +101,3 @@ def test_legal_steps_are_told_from_others(session: SparkSession, tmp_path: Path)
 
     assert told == meant
     assert set(told) == {True, False}
-
-
-def test_a_wrong_guard_is_seen(session: SparkSession, tmp_path: Path) -> None:
-    """Were a guard dropped, some state would be enabled that is not: the comparison above can fail."""
-    model = _model()
-    hold = model.named("hold")[0]
-    frame = _frame(session, tmp_path / "states", state_ddl(model), [_row(model, model.initial)])
-    asked = frame.select(guard_column(hold).alias("right"), (guard_column(hold) | F.lit(True)).alias("wrong"))
-
-    (row,) = _rows(asked, tmp_path / "told")
-    assert (row["right"], row["wrong"]) == (bool(evaluate(hold.guard, values_of(model, model.initial))), True)

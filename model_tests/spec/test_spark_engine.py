@@ -47,12 +47,6 @@ def session(spark_engine: SparkEngine) -> SparkSession:
     return spark_engine.session
 
 
-@pytest.fixture
-def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every level is expanded by jobs, however few states are known."""
-    monkeypatch.setattr(spark, "HERE_STATES_MAX", 0)
-
-
 def _model(policy: str, bounds: str) -> Model:
     return law_of(preset(policy), named(bounds, preset(policy)))
 
@@ -234,43 +228,6 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     with pytest.raises(CheckpointError, match=r"cannot use .*; fix this, or use another --checkpoint"):
         again(model, tmp_path / "file")
     assert (tmp_path / "mine" / "level-0").is_dir()
-
-
-@pytest.mark.parametrize("here_max", quick_if([1 << 30, 0], bool))
-def test_a_dropped_run_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int) -> None:
-    """Were some of the successors lost, counts would be less: the agreement can fail."""
-    monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
-    honest = spark._Search._by_shares
-
-    def loses(self: spark._Search, do: Any, kind: Any, is_here: bool) -> Any:
-        told = honest(self, do, kind, is_here)
-        for run in sorted(self.checkpoint.made.glob("*.npy"))[1:]:
-            run.unlink()
-        return told
-
-    monkeypatch.setattr(spark._Search, "_by_shares", loses)
-    model = _least()
-
-    found = explore(model, [], engine="spark", session=session, limit_states=20)
-    assert found.distinct_states != explore(model, [], limit_states=20).distinct_states
-
-
-def test_a_level_that_is_not_subtracted_is_seen(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were states not sought in all levels, some would be new again: the agreement can fail."""
-    honest = Checkpoint.expanded
-
-    def loses(self: Checkpoint, told: Any, ledger: Any) -> None:
-        honest(self, told, ledger)
-        self.empty(self.level(max(0, self.state.expanded - 2)))
-        shutil.rmtree(self.path / "seen", ignore_errors=True)
-
-    monkeypatch.setattr(Checkpoint, "expanded", loses)
-    model = _least()
-
-    found = explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "new", limit_states=40)
-    assert found.distinct_states != explore(model, [], limit_states=40).distinct_states
 
 
 @pytest.mark.usefixtures("by_jobs")

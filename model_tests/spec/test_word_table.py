@@ -97,14 +97,6 @@ def test_states_of_one_head_stay_apart() -> None:
     assert words.find(words_of([*keys, 1], 3), distinct(words_of(keys, 3)))[-1] == -1
 
 
-def test_a_hash_in_place_of_a_key_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were states compared by their heads alone, the test above would lose most of them."""
-    monkeypatch.setattr(word_table, "differ", lambda states, others: states[0] != others[0])
-    keys, table = _colliding(), WordTable(3, 3)
-
-    assert sum(table.add(words_of([key], 3)).shape[1] for key in keys) < len(keys)
-
-
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.integers(0, 30), max_size=20), WIDTHS)
 def test_what_is_found_is_there(wanted: list[int], there: list[int], width: int) -> None:
     """Every state is found where it is, and only there, heads being equal or not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_tests.tidy.duplicates import PLACES_MAX, ROOT, Pair, pairs, sources
+from model_tests.tidy.duplicates import ROOT, Pair, pairs, sources
 
 BLOCK = "\n".join(f"value_{number} = {number}" for number in range(6))
 
@@ -21,16 +21,3 @@ def test_a_copy_is_found_and_told_once() -> None:
 
     assert pairs({"a.py": f"x = 1\n{longer}", "b.py": longer.replace("\n\n", "\n")}) == [Pair("a.py", 2, "b.py", 1, 7)]
     assert pairs({"a.py": f"{BLOCK}\ny = 1\n{BLOCK}\n"}) == [Pair("a.py", 1, "a.py", 8, 6)]
-
-
-def test_what_says_nothing_by_itself_is_no_copy() -> None:
-    """Imports, parameters, fewer lines, other names, and what stands everywhere."""
-    imports = "from m import (\n" + "".join(f"name_{number},\n" for number in range(8)) + ")"
-    signature = imports.replace("from m import", "def f").replace(",", ": int,") + "{}"
-
-    assert pairs({"a.py": imports, "b.py": imports}) == []
-    assert pairs({"a.py": signature.format(": return 1"), "b.py": signature.format(": return 2")}) == []
-    assert pairs({"a.py": BLOCK.rpartition("\n")[0], "b.py": BLOCK}) == []
-    assert pairs({"a.py": BLOCK, "b.py": BLOCK.replace("value", "other")}) == []
-    assert pairs({f"{number}.py": BLOCK for number in range(PLACES_MAX)}) != []
-    assert pairs({f"{number}.py": BLOCK for number in range(PLACES_MAX + 1)}) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -57,16 +56,6 @@ def test_an_extra_brings_all_that_it_requires(extra: str) -> None:
     assert lacking(lock) == set()
 
 
-def test_a_lock_that_lacks_a_requirement_is_seen() -> None:
-    """Here the entry of pluggy, which pytest requires, names nothing that requires it."""
-    broken = [
-        re.sub(r"^(pluggy==(?:.*\n)(?: +--hash.*\n)+)(?: +#.*\n)+", r"\1", text, flags=re.MULTILINE) for text in TEXTS
-    ]
-
-    assert broken != TEXTS
-    assert lacking(selected(["testing"], broken)) == {"pluggy"}
-
-
 def test_a_small_environment_is_small() -> None:
     """What one extra brings is not there for another; both together have both."""
     assert {"pytest", "hypothesis"} <= names(selected(["testing"]))
@@ -91,16 +80,6 @@ def test_an_unknown_extra_is_one_sentence() -> None:
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """`make` in the tree."""
     return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_make_says_so_too(tmp_path: Path) -> None:
-    """Without a traceback."""
-    done = make("setup", f"VENV={tmp_path / 'venv'}", f"PYTHON={sys.executable}", "EXTRAS=law,lw")
-
-    assert done.returncode == 2
-    assert f"setup: no extra is called 'lw'; the extras are {', '.join(EXTRAS)}\n" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "venv").exists()
 
 
 @pytest.mark.parametrize(

@@ -172,36 +172,3 @@ def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
         "docs/safety.md#none",
         "#here",
     ]
-
-
-RIDDLES = re.compile(r"\b(so many|so much|whoever|whosever)\b", re.IGNORECASE)
-UNNAMED_IN = ("spec/longpoll_spec/actions/", "spec/longpoll_spec/policy.py")
-"""The law's own sentences, which speak of threads that have no name."""
-
-
-def riddles(source: str) -> list[str]:
-    """The docstrings that count or name something without saying what: a parameter has a name, a thread too."""
-    if not RIDDLES.search(source):
-        return []
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
-    said = [node.value for node in texts if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [found.group() for text in said for found in RIDDLES.finditer(text)]
-
-
-def test_docstrings_name_what_they_speak_of() -> None:
-    """A reader need not guess which argument `so many` is."""
-    found = {
-        name: told
-        for path in python_files("spec", "reference")
-        if not (name := path.relative_to(ROOT).as_posix()).startswith(UNNAMED_IN)
-        and (told := riddles(path.read_text("utf-8")))
-    }
-
-    assert found == {}
-
-
-def test_a_planted_riddle_is_seen() -> None:
-    """In a function's docstring, and in the text below a constant."""
-    assert riddles('def wait(count: int) -> None:\n    """Wait until so many have come."""\n') == ["so many"]
-    assert riddles('MAX = 3\n"""Whoever asks for more gets none."""\n') == ["Whoever"]
-    assert riddles('def wait(count: int) -> None:\n    """Wait until `count` have come."""\n') == []

@@ -6,7 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 from model_tests.service.test_threads_end_loudly import THREADS
 
 ROOT = Path(__file__).parents[2]
@@ -66,12 +65,6 @@ def test_threads_are_started_in_one_place() -> None:
     paths = [path for path in (ROOT / "reference").rglob("*.py") if "/testing/" not in path.as_posix()]
     found = {path.relative_to(ROOT / "reference").as_posix() for path in paths if started_in(path.read_text("utf-8"))}
     assert found == set(ALLOWED)
-
-
-@pytest.mark.parametrize("plant", PLANTS)
-def test_a_planted_thread_is_found(plant: str) -> None:
-    """Each way to start one."""
-    assert started_in(plant)
 
 
 SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)

@@ -74,12 +74,6 @@ def test_the_broker_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     assert not (store / "abort").exists()
 
 
-def test_planted_a_broker_that_does_not_look_outlives_its_parent(tmp_path: Path) -> None:
-    """Nobody tells it of anything."""
-    with killed_parent(tmp_path / "store", "planted") as descriptor:
-        assert not has_ended(descriptor, 0.3)
-
-
 def test_the_real_clients_process_ends_with_its_parent(tmp_path: Path) -> None:
     """Even where its library hangs."""
     (tmp_path / "rocketmq").mkdir()

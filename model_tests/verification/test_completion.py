@@ -142,16 +142,6 @@ def test_a_command_without_its_extra_offers_nothing_and_says_nothing(monkeypatch
     assert "pip install 'longpoll[judge]'" in done.stderr
 
 
-@pytest.mark.parametrize("name", completion.SHELLS)
-def test_each_shell_gets_its_script(name: str) -> None:
-    """It names the program and the variable by which it asks."""
-    done = CliRunner().invoke(main, [], env={COMPLETING: f"{name}_source"}, prog_name="longpoll")
-
-    assert done.exit_code == 0
-    assert f"{COMPLETING}={name}_complete" in done.stdout
-    assert "longpoll" in done.stdout
-
-
 BASH: Final = """
 eval "$(_LONGPOLL_COMPLETE=bash_source longpoll)"
 COMP_WORDS=(longpoll check --knob expiry = o); COMP_CWORD=5

@@ -171,11 +171,6 @@ def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
     assert (left.value.code, "Ctrl-C" in capsys.readouterr().err) == (guard.UNKNOWN, True)
 
 
-def test_a_command_that_leaves_without_a_code_is_well() -> None:
-    """As Python has it."""
-    assert python("import sys; from longpoll import guard; guard.run(sys.exit)").returncode == 0
-
-
 def test_an_errors_own_words_have_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -352,10 +352,3 @@ def test_broken_files_are_told_of_without_what_is_secret(file: str, number: int,
     assert_harmless(result, words)
     assert result.exit_code == 2
     assert SECRET not in result.output
-
-
-def test_planted_a_table_that_shows_names_as_they_come_is_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The terminal is cleared, and a line forged."""
-    monkeypatch.setattr(output, "printable", lambda text: text)
-    with pytest.raises(AssertionError):
-        assert_harmless(run(["groups", world.names]), [])

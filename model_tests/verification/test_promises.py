@@ -181,14 +181,6 @@ def test_what_is_promised_convicts_beside_what_is_not(mixed: Finding, script: Sc
     assert (result.verdict, result.findings, excused) == ("invalid", [mixed], {NO_LOST_WAKEUP: 1})
 
 
-def test_another_property_of_time_is_not_excused_with_the_one(script: Script) -> None:
-    """By longer limits both are found again: the promised one once, by the promised limits."""
-    late = finding(ANSWERED_BY_DEADLINE, at_ms=7)
-    result, _excused = promised(script, RACES, said("invalid", finding(NO_LOST_WAKEUP), late), said("invalid", late))
-
-    assert (result.verdict, result.findings) == ("invalid", [late])
-
-
 def test_violations_stand_first_and_a_gap_makes_none_of_them_unknown(script: Script) -> None:
     """What stays is in the judge's order again: violated before unknown, early before late."""
     doubted = finding(ANSWER_IS_RIGHT, verdict="unknown", at_ms=1)
@@ -226,15 +218,6 @@ def test_a_row_is_as_good_as_the_verdict(
 
     assert [row.outcome for row in rows] == [outcome]
     assert "a hole" in rows[0].detail or not result.gaps
-
-
-def test_a_row_names_each_property_that_is_violated(script: Script) -> None:
-    """Behind the first finding, each once, also one that follows from another's cause; what is doubted is not."""
-    doubted = finding(COMMIT_NEVER_REGRESSES, verdict="unknown")
-    late = [finding(ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, at_ms=moment) for moment in (1, 2)]
-    (row,) = row_of(script, ALL, said("invalid", finding(ANSWER_IS_RIGHT), doubted, *late), LIMITS)
-
-    assert row.detail.endswith(f"at 0; also violated: {ANSWERED_BY_DEADLINE}, {NO_LOST_WAKEUP}")
 
 
 def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:

@@ -11,8 +11,6 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
 from longpoll import output
 from longpoll.cli import main
@@ -100,23 +98,6 @@ def test_columns_is_what_the_environment_says_of_them(
     monkeypatch.setattr(out, "_file", io.StringIO())
 
     assert out.width == width
-
-
-def test_a_table_that_ignores_columns_is_seen() -> None:
-    """A planted one, of a width of its own; and one that is cut where it does not fit."""
-    wide, cut = io.StringIO(), io.StringIO()
-    for file, width, overflow in ((wide, 140, "fold"), (cut, 40, "ellipsis")):
-        grid = Table()
-        for head in HEADS:
-            grid.add_column(head, overflow=overflow, no_wrap=overflow == "ellipsis")  # type: ignore[arg-type] # a word
-        for row in ROWS:
-            grid.add_row(*row)
-        Console(file=file, width=width).print(grid)
-
-    with pytest.raises(AssertionError):
-        assert_within(wide.getvalue(), 40)
-    assert_within(cut.getvalue(), 40)
-    assert not all(letters(cell) in letters(cut.getvalue()) for row in ROWS for cell in row)
 
 
 @pytest.mark.parametrize("width", [40, 80])
