@@ -1,7 +1,7 @@
 """Every command of a page is typed by some test; what none types stands in one list, each with its reason.
 
 Each page's commands are run in their order, by themselves in a directory of their own, and end as they should. Lessons
-have `test_lessons`, the pages of the law `test_law_docs`, that of the engines `test_engines_docs`; those also look at
+have `test_lessons`, the pages of the law `test_spec_page`, that of the engines `test_book`; those also look at
 what is printed. Chinese lessons have the English ones' blocks (`test_chinese`). What takes minutes is typed with
 smaller numbers (`SHORTER`), and a test of ours is collected and not run.
 """
@@ -21,11 +21,11 @@ from typing import Final
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.conformance.java_broker import why_missing
-from model_tests.docs import test_law_docs, test_lessons
+from model_tests.docs import test_lessons, test_spec_page
 from model_tests.docs.typed import FENCED, ROOT, NotTypedError, Reader, lines, unread
 from model_tests.judge.bucket import KEYS, put, s3_bucket
 from model_tests.judge.standalone import standalone
-from model_tests.spec import test_engines_docs
+from model_tests.spec import test_book
 
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 DOCKER: Final = "needs Docker's daemon; what the image runs is `longpoll serve`, which other pages type"
@@ -110,9 +110,9 @@ def bare(line: str) -> str:
 
 
 TYPED_BY: Final = {
-    "docs/law.md": {line for page, line in test_law_docs._commands() if page == "law.md"},
-    "docs/findings.md": {line for page, line in test_law_docs._commands() if page == "findings.md"},
-    "docs/engines.md": set(test_engines_docs.COMMANDS),
+    "docs/law.md": {line for page, line in test_spec_page._commands() if page == "law.md"},
+    "docs/findings.md": {line for page, line in test_spec_page._commands() if page == "findings.md"},
+    "docs/engines.md": set(test_book.COMMANDS),
 } | {
     f"docs/lessons/{page.name}": {bare(each.line) for each in test_lessons.commands(page.read_text("utf-8"))}
     for page in test_lessons.PAGES

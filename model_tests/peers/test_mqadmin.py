@@ -1,14 +1,10 @@
-"""`mqadmin` and the dashboard at our broker and at the Java broker: the same calls, topic and group, the same output.
-
-Ports, times, ids and rates are masked, and lines are sorted, for hash maps have no order. All commands for one broker
-run in one Java machine. `docs/mqadmin.md` tells what came of it, and which commands do not apply.
-"""
+"""mqadmin and Java's accounts: the tools say the same of both brokers."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +16,7 @@ from model_tests.conformance.java_broker import JavaUnavailableError, resolve, r
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.opening import ANY_PORT
+from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import ConsumerConfig, Producer, PushConsumer, StartAt
@@ -28,8 +25,6 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
-
-pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
 SOURCES: Final = Path(__file__).parent / "java"
 RUN_S: Final = 400.0
@@ -248,6 +243,8 @@ def administered(place: Place) -> Administered:
     )
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(600)
 def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_path: Path) -> None:
     """Each command prints the same, or works where it prints what is each broker's own; the group got all again."""
     class_path = resolved(tmp_path)
@@ -271,6 +268,8 @@ def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_pa
     assert len(ours.dashboard) == DASHBOARD_COUNT
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(600)
 def test_a_planted_difference_is_seen() -> None:
     """The masks hide times, ids and rates, and no count, name or permission."""
     line = "T java-broker 0 2 2 2026-11-23 13:00:00,123 127.0.0.1:10911"
@@ -288,6 +287,8 @@ def copies(place: Place, slave: Broker) -> list[str]:
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(600)
 def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> None:
     """Of 5.5.0, which alone has it; a slave of ours follows either."""
     class_path = resolved(tmp_path, "5.5.0")
@@ -318,3 +319,110 @@ def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> No
 
     assert {"#SlaveNum 1", "#InSyncSlaveNum 1", "#MasterFlushOffset NUMBER"} <= set(said["ours"])
     assert said["ours"] == said["java-broker"]
+
+
+MqAdmin = Callable[..., str]
+TOOL_S = 60.0
+ACCOUNTS = """# as a person writes it
+globalWhiteRemoteAddresses:
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    topicPerms: [ "open=PUB|SUB" ]
+  - {accessKey: administrator, secretKey: 'quoted: secret', admin: true}
+"""
+TOOLS = "accessKey: administrator\nsecretKey: 'quoted: secret'\n"
+CHANGES = (
+    (
+        "updateAclConfig",
+        "-a",
+        "RocketMQ",
+        "-s",
+        "another-secret",
+        "-m",
+        "false",
+        "-u",
+        "SUB",
+        "-t",
+        "open=SUB,more=PUB",
+    ),
+    ("updateAclConfig", "-a", "newcomer", "-s", "12345678", "-w", "10.0.0.*", "-i", "PUB|SUB", "-g", "G=DENY"),
+    ("updateAclConfig", "-a", "leaver-key", "-s", "leaver-secret", "-m", "true"),
+    ("deleteAclConfig", "-a", "leaver-key"),
+    ("updateGlobalWhiteAddr", "-g", "10.1.1.1,10.2.*.*"),
+)
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of Java's broker and tools; skipped where they cannot be had."""
+    try:
+        return resolve(tmp_path_factory.mktemp("jars"), artifacts=("namesrv", "broker", "tools"))
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA TOOLS NOT TRIED: {error}")
+
+
+def mqadmin(class_path: str, home: Path, name_server: str) -> MqAdmin:
+    """The tool, with the administrator's key; what it prints."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    (home / "conf" / "tools.yml").write_text(TOOLS)
+    logging = home / "conf" / "logback_tools.xml"
+    if not logging.exists():
+        logging.write_text("<configuration/>")
+    java = ("java", "-Xmx128m", f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
+
+    def run(*arguments: str) -> str:
+        command = [*java, "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-n", name_server]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
+        assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def changed(tool: MqAdmin, broker: str) -> tuple[str, str]:
+    """What the tool lists after all changes, and which state it says that the accounts have."""
+    for command, *options in CHANGES:
+        tool(command, "-b", broker, *options)
+    return tool("getAclConfig", "-b", broker), tool("clusterAclConfigVersion", "-b", broker)
+
+
+def without_moments(text: str) -> str:
+    """A text without the times of its changes."""
+    return re.sub(r"timestamp: \d+", "timestamp", text)
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
+    """To the letter, but for the moment; what they list is the same too, and they say how often it was changed."""
+    ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"
+    ours.write_text(ACCOUNTS)
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(ACCOUNTS)
+    config = BrokerConfig(acl_file=str(ours))
+    with Broker.start(stories.RUNTIME, str(tmp_path / "store"), config=config) as broker:
+        tool = mqadmin(class_path, tmp_path / "tools", "{}:{}".format(*broker.name_server_address))
+        our_list, our_version = changed(tool, "{}:{}".format(*broker.address))
+    with running(class_path, tmp_path / "home", settings="aclEnable=true") as java:
+        tool = mqadmin(class_path, tmp_path / "home", "{}:{}".format(*java.name_server))
+        their_list, their_version = changed(tool, "{}:{}".format(*java.address))
+    assert without_moments(ours.read_text()) == without_moments(theirs.read_text())
+    assert "counter: 5" in ours.read_text()
+    assert our_list == their_list
+    assert "newcomer" in our_list
+    for version, path in ((our_version, ours), (their_version, theirs)):
+        assert str(path) in version, version
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+def test_planted_another_layout_would_be_noticed() -> None:
+    """Only moments are passed over."""
+    text = "dataVersion:\n- counter: 1\n  timestamp: 123\n"
+    assert without_moments(text) == without_moments(text.replace("123", "456"))
+    assert without_moments(text) != without_moments(text.replace("counter: 1", "counter: 2"))
+    assert without_moments(text) != without_moments(text.replace("- counter", "  - counter"))

@@ -1,17 +1,25 @@
-"""The book of the law: formulas, who writes what, and two policies side by side, each held against the law itself."""
+"""Pages that the specification writes: the book, the engines' page, and the explore bench."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import sys
 from itertools import combinations
+from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
+import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.bench import explore_bench
 
 from longpoll.cli import main
 from longpoll_spec.bounds import ASPECTS
+from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
@@ -119,3 +127,82 @@ def test_every_action_has_a_page_with_its_slips() -> None:
     assert [place for place, text in made.items() if "planted slip" in text] == ["actions/hold.md"]
     assert "| planted slip | `strict` | no_lost_wakeup, 9 steps (bounds `tiny`) |" in made["actions/hold.md"]
     assert "differences/strict--rocketmq-4.9.md" in made
+
+
+LONGPOLL: Final = Path(sys.executable).with_name("longpoll")
+PAGE: Final = Path(__file__).parents[2] / "docs" / "engines.md"
+BLOCKS: Final = re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+COMMANDS: Final = [line for block in BLOCKS for line in block.splitlines() if line.startswith("longpoll ")]
+FINDS_NOTHING: Final = "--policy strict --bounds wide --engine simulate"
+
+
+def _marks(command: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long, pytest.mark.spark] if "spark" in command else []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [pytest.param(each, marks=_marks(each)) for each in COMMANDS])
+def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
+    """It ends as the page says: all holds, something is violated, or nothing was found.
+
+    In a process of its own, for some have a limit of memory or a Spark of their own.
+    """
+    arguments = [str(LONGPOLL), *shlex.split(command)[1:]]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    wanted = 1 if "rocketmq" in command else 3 if FINDS_NOTHING in command else 0
+    assert done.returncode == wanted, done.stdout + done.stderr
+
+
+def test_the_page_names_every_engine() -> None:
+    """No engine goes untold."""
+    told = re.findall(r"^\| `(\w+)`", PAGE.read_text("utf-8"), re.MULTILINE)
+
+    assert sorted(told) == sorted(ENGINES)
+    assert len(COMMANDS) > 4
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def _bench(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "model_tests.bench", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_engines_that_count_differently_make_it_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal counts pass and print one line each; one transition more or less is an error."""
+    asked: list[list[str]] = []
+
+    def measured(_: object, ways: list[explore_bench.Way], plain: bool) -> list[explore_bench.Figure]:
+        asked.append([way.name for way in ways])
+        return [right, spin if plain else wrong]
+
+    right = explore_bench.Figure("packed", 100, 400, 1.0, 1.0, 0.1, 8.0)
+    spin = attrs.evolve(right, name="SPIN", seconds=2.0, processor_seconds=4.0)
+    wrong = attrs.evolve(spin, transitions=401)
+    monkeypatch.setattr(explore_bench, "measure", measured)
+    explore_bench.main(["--also", "-"])
+    shown = capsys.readouterr().out
+
+    assert "2.00 x SPIN" in shown
+    assert "4.00 x SPIN by that" in shown
+    with pytest.raises(SystemExit, match="do not count the same"):
+        explore_bench.main(["--json"])
+    both = json.loads(capsys.readouterr().out)
+    assert [each["bounds"] for each in both] == ["bench", "tiny"]
+    assert both[1]["figures"][1]["transitions"] == 401
+    assert asked[0] == ["packed", "packed, 2 workers"]
+    assert asked[-1] == [*asked[0], "packed, symmetry", "packed, 500 MB", "python", "spark, 2 workers"]
+
+
+def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown policy exits 2 with the ones that are known."""
+    with pytest.raises(SystemExit) as stopped:
+        explore_bench.main(["--policy", "nope"])
+
+    assert stopped.value.code == 2
+    assert "known: strict" in capsys.readouterr().err

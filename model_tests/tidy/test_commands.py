@@ -1,7 +1,7 @@
 """What the docs tell a reader to type is there: each command with its options, each make target, each module.
 
-Nothing is run here: `test_every_command` types what the pages show, and the tests of the pages (`test_law_docs`,
-`test_lessons`, `test_engines_docs`) look at what is said.
+Nothing is run here: `test_every_command` types what the pages show, and the tests of the pages (`test_spec_page`,
+`test_lessons`, `test_book`) look at what is said.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The history's rows by what a judge says: what a policy does not promise is excused, and nothing else is.
 
 The judge is scripted, so that each case is one finding beside another; that a real one says such things is
-`test_foreign`'s and `test_stages`'s. One case is a real history, of what is no property of time.
+`test_foreign`'s and `test_page`'s. One case is a real history, of what is no property of time.
 """
 
 from __future__ import annotations

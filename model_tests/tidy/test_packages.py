@@ -1,0 +1,434 @@
+"""Packages: which modules a package holds and imports, threads, tables, duplicates and the protocol page."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.service.cold_conversions import NEVER_DECODED, is_decodable, struct_classes
+from model_tests.service.test_threads_end_loudly import THREADS
+from model_tests.tidy.duplicates import Pair, pairs, sources
+
+from longpoll_broker.testing import protocol_page
+from longpoll_broker.testing.protocol_page import anchor, contents, heading, section_text
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_spec.tables import WITH_TABLE
+
+ROOT = Path(__file__).parents[2]
+SIBLINGS_MAX: Final = 15
+"""Modules and rooms in one room."""
+LARGER: Final = {
+    "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
+    "spec/longpoll_spec/actions": 17,  # one family of actions a module
+    "reference/longpoll_client": 16,  # its rooms, and what threads and event loop both stand on
+    "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
+}
+IMPORTS_MAX: Final = 24
+"""Modules of ours that one module looks at: more tells of more than one idea, sooner than its length does."""
+NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
+"""A module with its room, perhaps with a name inside."""
+
+
+def packages() -> Iterator[Path]:
+    """Every shipped package, whatever stands in it."""
+    for folder in ("spec", "reference"):
+        yield from (path.parent for path in (ROOT / folder).rglob("__init__.py"))
+
+
+def siblings(package: Path) -> list[str]:
+    """What stands in a room besides its door."""
+    inside = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    return sorted(path.stem for path in inside if not path.name.startswith("__"))
+
+
+def sizes() -> Mapping[str, int]:
+    """Room -> how many things stand in it."""
+    return {path.relative_to(ROOT).as_posix(): len(siblings(path)) for path in packages()}
+
+
+def too_large(found: Mapping[str, int]) -> set[str]:
+    """Rooms with more than they may have; a room that may have more and has not, too."""
+    large = {name for name, size in found.items() if size > LARGER.get(name, SIBLINGS_MAX)}
+    return large | {name for name, size in LARGER.items() if found.get(name) != size}
+
+
+def test_no_room_is_crowded() -> None:
+    """Nor is a larger one allowed for nothing; one module more than there may be is seen."""
+    found = sizes()
+
+    assert len(found) > 30
+    assert too_large(found) == set()
+    for planted in ("reference/longpoll_judge/rules", *LARGER):
+        assert too_large({**found, planted: LARGER.get(planted, SIBLINGS_MAX) + 1}) == {planted}
+
+
+def test_every_room_says_what_it_is() -> None:
+    """At its door, in a sentence."""
+    silent = [path for path in packages() if not ast.get_docstring(ast.parse((path / "__init__.py").read_text()))]
+
+    assert silent == []
+
+
+def looked_at(source: str) -> set[str]:
+    """The modules of ours that a module imports, by name."""
+    nodes = list(ast.walk(ast.parse(source)))
+    found = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name for name in found if name.partition(".")[0].startswith("longpoll")}
+
+
+def looking_at_more(counts: Mapping[str, int]) -> dict[str, int]:
+    """Modules that look at more others than they may."""
+    return {name: count for name, count in counts.items() if count > IMPORTS_MAX}
+
+
+def test_a_module_looks_at_few_others() -> None:
+    """One that looks at one more is seen."""
+    paths = [path for folder in ("spec", "reference") for path in (ROOT / folder).rglob("*.py")]
+    counts = {path.relative_to(ROOT).as_posix(): len(looked_at(path.read_text(encoding="utf-8"))) for path in paths}
+
+    assert len(counts) > 300
+    assert looking_at_more(counts) == {}
+    assert looking_at_more(counts | {"planted": IMPORTS_MAX + 1}) == {"planted": IMPORTS_MAX + 1}
+
+
+def homeless(text: str, package: Path) -> set[str]:
+    """Modules that a text of a package names by their room and that are not there."""
+    top = next(path for path in (package, *package.parents) if path.parent.name in {"spec", "reference"})
+    rooms = {path.name: path for path in top.iterdir() if (path / "__init__.py").is_file()}
+    found = set()
+    for name in NAMED.findall(text):
+        first, *inside = name.split(".")
+        place = rooms.get(first)
+        if place is not None and not any(
+            place.joinpath(*inside[:depth]).with_suffix(".py").is_file() for depth in range(1, len(inside) + 1)
+        ):
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("folder", ["spec", "reference"])
+def test_a_module_that_is_named_is_there(folder: str) -> None:
+    """In docstrings and comments; one that has moved away is found."""
+    paths = [path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"]
+    found = {(path.name, name) for path in paths for name in homeless(path.read_text(encoding="utf-8"), path.parent)}
+
+    assert found == set()
+    core = ROOT / "reference" / "longpoll_broker" / "core"
+    assert homeless("as `core.topics.RETRY` and `core.tables.topics.Topics` say", core) == {"core.topics"}
+
+
+if __name__ == "__main__":
+    for name, size in sorted(sizes().items()):
+        print(f"{size:4} {name}")  # noqa: T201 - that is what it is called for
+
+
+STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "ThreadingHTTPServer", "start_http_server"}
+HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
+ALLOWED = {
+    "longpoll_runtime/threads.py": "the one place",
+    "longpoll_judge/run/sweep.py": "a pool hands what is raised to whoever asks for the result",
+    "longpoll_judge/run/local.py": "the same",
+    "longpoll_judge/read/tail.py": "the same",
+    "longpoll_conform/capabilities.py": "the same",
+    "longpoll_conform/suite.py": "the same",
+    "longpoll_conform/record.py": "the same",
+    "longpoll_runtime/stalls.py": "a control thread that only looks whether the machine stands still",
+    "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
+    "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
+    "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
+    "longpoll/shown/following/metrics.py": "the same",
+}
+"""Who else starts threads, and why nobody is left waiting when they end."""
+PLANTS = (
+    "import threading\nthreading.Thread(target=print).start()",
+    "from threading import Timer\nTimer(1, print)",
+    "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1)",
+    "import threading\nclass Own(threading.Thread):\n    pass",
+)
+
+
+def started_in(text: str) -> list[int]:
+    """The lines of a text that start a thread by themselves."""
+    tree = ast.parse(text)
+    imported = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in HOMES
+        for name in node.names
+    }
+    made = (called for node in ast.walk(tree) for called in _made_of(node))
+    return [called.lineno for called in made if _starts(called, imported)]
+
+
+def _made_of(node: ast.AST) -> list[ast.expr]:
+    """What a call calls, or a class is made of."""
+    if isinstance(node, ast.ClassDef):
+        return node.bases
+    return [node.func] if isinstance(node, ast.Call) else []
+
+
+def _starts(called: ast.expr, imported: set[str]) -> bool:
+    if isinstance(called, ast.Attribute):
+        return called.attr in STARTERS and ast.unparse(called.value) in HOMES
+    return isinstance(called, ast.Name) and called.id in STARTERS & imported
+
+
+def test_threads_are_started_in_one_place() -> None:
+    """Anywhere else one could end unheard; test harnesses are let be."""
+    paths = [path for path in (ROOT / "reference").rglob("*.py") if "/testing/" not in path.as_posix()]
+    found = {path.relative_to(ROOT / "reference").as_posix() for path in paths if started_in(path.read_text("utf-8"))}
+    assert found == set(ALLOWED)
+
+
+SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)
+"""A thread's name where it is started, or that of a `ServiceThread`."""
+SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
+"""What runs in the processes of `longpoll serve` and `longpoll observe`."""
+
+
+def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
+    """The names that are spawned outside the client are those that are tried."""
+    reference = ROOT / "reference"
+    paths = [path for name in SERVERS for path in (reference / name).rglob("*.py")]
+    names = set()
+    for path in (path for path in paths if "/testing/" not in path.as_posix()):
+        names |= set(SPAWNED.findall(path.read_text("utf-8")))
+    tried = {re.sub(r"\d+$", "", name) for name in THREADS}
+    # An I/O loop is given its name.
+    assert names == tried - {"io-"}
+
+
+def test_every_class_that_can_be_decoded_has_its_table() -> None:
+    """One without `@with_table` would be the next to end a process."""
+    without = [kind for kind in struct_classes() if kind not in WITH_TABLE]
+    assert [kind for kind in without if is_decodable(kind)] == []
+    assert {kind.__name__ for kind in without} == NEVER_DECODED
+
+
+BLOCK = "\n".join(f"value_{number} = {number}" for number in range(6))
+
+
+def test_no_six_lines_are_written_twice() -> None:
+    """In the law, the reference and the tests."""
+    files = sources(ROOT)
+
+    assert len(files) > 1000
+    assert [str(pair) for pair in pairs(files)] == []
+
+
+def test_a_copy_is_found_and_told_once() -> None:
+    """However long it is, also within one file, and wherever blank lines and comments stand in it."""
+    longer = f"{BLOCK}\n\n# why\nlast = 1\n"
+
+    assert pairs({"a.py": f"x = 1\n{longer}", "b.py": longer.replace("\n\n", "\n")}) == [Pair("a.py", 2, "b.py", 1, 7)]
+    assert pairs({"a.py": f"{BLOCK}\ny = 1\n{BLOCK}\n"}) == [Pair("a.py", 1, "a.py", 8, 6)]
+
+
+page = cache(protocol_page.page)
+sections = cache(protocol_page.sections)
+
+
+def section_of(code: RequestCode, text: str) -> str:
+    """What a page says of one code."""
+    return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
+
+
+def test_every_code_is_listed_and_told() -> None:
+    """In the table at the top, with a link to its section; a code that is left out changes the page."""
+    found, text = sections(), page()
+
+    assert len(found) > 35
+    for section in found:
+        assert f"](#{anchor(section.code)})" in contents(found)
+        assert section_text(section).rstrip().endswith(section_of(section.code, text).strip())
+        assert section_of(section.code, text).strip()
+    assert all(f"| {code.value} | `{code.name}` |" in text for code in ResponseCode)
+    assert section_of(RequestCode.PULL_MESSAGE, contents(found)) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (RequestCode.PULL_MESSAGE, "`suspendTimeoutMillis` | int64 | may be left out | With SUSPEND"),
+        (RequestCode.PULL_MESSAGE, "`nextBeginOffset`"),
+        (RequestCode.SEND_MESSAGE_V2, "`e` (queue_id) | int32 | required | Negative"),
+        (RequestCode.HEART_BEAT, "list of `ConsumerData`"),
+        (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, "Sent to clients by the broker"),
+        (RequestCode.REGISTER_BROKER, "Served by the name server"),
+    ],
+)
+def test_a_section_tells_what_its_classes_say(code: RequestCode, words: str) -> None:
+    """Types, defaults and the texts below the fields, of requests and replies."""
+    assert words in section_of(code, page())
+
+
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+CONTRACT_PLANTS = {
+    "the house: broker, judge and proxy never meet, and all of them stand on the spec": (
+        "reference/longpoll_judge/errors.py",
+        "import longpoll_broker.errors",
+    ),
+    "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
+    "the broker serves clients and is none": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_client.errors",
+    ),
+    "spec: engines give meaning to text, text to terms": (
+        "spec/longpoll_spec/terms.py",
+        "import longpoll_spec.state",
+    ),
+    "java: rules below, moves of a run above them, a broker that is made to follow at the top": (
+        "reference/longpoll_java/rules.py",
+        "import longpoll_java.schedule",
+    ),
+    "engines: one folder a meaning, and none knows those who ask several": (
+        "spec/longpoll_spec/engines/analysis/decide.py",
+        "import longpoll_spec.engines.packed.words",
+    ),
+    "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),
+    "broker: threads outside, decisions inside": (
+        "reference/longpoll_broker/config.py",
+        "import longpoll_broker.service",
+    ),
+    "protocol: a frame knows no message, a header no body": (
+        "reference/longpoll_protocol/headers/base.py",
+        "import longpoll_protocol.frames",
+    ),
+    "client: sending and sharing queues stand on one connection": (
+        "reference/longpoll_client/remoting.py",
+        "import longpoll_client.admin",
+    ),
+    "proxy: the loop moves bytes and reads none": (
+        "reference/longpoll_observe/loop.py",
+        "import longpoll_observe.events\nimport longpoll_observe.tap",
+    ),
+    "conform: what is held against a broker shares nothing with ours but a thread's start": (
+        "reference/longpoll_conform/wire.py",
+        "import longpoll_protocol.codes",
+    ),
+    "conform: bytes below, what came of a run above": (
+        "reference/longpoll_conform/compare.py",
+        "import longpoll_conform.suite",
+    ),
+    "dojo: a line below, what is right above it, every order at the top": (
+        "reference/longpoll_dojo/world.py",
+        "import longpoll_dojo.play",
+    ),
+    "the dojo knows the protocol of its page, and no broker or wire of ours": (
+        "reference/longpoll_dojo/world.py",
+        "import longpoll_protocol.codes",
+    ),
+    "kit: rules choose, an example does, the model judges": (
+        "reference/longpoll_kit/model.py",
+        "import longpoll_kit.polls",
+    ),
+    "the kit assumes no wire, and its threads and clock are the runtime's": (
+        "reference/longpoll_kit/polls.py",
+        "import longpoll_protocol.codes",
+    ),
+    "judge: what is read, what is right, how it is run, what is shown": (
+        "reference/longpoll_judge/read/source.py",
+        "import longpoll_judge.evidence.survey",
+    ),
+    "rules: each stands beside the others, on one queue's case": (
+        "reference/longpoll_judge/rules/falls.py",
+        "import longpoll_judge.rules.sends",
+    ),
+    "runs: in pieces, put together, and either engine beside the other": (
+        "reference/longpoll_judge/run/local.py",
+        "import longpoll_judge.run.spark",
+    ),
+    "core: a table decides nothing of pulls, a filter nothing of tables": (
+        "reference/longpoll_broker/core/filter/__init__.py",
+        "import longpoll_broker.core.tables.topics",
+    ),
+    "store: bytes below, one store above": (
+        "reference/longpoll_broker/store/queues/__init__.py",
+        "import longpoll_broker.store.log.commit_log",
+    ),
+    "service: sends know no pulls, and connections neither": (
+        "reference/longpoll_broker/service/send/__init__.py",
+        "import longpoll_broker.service.pull.scan_service",
+    ),
+    "who reads the plain code meets none that is only quick": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_protocol.fast.send_request",
+    ),
+    "protocol and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
+    "only the runtime touches threads, clock, sockets and files": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import threading",
+    ),
+    "what runs sees only the history schema and the policies of the spec": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_spec.state",
+    ),
+    "nobody imports the command line": ("reference/longpoll_judge/errors.py", "import longpoll.output"),
+}
+
+
+def contract_names() -> list[str]:
+    """The contracts' names, as .importlinter has them."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    return [config[section]["name"] for section in config.sections() if section.startswith("importlinter:contract:")]
+
+
+def lint(tree: Path) -> tuple[int, str]:
+    """Exit code and text of import-linter over the packages of a tree."""
+    done = subprocess.run(
+        [LINT_IMPORTS, "--no-cache"],
+        cwd=tree,
+        env={"PYTHONPATH": f"{tree / 'spec'}:{tree / 'reference'}", "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the packages and their contracts."""
+    for folder in ("spec", "reference"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    return tmp_path
+
+
+def test_every_contract_has_a_plant() -> None:
+    """A contract that nobody has seen fail does not count."""
+    assert sorted(contract_names()) == sorted(CONTRACT_PLANTS)
+
+
+def test_contracts_hold() -> None:
+    """The tree as it stands keeps every contract."""
+    code, text = lint(ROOT)
+
+    assert code == 0, text
+    assert f"{len(PLANTS)} kept, 0 broken" in text
+
+
+@pytest.mark.parametrize("name", CONTRACT_PLANTS)
+def test_contract_fails_on_a_planted_import(tree: Path, name: str) -> None:
+    """A forbidden import breaks the contract that forbids it."""
+    path, line = CONTRACT_PLANTS[name]
+    file = tree / path
+    file.write_text(file.read_text() + f"\n{line}\n")
+
+    code, text = lint(tree)
+
+    assert code == 1
+    assert f"{name} BROKEN" in " ".join(text.split())
