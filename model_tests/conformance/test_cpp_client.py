@@ -71,7 +71,6 @@ def faults(report: RealClientReport) -> set[str]:
 
 
 def test_a_faultless_run_is_right() -> None:
-    """And its figures are those of the single messages."""
     sent, received = a_run()
     report = make_report(sent, received, 4)
     assert report.is_right
@@ -94,7 +93,6 @@ def test_every_planted_fault_is_named() -> None:
 
 
 def test_a_machine_without_the_client_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason says what is missing."""
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     reason = why_missing()
     assert reason is not None

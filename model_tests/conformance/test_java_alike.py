@@ -13,8 +13,9 @@ from typing import Final
 
 import pytest
 from attrs import define, field
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
 from model_tests.service.subscription_script import play
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -204,11 +205,7 @@ def wait_until_visible(client: RawClient, topic: str, queue_id: str, offset: int
     ids=VERSIONS,
 )
 def test_the_same_requests_have_the_same_answers(version: str, policy: Policy, tmp_path: Path) -> None:
-    """Code, offsets and messages, whatever came before."""
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
+    class_path = class_path_of(tmp_path, version)
     with (
         running(class_path, tmp_path / "home", settings=SETTINGS) as java,
         Broker.start(RealRuntime(), str(tmp_path / "ours"), policy=policy, config=CONFIG, store_config=STORE) as ours,
@@ -232,10 +229,7 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def class_path(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """RocketMQ's jars; skipped where Java or they cannot be had."""
-    try:
-        return resolve(tmp_path_factory.mktemp("jars"), version)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
+    return class_path_of(tmp_path_factory.mktemp("jars"), version)
 
 
 def ask_java(class_path: str, cases: list[Case]) -> list[str]:
@@ -270,10 +264,7 @@ def differing_cases(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("with_parts", [False, True], ids=["both", "5.x"])
 def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts: bool) -> None:
-    """Fresh cases in every run, also with what 5.x has more, which 4.9 refuses; all five outcomes occur often.
-
-    Read by the other version's grammar, as planted, many of those with it differ.
-    """
+    """Fresh cases in every run, also with what 5.x has more, which 4.9 refuses; all five outcomes occur often."""
     seed = random.SystemRandom().randrange(1 << 32)
     source = Cases(seed, with_parts=with_parts)
     cases = [source.next() for _ in range(CASE_COUNT)]
@@ -289,11 +280,7 @@ def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.long)])
 def test_heartbeats_count_in_java_as_in_the_script(version: str, tmp_path: Path) -> None:
-    """Every step."""
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
+    class_path = class_path_of(tmp_path, version)
     with (
         running(class_path, tmp_path / "home", settings="enablePropertyFilter=true") as broker,
         RawClient(broker.address) as client,

@@ -20,8 +20,9 @@ from typing import Any, Final
 import attrs
 import pytest
 from click.testing import CliRunner
-from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, JavaBroker
 from model_tests.service.observed import events_of
+from model_tests.support.java import java_broker_of
 
 from longpoll.cli import main
 from longpoll.output import Exit
@@ -55,11 +56,7 @@ OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
 @pytest.fixture(scope="module", params=VERSIONS)
 def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
     """Name server and broker of one version, for the tests of this module."""
-    try:
-        class_path = resolve(tmp_path_factory.mktemp("maven"), request.param)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
-    with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:
+    with java_broker_of(tmp_path_factory.mktemp("java"), request.param) as broker:
         yield broker
 
 
@@ -151,11 +148,7 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
 @pytest.fixture(scope="module")
 def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
     """A fresh broker; skipped where Java or its jars cannot be had."""
-    try:
-        class_path = resolve(tmp_path_factory.mktemp("jars"))
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:
+    with java_broker_of(tmp_path_factory.mktemp("java")) as broker:
         yield broker
 
 
@@ -186,12 +179,7 @@ POLICY = {"4.9.7": "rocketmq-4.9", "5.5.0": "rocketmq-5"}
 @pytest.fixture(params=POLICY)
 def fresh_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, JavaBroker]]:
     """A version and a fresh broker of it; skipped where Java or its jars cannot be had."""
-    (tmp_path / "jars").mkdir()
-    try:
-        class_path = resolve(tmp_path / "jars", request.param)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    with running(class_path, tmp_path / "home") as broker:
+    with java_broker_of(tmp_path, request.param) as broker:
         yield request.param, broker
 
 
@@ -221,7 +209,6 @@ def verified(broker: JavaBroker, policy: str, directory: Path) -> tuple[int, lis
 @pytest.mark.timeout(7200)
 @pytest.mark.whole_machine
 def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
-    """Exit 0, five times of five, on a machine that is busy."""
     version, broker = fresh_broker
     with busy_machine():
         for number in range(RUNS):
@@ -233,10 +220,7 @@ def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBr
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
-    """Exit 1: they look for deadlines every five seconds, and strict promises each at its time.
-
-    Now and then they lose a wakeup, too, which that look alone ends.
-    """
+    """Exit 1: they look for deadlines every five seconds, and strict promises each at its time."""
     _version, broker = fresh_broker
     code, rows = verified(broker, "strict", tmp_path / "report")
 
@@ -267,11 +251,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """All of them, and some again on the same store; asked for the other version's answers it fails."""
-    try:
-        class_path = resolve(tmp_path_factory.mktemp("jars"), version)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
-    with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:
+    with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), (AGAIN, 20)):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)
             failed = {each["vector"]: each["why"] for each in told["results"] if each["outcome"] == "FAIL"}
@@ -303,11 +283,7 @@ def captured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBr
     """A broker 4.9.7 whose port can be captured."""
     if shutil.which("tcpdump") is None or os.geteuid() != 0:
         pytest.skip("CAPTURES NOT TRIED: tcpdump is not installed, or this is not root")
-    try:
-        class_path = resolve(tmp_path_factory.mktemp("maven"))
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
-    with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:
+    with java_broker_of(tmp_path_factory.mktemp("java")) as broker:
         yield broker
 
 

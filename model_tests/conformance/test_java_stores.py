@@ -19,7 +19,8 @@ from typing import Final
 
 import pytest
 from attrs import define, evolve, field
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -60,10 +61,7 @@ Opened = Callable[[Path], AbstractContextManager[tuple[str, int]]]
 @pytest.fixture(scope="module")
 def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The jars of both versions; the tests are skipped where they cannot be had."""
-    try:
-        return {version: resolve(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    return {version: class_path_of(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
 
 
 @define
@@ -229,10 +227,7 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """Stopped by one and opened by the other, four times: each serves everything and goes on.
-
-    The tables of `config/` go with it; the second and third to open the store find only their backups whole.
-    """
+    """Stopped by one and opened by the other, four times: each serves everything and goes on."""
     sent = Sent()
 
     @contextmanager

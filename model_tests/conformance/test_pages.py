@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 from click.testing import CliRunner
-from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import running
+from model_tests.support.java import class_path_of
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
@@ -85,16 +86,10 @@ def test_a_page_counts_what_it_lists(name: str) -> None:
     assert f"({name}.txt)" in (PAGES / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_page_is_known_here() -> None:
-    """The Rust one is a list, and held by `test_rust_conform`."""
-    assert {path.stem for path in PAGES.glob("*.txt")} == {*POLICIES, "rocketmq-rust-1.0.0"}
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["longpoll-strict", "longpoll-rocketmq-4.9"])
 def test_ours_is_as_its_page_says(name: str, tmp_path: Path) -> None:
-    """Clause by clause."""
     policy = preset(POLICIES[name])
     config = BrokerConfig(property_filter=True)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), policy=policy, config=config) as broker:
@@ -110,11 +105,7 @@ def test_ours_is_as_its_page_says(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["rocketmq-4.9.7", "rocketmq-5.5.0"])
 def test_java_is_as_its_page_says(name: str, tmp_path: Path) -> None:
-    """Clause by clause."""
-    try:
-        class_path = resolve(tmp_path, name.removeprefix("rocketmq-"))
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
+    class_path = class_path_of(tmp_path, name.removeprefix("rocketmq-"))
     with running(class_path, tmp_path / "home", settings="enablePropertyFilter=true") as broker:
         found = told(broker.address, broker.name_server, POLICIES[name])
 

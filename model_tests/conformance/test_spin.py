@@ -128,7 +128,6 @@ def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_no_promela_is_refused(tmp_path: Path) -> None:
-    """What SPIN says about a text it cannot read reaches the reader."""
     with pytest.raises(RuntimeError, match="syntax error"):
         compile_spin("active proctype law( { }", tmp_path)
 

@@ -172,7 +172,6 @@ def test_every_case_belongs_to_a_test(policy: str) -> None:
 
 
 def test_the_list_of_strict_names_cases() -> None:
-    """What strict answers differently is recorded, and the page says the same."""
     text = (ROOT / "docs" / "strict-differs.md").read_text()
     assert dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE)) == {
         name: meant.why for name, meant in on_purpose(STRICT.name).items()

@@ -236,7 +236,6 @@ def in_sentences(text: str) -> list[str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", [page for page in test_lessons.PAGES if in_sentences(page.read_text("utf-8"))])
 def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Path) -> None:
-    """As it stands, beside what its blocks have."""
     reader = Reader(tmp_path, MINE)
     for line in in_sentences(page.read_text("utf-8")):
         reader.type(line, code_of)
@@ -244,7 +243,6 @@ def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Pat
 
 
 def test_a_chinese_lesson_says_the_same_commands() -> None:
-    """In its sentences, too; a planted one is seen."""
     pages = {page: page.parent / "zh" / page.name for page in test_lessons.PAGES}
     texts = {page.name: (page.read_text("utf-8"), other.read_text("utf-8")) for page, other in pages.items()}
 

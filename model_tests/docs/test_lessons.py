@@ -177,7 +177,6 @@ def test_the_mutant_begins_as_the_law_itself(tmp_path: Path) -> None:
 
 
 def test_an_action_that_the_policy_lacks_is_refused() -> None:
-    """There is nothing to put another text in place of."""
     with pytest.raises(ValueError, match=r"rocketmq-4\.9 has no action expire"):
         report(expire, policy="rocketmq-4.9", bounds="tiny")
 
@@ -234,7 +233,6 @@ def test_a_deck_needs_nothing_else_and_runs_no_other_script() -> None:
 
 
 def test_every_lesson_has_a_deck_that_is_listed() -> None:
-    """In each language that it is there in."""
     listed = re.findall(r'href="([^"]*)"', slides.page())
 
     assert sorted(listed) == sorted(place for place, _ in slides.decks())
@@ -243,7 +241,6 @@ def test_every_lesson_has_a_deck_that_is_listed() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(QUESTIONS.index(each)))
 def test_an_answer_of_the_exam_is_true(question: Command) -> None:
-    """The command prints what stands below it."""
     ran = CliRunner().invoke(main, question.line.split()[1:], env={"COLUMNS": WIDTH})
 
     assert question.shown
@@ -269,7 +266,6 @@ def rows(text: str) -> list[tuple[str, str, str]]:
 
 
 def test_the_excerpt_is_what_explain_prints() -> None:
-    """Each line, in this order; a wrong one is seen."""
     checked = CliRunner().invoke(main, ["check", "--policy", "rocketmq-4.9", "--property", "no_lost_wakeup", "--json"])
     (verdict,) = json.loads(checked.stdout)["properties"]
     printed = CliRunner().invoke(main, ["explain", verdict["token"]]).stdout

@@ -56,7 +56,6 @@ def test_the_page_is_fresh() -> None:
 
 
 def test_the_page_leaves_no_action_and_no_knob_out() -> None:
-    """Each stands on the page."""
     page = PAGE.read_text("utf-8")
     for name in ACTION_NAMES:
         assert f"\n### {name}\n" in page
@@ -65,7 +64,6 @@ def test_the_page_leaves_no_action_and_no_knob_out() -> None:
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "rocketmq-lmq"))
 def test_the_page_leaves_no_variable_and_no_property_out(name: str) -> None:
-    """Those of each preset, whatever aspects are on."""
     page, policy = PAGE.read_text("utf-8"), preset(name)
     for size in (named("tiny", policy), *EXPLORATIONS.values()):
         model = law_of(policy, size)
@@ -123,7 +121,6 @@ VARIABLES = ("recheck_due_0", "armed_0", "phase_0")
 
 @given(policies, bounds)
 def test_a_variable_exists_when_the_page_says(policy: Policy, size: Bounds) -> None:
-    """What was found by trying some policies is so in any."""
     there = {variable.name for variable in state_of(policy, size).variables}
 
     for name in VARIABLES:
@@ -144,7 +141,6 @@ def _has(policy: Policy, size: Bounds, name: str, *, urgent: bool = False) -> bo
 @settings(max_examples=15)
 @given(policies, bounds)
 def test_an_action_exists_and_is_urgent_when_the_page_says(name: str, policy: Policy, size: Bounds) -> None:
-    """The same of actions, and of what time waits for."""
     features = features_of(policy, size)
     actions = list(actions_of(state_of(policy, size)))
 
@@ -159,8 +155,6 @@ def _when(name: str, *, urgent: bool = False) -> Condition:
 
 
 def test_conditions_have_words() -> None:
-    """Always, never, one knob, two, and one or another."""
-
     def one(policy: Policy, _: Bounds) -> bool:
         return policy.expiry == "scan"
 

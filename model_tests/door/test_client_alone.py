@@ -111,7 +111,6 @@ def test_the_wheel_holds_whatever_it_imports() -> None:
 
 
 def test_it_is_of_the_same_version() -> None:
-    """And asks for the same versions of what both need."""
     whole, alone = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], declared()["project"]
 
     assert alone["version"] == whole["version"] == longpoll.__version__

@@ -37,7 +37,6 @@ def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_snippets_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """In their order; each prints what the page promises."""
     for snippet in SNIPPETS:
         exec(compile(snippet, str(PAGE), "exec"), {})  # noqa: S102 - our own page
     printed = capsys.readouterr().out
@@ -50,7 +49,6 @@ def test_snippets_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_name_is_there_and_nothing_else() -> None:
-    """Also for whoever asks what there is."""
     assert set(longpoll.__all__) <= set(dir(longpoll))
     assert all(getattr(longpoll, name) is not None for name in longpoll.__all__)
     assert issubclass(longpoll.UserError, longpoll.LongpollError)

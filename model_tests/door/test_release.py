@@ -35,7 +35,6 @@ def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_sdist_builds_the_wheel_of_the_tree(tmp_path: Path) -> None:
-    """And one that lacks a module does not."""
     tree = tmp_path / "tree"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "build", "dist", "model_tests", "__pycache__"))
     sdist = built("sdist", tree, tmp_path / "sdist")

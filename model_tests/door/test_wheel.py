@@ -123,7 +123,6 @@ def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
 def test_each_extra_does_what_it_promises(
     extra: str, script: str, installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Also without Java, and in no more room than it may take."""
     python = installed(extra)
     tried(python, script, tmp_path)
 

@@ -49,7 +49,6 @@ def tree(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_each_fault_is_missed(fault: Fault, tree: pathlib.Path) -> None:
-    """Planted in a copy of the tree, it turns its test red."""
     path = tree / fault.file
     path.write_text(path.read_text(encoding="utf-8").replace(fault.before, fault.after), encoding="utf-8")
     found = outcome(tree, fault.missed_by)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -18,7 +17,6 @@ from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.state import State
 from longpoll_spec.terms import Effect, const, ite
-from longpoll_spec.testing import caught
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.caught import NOBODY, Catch, catches
 from longpoll_spec.testing.slips import Change, forgetting, reached, slipped, slips_of, with_effect
@@ -84,26 +82,6 @@ def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
 
     assert _missed(found) == []
     assert len(found) >= AT_LEAST
-
-
-@pytest.mark.long
-def test_who_catches_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each slip says who catches it, and the last line counts them."""
-    caught.main("strict", "tiny", "40")
-    *lines, last = capsys.readouterr().out.splitlines()
-
-    assert last == f"{len(lines)} slips, {len(lines)} caught"
-    assert all(re.fullmatch(r"\w+ (forgets|takes) .*: [\w ]+", line) for line in lines)
-    assert len(lines) >= 3
-
-
-def test_a_check_that_looks_at_nothing_catches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were neither verdicts nor numbers compared, every slip would be missed: the comparison can fail."""
-    monkeypatch.setattr(caught, "numbers", lambda _: (0, 0, 0))
-    monkeypatch.setattr(caught, "explore", lambda model, **_: explore(model, [], engine="python", limit_states=100))
-    found = list(catches(preset("strict"), named("tiny", preset("strict")), every=3 * SAMPLE))
-
-    assert len(_missed(found)) == len(found) > 0
 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
@@ -208,7 +186,6 @@ _FIRST = {slip[3]: number for number, slip in reversed(list(enumerate(SLIPS)))}
     ids=lambda number: f"{number}-{SLIPS[number][1]}",
 )
 def test_a_slip_in_an_effect_is_caught(number: int) -> None:
-    """Each slip is caught, and by the property that speaks of it."""
     policy, name, change, red = SLIPS[number]
 
     assert red in _is_caught(policy, name, change)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from longpoll_spec.engines.manifest import text_of
 from longpoll_spec.engines.smt.worlds import WORLDS
 from longpoll_spec.policy import preset
 from longpoll_spec.testing import slip_table
@@ -23,7 +22,6 @@ from longpoll_spec.testing.slip_table import (
     name_of,
     pinned,
     pinned_slips,
-    pinned_text,
     rows_of,
     slips_in,
 )
@@ -44,12 +42,6 @@ def _in_plain(rows: Sequence[Row]) -> list[Row]:
     return [msgspec.structs.replace(row, worlds={"plain": row.worlds["plain"]}) for row in rows]
 
 
-def test_the_table_is_what_is_written_of_it() -> None:
-    """A row a line, so that a change of one is a difference of one line."""
-    assert pinned_text() == text_of(pinned())
-    assert len(pinned_text().splitlines()) == len(pinned()) + 2
-
-
 def test_named_slips_are_told_as_pinned() -> None:
     """What the table says of a few slips in the plain world is found again, and no proof stands."""
     rows = [row for row, _ in rows_of(preset("strict"), _only(QUICK), ["plain"])]
@@ -64,7 +56,6 @@ def test_named_slips_are_told_as_pinned() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_table_is_as_pinned(policy: str) -> None:
-    """Every row in every world."""
     rows = [row for row, _ in rows_of(preset(policy), pinned_slips(preset(policy)))]
 
     assert changes(rows, pinned()) == []

@@ -151,7 +151,6 @@ def test_the_counts_and_verdicts_are_the_pinned_ones(entry: Entry, command: Comm
 
 
 def test_every_preset_is_compared() -> None:
-    """At tiny and at small, and some of both each time."""
     assert {(entry.policy, entry.bounds) for entry in ENTRIES} == {
         (policy, bounds) for policy in PRESETS for bounds in ("tiny", "small")
     }
@@ -288,7 +287,6 @@ def test_what_is_no_such_file_is_refused(text: str, command: Command, tmp_path: 
 
 
 def test_an_action_that_is_not_there_is_told(command: Command, tmp_path: Path) -> None:
-    """By its label."""
     path = tmp_path / "law.jani"
     path.write_text(_exported(model_named("strict")), encoding="utf-8")
     done = _run(command, path, "hold(9)")
@@ -315,9 +313,3 @@ def test_a_unit_test_of_a_hold_table_asks_the_law(language: str, command: Comman
         codes.append(done.returncode == 0)
 
     assert codes == [True, False]
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_program_is_small(name: str) -> None:
-    """One can read it before one believes it."""
-    assert 100 < len((HERE / SOURCES[name]).read_text("utf-8").splitlines()) < LINES_MAX

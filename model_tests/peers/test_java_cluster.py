@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
-from model_tests.conformance.java_broker import JavaUnavailableError, free_port, resolve, running
+from model_tests.conformance.java_broker import free_port, running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -82,10 +83,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """One of each version; skipped where Java or its jars cannot be had."""
     version = str(request.param)
     home = tmp_path_factory.mktemp("java")
-    try:
-        class_path = resolve(home, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    class_path = class_path_of(home, version)
     with ExitStack() as stack:
         java = stack.enter_context(running(class_path, home, settings=SETTINGS))
         name_server = "{}:{}".format(*java.name_server)

@@ -23,7 +23,8 @@ from model_tests.client.failing.play import Setting
 from model_tests.client.failing.run import JAVA_LATE_MS, LENGTH_S, at_once, ours, said
 from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.client_scenarios import new_topic, wait_for
@@ -97,10 +98,7 @@ class JavaClient:
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     """Compiled; skipped where Java or its jars cannot be had."""
     directory = tmp_path_factory.mktemp("requests")
-    try:
-        class_path = resolve(directory, str(request.param))
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA CLIENT NOT TRIED: {error}")
+    class_path = class_path_of(directory, str(request.param))
     command = ["javac", "-cp", class_path, "-d", str(directory), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -295,10 +293,7 @@ def answers_of(address: Address) -> dict[str, list[Answered]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
     """Whatever a request's flag says, an answer's is 1; a level that is no number is told without the region."""
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA NOT TRIED: {error}")
+    class_path = class_path_of(tmp_path, version)
     with running(class_path, tmp_path / "home") as java:
         theirs = answers_of(java.address)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), policy=preset(POLICIES[version])) as broker:
@@ -314,10 +309,7 @@ TAGS = ("red", "blue")
 @pytest.fixture(scope="module", params=VERSIONS)
 def member_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Java]:
     """The class path of a version's broker, and its client; skipped where Java or its jars cannot be had."""
-    try:
-        return compiled(str(request.param), tmp_path_factory.mktemp("member"))
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA NOT TRIED: {error}")
+    return compiled(str(request.param), tmp_path_factory.mktemp("member"))
 
 
 @pytest.fixture(params=[pytest.param("ours", marks=pytest.mark.long), "java's"])
@@ -407,10 +399,7 @@ def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_
     """Time, address and process as `mqadmin` asks an id for them; each compression both ways."""
     pytest.importorskip("lz4", reason="LZ4 NOT TRIED: the extra 'compression' is not installed")
     pytest.importorskip("zstandard", reason="ZSTANDARD NOT TRIED: the extra 'compression' is not installed")
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA NOT TRIED: {error}")
+    class_path = class_path_of(tmp_path, version)
     runtime = RealRuntime()
     before_ms = runtime.unix_ms()
     made = MessageIds(runtime).new(3)
@@ -443,8 +432,8 @@ MEMBER = Path(__file__).parent / "java" / "Member.java"
 
 
 def compiled(version: str, directory: Path) -> tuple[str, Java]:
-    """The class path of a version's broker, and how its members are started; raises JavaUnavailableError."""
-    class_path = resolve(directory, version)
+    """The class path of a version's broker, and how its members are started; skipped without Java."""
+    class_path = class_path_of(directory, version)
     command = ["javac", "-cp", class_path, "-d", str(directory), str(MEMBER)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -461,10 +450,7 @@ def test_nothing_is_lost_or_stuck_whatever_fails(
 ) -> None:
     """In groups of which some members are Java's: everything acknowledged is consumed, and in order where asked for."""
     caplog.set_level(logging.ERROR, "longpoll_client")
-    try:
-        class_path, java = compiled(version, tmp_path)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA NOT TRIED: {error}")
+    class_path, java = compiled(version, tmp_path)
     first = SEEDS[version]
 
     def setting(plan: Plan, home: Path) -> Setting:

@@ -196,10 +196,7 @@ def _doubled(values: Mapping[str, int]) -> dict[str, int]:
 @given(data=st.data())
 @settings(max_examples=6)
 def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
-    """Whatever the law says of a state, it says of the one in which such a request is there twice.
-
-    So a number of requests between those that are proved has no counterexample of its own.
-    """
+    """Whatever the law says of a state, it says of the one in which such a request is there twice."""
     few, more = (_stated(name, requests) for requests in (3, 4))
     values = {each.name: data.draw(_values(each), each.name) for each in few.model.variables}
     twice = _doubled(values)
@@ -524,7 +521,6 @@ def test_a_statement_that_spares_one_request_is_refused() -> None:
 
 
 def test_ours_need_nine() -> None:
-    """However many were read: one question names nobody, and has nine witnesses."""
     assert {
         numbers_of(one, [item.name for item in one.candidates], Rests(len(one.model.state.requests)))
         for one in (stated(3), FOUR)

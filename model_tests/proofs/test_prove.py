@@ -235,7 +235,6 @@ def test_too_short_runs_leave_it_unknown() -> None:
 
 
 def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When z3 answers unknown to everything, nothing is proved and nothing refuted."""
     monkeypatch.setattr("z3.Solver.check", lambda *_args: "unknown")
     proof = prove(preset("strict"), requests=2)
 
@@ -275,7 +274,6 @@ def _stops_at_one(state: State, _action: Action) -> Effect:
 
 
 def _two_at_once(state: State, _action: Action) -> Effect:
-    """A tick that counts double."""
     return {f"deadline_{each.index}": ite(each.deadline > 1, each.deadline - 2, 0) for each in state.requests}
 
 
@@ -304,7 +302,6 @@ def _broken(model: Model) -> set[str]:
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("slip", [*DEADLINE_SLIPS, *WITH_TAGS])
 def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str, slip: str) -> None:
-    """With a timeout of three ticks exploring sees what one tick hides."""
     name, change = {**DEADLINE_SLIPS, **WITH_TAGS}[slip]
 
     assert NAME in _broken(slipped(preset(policy), TIMEOUTS["timeout"], name, change))
@@ -337,7 +334,6 @@ def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
 @pytest.mark.parametrize("slip", quick_if(DEADLINE_SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
 def test_a_slip_in_deadlines_is_refuted_for_any_number(policy: str, slip: str) -> None:
-    """The proof for any number of requests refutes the same slips."""
     name, change = DEADLINE_SLIPS[slip]
     proof = prove_any(preset(policy), world=PLAIN, names=[NAME], model_of=partial(_slipped, policy, name, change)).proof
 
@@ -394,7 +390,6 @@ def _model(name: str = "strict") -> Model:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_law_is_symmetric(name: str) -> None:
-    """Every preset's actions and properties are the same after renaming requests."""
     model = _model(name)
 
     assert is_symmetric(model, [item.term for item in properties_of(model)])
@@ -406,7 +401,6 @@ def test_the_law_is_symmetric(name: str) -> None:
     ids=["guard", "effect"],
 )
 def test_a_slip_in_one_instance_breaks_symmetry(slip: Callable[[Action], Action]) -> None:
-    """One changed guard or effect of one instance is enough."""
     model = _model()
     changed = [slip(each) if each.label == "hold(2)" else each for each in model.actions]
 
@@ -471,7 +465,6 @@ def _frame(given_values: dict[str, int]) -> Frame:
 
 @given(term=ints(), at=values)
 def test_an_integer_means_the_same(term: Int, at: dict[str, int]) -> None:
-    """An integer term has one value in z3 and in plain evaluation."""
     meant = z3.simplify(_frame(at).meaning(term))
 
     assert isinstance(meant, z3.IntNumRef)
@@ -480,7 +473,6 @@ def test_an_integer_means_the_same(term: Int, at: dict[str, int]) -> None:
 
 @given(term=bools(), at=values)
 def test_a_truth_means_the_same(term: Bool, at: dict[str, int]) -> None:
-    """A truth-valued term has one value in z3 and in plain evaluation."""
     assert z3.is_true(z3.simplify(_frame(at).meaning(term))) == bool(evaluate(term, at))
 
 

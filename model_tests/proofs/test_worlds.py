@@ -254,7 +254,6 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
 
 
 def test_a_property_is_proved_by_all_of_its_obligations_and_by_none() -> None:
-    """Without an obligation nothing was shown."""
     rows = [Obligation(FIRST, "initial", "unknown", 0), Obligation(FIRST, "inductive", "proved", 0)]
 
     assert not smt_any._is_proved(rows, FIRST)
@@ -511,7 +510,6 @@ def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str
 
 
 def test_the_law_itself_is_broken_by_no_run() -> None:
-    """Without a slip the same search finds nothing: it can tell."""
     names = [item.name for item in properties_of(law_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
 
     assert explored(partial(law_of, STRICT), PLAIN, 2, names) == {}
@@ -548,7 +546,6 @@ def test_a_switch_that_is_off_is_no_aspect(policy: str) -> None:
 
 
 def test_the_switches_do_restrict() -> None:
-    """On, they change the law: else leaving them open would say nothing."""
     switched, free = _as_without("strict")
     differ = {
         one.name

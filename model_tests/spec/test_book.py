@@ -59,7 +59,6 @@ def test_a_formula_says_what_the_text_says(name: str) -> None:
 
 
 def test_a_formula_has_the_signs_of_its_guard() -> None:
-    """That of a pull's look, word by word."""
     tree = formula_of(model_of(preset("rocketmq-4.9"), OPEN), "pull_read(0)")
 
     first, second, third = ("".join(row.itertext()).replace("\xa0", " ") for row in tree.findall(".//mtr")[:3])
@@ -95,7 +94,6 @@ def test_two_policies_differ_where_their_text_does() -> None:
 
 
 def test_lines_that_are_the_same_stand_beside_each_other() -> None:
-    """What only one has stands alone; no line is lost."""
     pairs = list(aligned(["a", "b", "c"], ["a", "x", "y", "c"]))
 
     assert pairs == [("a", "a"), ("b", "x"), ("", "y"), ("c", "c")]
@@ -143,10 +141,7 @@ def _marks(command: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.long
 @pytest.mark.parametrize("command", [pytest.param(each, marks=_marks(each)) for each in COMMANDS])
 def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
-    """It ends as the page says: all holds, something is violated, or nothing was found.
-
-    In a process of its own, for some have a limit of memory or a Spark of their own.
-    """
+    """It ends as the page says: all holds, something is violated, or nothing was found."""
     arguments = [str(LONGPOLL), *shlex.split(command)[1:]]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -155,7 +150,6 @@ def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_engine() -> None:
-    """No engine goes untold."""
     told = re.findall(r"^\| `(\w+)`", PAGE.read_text("utf-8"), re.MULTILINE)
 
     assert sorted(told) == sorted(ENGINES)
@@ -200,7 +194,6 @@ def test_engines_that_count_differently_make_it_fail(
 
 
 def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown policy exits 2 with the ones that are known."""
     with pytest.raises(SystemExit) as stopped:
         explore_bench.main(["--policy", "nope"])
 

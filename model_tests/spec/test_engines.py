@@ -96,7 +96,6 @@ def test_longer_timeouts_find_the_pinned_numbers(policy: str, bounds: str) -> No
 
 
 def test_the_manifest_has_every_preset() -> None:
-    """No preset goes unpinned."""
     assert {(entry.policy, entry.bounds) for entry in pinned()} == {
         (name, bounds) for name in PRESETS for bounds in ("tiny", "small", *EXPLORATIONS, *TIMEOUTS)
     }
@@ -161,7 +160,6 @@ def test_an_interrupt_keeps_what_was_explored(engine: str) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    """The error lists the engines there are."""
     with pytest.raises(UnknownEngineError, match="packed, python"):
         explore(model_named("strict"), engine="quantum")
 
@@ -178,7 +176,6 @@ def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
 
 
 def test_what_has_no_bound_is_refused() -> None:
-    """An unbounded log is named, with who can take it."""
     policy = preset("strict")
 
     with pytest.raises(BoundsError, match="only a proof can leave the log unbounded"):
@@ -401,7 +398,6 @@ def test_an_interrupt_tells_what_was_seen() -> None:
 
 
 def test_an_option_of_the_simulator_is_not_taken_by_others() -> None:
-    """Exploring has no runs."""
     with pytest.raises(EngineLimitError, match="the packed engine has no runs; use --engine simulate"):
         explore(model_named("strict"), runs=3)
 
@@ -508,7 +504,6 @@ def test_a_long_run_is_told_by_a_shortest_one() -> None:
 
 
 def test_a_run_without_a_property_has_no_shortest() -> None:
-    """There is nothing that a shorter run would have to show."""
     model = _explored("rocketmq-4.9").model
     code, told = _command(token_of(model, model.named("append")), "--shortest")
 

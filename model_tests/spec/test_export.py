@@ -70,7 +70,6 @@ def test_a_value_is_written_in_its_variables_words() -> None:
 
 
 def test_a_named_part_is_written_by_its_name() -> None:
-    """A part that has a name stands under it, negated as well."""
     guard = bool_variable("running") & (int_variable("copies_0") < 2)
     writer = Writer(PYTHON, {}).naming([(guard, "can_hold_0")])
 
@@ -112,12 +111,10 @@ def test_only_a_ring_saves_an_old_value() -> None:
     [(0, 1, "bit"), (0, 2, "byte"), (0, 255, "byte"), (0, 256, "short"), (-1, 1, "short"), (0, 40_000, "int")],
 )
 def test_a_type_has_its_variables_range(lower: int, upper: int, expected: str) -> None:
-    """The narrowest type of Promela that has both ends of the range."""
     assert promela_type(Variable("x", lower, upper, lower, "A number.")) == expected
 
 
 def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
-    """SPIN needs bounds and says so; TLA+ has the natural numbers."""
     policy = preset("strict")
     model = law_of(policy, Bounds("open", requests=1, messages=None))
 
@@ -128,7 +125,6 @@ def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
 
 @pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
 def test_an_export_tells_every_sentence(policy: str) -> None:
-    """Each variable, action and property stands in both exports, with its sentence."""
     model = model_named(policy)
     properties = properties_of(model)
     promela, module = promela_of(model, properties), tla_of(model, properties)
@@ -169,7 +165,6 @@ def test_a_trace_of_tlc_shows_words() -> None:
 
 
 def test_no_definition_stands_twice() -> None:
-    """Names of guards, actions, words and properties never collide in one module."""
     for policy in PRESETS:
         model = model_named(policy)
         defined = re.findall(r"^(\w+) ==", tla_of(model, properties_of(model)), re.MULTILINE)
@@ -247,7 +242,6 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], named_the
 
 
 def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    """What the system refuses is told with its name."""
     (tmp_path / "file").write_text("")
 
     code, said = _export("--to", "promela", str(tmp_path / "file" / "below"))
@@ -324,7 +318,6 @@ def test_looks_are_no_transitions_and_steps_are_steps() -> None:
 
 
 def test_large_counts_are_read_as_spin_rounds_them() -> None:
-    """SPIN prints eight digits; a count is compared after the same rounding."""
     run = spin._read(_spin("3.5483607e+07", "2.5310264e+08"), seconds=1.0, processor_seconds=1.0)
 
     assert run.distinct_states == spin.as_told(35_483_607) == 35_483_607
@@ -340,7 +333,6 @@ def test_a_finding_that_was_not_told_is_an_error() -> None:
 
 @pytest.mark.parametrize("missing", ["stored\n", "transitions (", "depth reached"])
 def test_a_run_of_spin_that_was_cut_off_is_no_result(missing: str) -> None:
-    """Without its totals a run says nothing."""
     with pytest.raises(RuntimeError, match="did not finish"):
         spin._read(_spin().replace(missing, "?\n"), seconds=1.0, processor_seconds=1.0)
 
@@ -356,12 +348,10 @@ def test_other_trouble_of_spin_is_seen(line: str) -> None:
 
 
 def test_a_complete_run_of_tlc_is_read() -> None:
-    """TLC's initial state is no transition, and its depth counts states."""
     assert tlc._read(TLC_PASSED) == TlcRun(2650, 9177, 20)
 
 
 def test_a_violation_found_by_tlc_is_read() -> None:
-    """The invariant, and the number of steps that lead to its violation."""
     assert tlc._read(TLC_STOPPED) == TlcViolation("answered_on_stop", 1)
     assert tlc._read("Error: Invariant Never_some_idle is violated by the initial state:\n") == TlcViolation(
         "Never_some_idle", 0
@@ -378,7 +368,6 @@ def test_a_run_of_tlc_that_was_cut_off_is_no_result(said: str) -> None:
 
 
 def test_a_configuration_can_be_cut_to_some_invariants() -> None:
-    """Everything but the invariants stays, also those that are commented out go."""
     text = "SPECIFICATION Spec\nINVARIANT TypeOK\nCHECK_DEADLOCK FALSE\n\\* INVARIANT Never_x\n"
 
     assert tlc.only_invariants(text, ["a", "b"]) == (
@@ -446,14 +435,12 @@ def _conjuncts(expression: Any) -> int:
 
 @given(st.one_of(ints(), bools()), valuations)
 def test_an_expression_means_the_term(term: Term, values: dict[str, int]) -> None:
-    """Written as JSON it has the term's value."""
     names = {**values, **{f"k{number}": number for number in range(32)}}
 
     assert value(_Writer({}).text(term), names) == evaluate(term, values)
 
 
 def test_a_constant_is_a_word_where_its_variable_has_words() -> None:
-    """Compared with it or assigned to it, and a number elsewhere."""
     phase = int_variable("phase_0")
     writer = _Writer({"phase_0": ("PHASE_IDLE", "PHASE_HELD")})
 
@@ -504,7 +491,6 @@ def test_every_sentence_place_and_slip_is_told(policy: str) -> None:
 
 
 def test_an_open_log_has_no_upper_end() -> None:
-    """It can be run, if not explored."""
     model = law_of(preset("strict"), Bounds("open", requests=1, messages=None))
     types = {each["name"]: each["type"] for each in _document(model)["variables"]}
 

@@ -189,8 +189,6 @@ def test_ctrl_c_prints_what_was_explored(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted proof says so in one line and exits 3."""
-
     def interrupted(*_args: object, **_settings: object) -> None:
         raise KeyboardInterrupt
 
@@ -265,7 +263,6 @@ def token() -> str:
     ],
 )
 def test_explain_in_every_format(token: str, form: str, beginning: str, tmp_path: Path) -> None:
-    """Every format is printed, or written to a file."""
     file = tmp_path / "shown"
     shown = _run("explain", token, "--format", form)
     written = _run("explain", token, "--format", form, "--output", str(file))
@@ -277,7 +274,6 @@ def test_explain_in_every_format(token: str, form: str, beginning: str, tmp_path
 
 
 def test_policies_lists_all() -> None:
-    """Every preset and every knob is listed, each with its sentence."""
     made = _json("policies", code=0)
     shown = _run("policies")
 
@@ -343,7 +339,6 @@ def test_a_mistake_is_one_clear_line(words: tuple[str, ...], says: str, as_json:
 
 
 def test_a_file_that_cannot_be_written_is_named(token: str, tmp_path: Path) -> None:
-    """An output that cannot be written is the user's to mend."""
     done = _run("explain", token, "--output", str(tmp_path / "no" / "such" / "place"))
 
     assert done.exit_code == 2
@@ -398,7 +393,6 @@ def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: py
     [("--workers=2", "has no workers", "packed"), ("--master=local", "does not run on Spark", "spark")],
 )
 def test_options_of_other_engines_are_refused(option: str, said: str, engine: str) -> None:
-    """The one line names the engine that has the option."""
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--engine", "simulate", option])
 
     assert done.exit_code == 2
@@ -542,7 +536,6 @@ def test_explain_tells_the_worst_at_once() -> None:
 
 
 def test_a_next_command_names_the_whole_policy() -> None:
-    """With its knobs, so that it can be copied."""
     policy = attrs.evolve(preset("strict"), name="strict+tick=free+commit=monotone_max")
 
     assert law_shown.policy_words(policy) == "--policy strict --knob tick=free --knob commit=monotone_max"

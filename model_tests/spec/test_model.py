@@ -139,13 +139,11 @@ def test_queues_are_named_only_where_there_are_several() -> None:
 
 
 def test_assigning_twice_is_our_own_mistake() -> None:
-    """An effect gives a variable one value."""
     with pytest.raises(AssertionError, match="written twice"):
         assign((int_variable("x"), 1), (int_variable("x"), 2))
 
 
 def test_what_the_policy_lacks_is_not_written() -> None:
-    """A constant that stands for a missing variable is passed over."""
     effect = assign((FALSE, True), (int_variable("x"), 1))
 
     assert list(effect) == ["x"]
@@ -153,7 +151,6 @@ def test_what_the_policy_lacks_is_not_written() -> None:
 
 
 def test_time_left_stops_at_none() -> None:
-    """Time left counts down and stays passed; the term reads so."""
     assert down(const(2)) is const(1)
     assert down(const(0)) is const(0)
 
@@ -180,7 +177,6 @@ def test_actions_speak_only_of_the_state(model: Model) -> None:
 
 
 def test_time_waits_only_for_the_urgent() -> None:
-    """Under maximal progress tick is enabled exactly where no urgent action is."""
     model = MODELS["strict"]
     start, pulling = model.initial, trace_of(model, list(model.named("next_pull"))[:1]).steps[-1].state
 
@@ -190,7 +186,6 @@ def test_time_waits_only_for_the_urgent() -> None:
 
 
 def test_a_step_that_is_not_enabled_is_refused() -> None:
-    """A run that the guards forbid is not a trace."""
     model = law_of(STRICT, named("tiny", STRICT))
 
     with pytest.raises(ValueError, match="step 1: run\\(0\\) is not enabled"):
@@ -296,7 +291,6 @@ def test_impossible_bounds_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    """The error lists the names there are."""
     with pytest.raises(BoundsError, match="tiny, small, wide, bench"):
         named("huge", STRICT)
 
@@ -323,7 +317,6 @@ SEEN_IN = {
 
 
 def test_presets_are_found_by_name() -> None:
-    """Every preset has the name it is listed under."""
     assert all(preset(name).name == name for name in PRESETS)
 
 

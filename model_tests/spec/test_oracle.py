@@ -68,7 +68,6 @@ def walked(model: Model, seed: int, count: int) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
 def test_a_legal_run_is_legal_and_what_may_come_next_is_said(policy: str) -> None:
-    """Step by step as the plainest engine says it."""
     oracle = oracle_of(policy)
     model = oracle.beside.model
     state = model.initial
@@ -103,7 +102,6 @@ def test_an_illegal_step_is_told_with_the_part_of_its_guard() -> None:
 
 
 def test_what_was_seen_and_is_not_so_is_told() -> None:
-    """An offset, or a visible end, that contradicts the law."""
     oracle = oracle_of()
     (found,) = told(oracle, ["append"], queue_offset=3)
 
@@ -124,7 +122,6 @@ def test_a_lost_wakeup_is_told() -> None:
 
 
 def test_unknown_actors_are_carried_as_a_set() -> None:
-    """Until a later step tells them apart."""
     oracle = oracle_of()
     first, second = told(oracle, ["next_pull ?", "pull_read 1"])
 
@@ -148,7 +145,6 @@ def test_what_one_of_the_possible_runs_broke_is_unknown() -> None:
 
 
 def test_behind_a_refused_step_nothing_is_known_but_what_was_broken() -> None:
-    """The run went on, and nobody knows where."""
     oracle = oracle_of("rocketmq-4.9")
     told(oracle, LOST)
     (refused,) = told(oracle, ["hold 0"])
@@ -191,7 +187,6 @@ def test_steps_as_they_come_are_judged_like_a_whole_history(seed: int, hidden: t
 
 
 def test_more_than_is_followed_is_told() -> None:
-    """And is no verdict."""
     follower = Follower(Checker(oracle_of().beside.model, frozenset({"append", "tick"}), possible_max=3))
 
     with pytest.raises(EngineLimitError, match="hide fewer"):
@@ -253,7 +248,6 @@ def _answers(chunks: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def test_lines_are_put_together_however_they_come() -> None:
-    """Byte by byte, several at once, empty ones, and without an end."""
     text = b'{"do": "may", "id": 1}\n\n  \r\n{"do": "may", "id": "x"}\r\n'
     whole = _answers([text])
 
@@ -268,7 +262,6 @@ def test_lines_are_put_together_however_they_come() -> None:
 @pytest.mark.parametrize("size", [LINE_MAX - 20, LINE_MAX + 1, 3 * LINE_MAX])
 @pytest.mark.parametrize("chunk", [1 << 10, 1 << 16, 1 << 20])
 def test_a_line_that_is_too_long_is_one_error(size: int, chunk: int) -> None:
-    """What follows it is read."""
     text = b'{"do": "' + b"x" * size + b'"}\n{"do": "may"}\n'
     found = _answers([text[place : place + chunk] for place in range(0, len(text), chunk)])
 
@@ -319,7 +312,6 @@ def test_a_session_that_is_not_closed_has_a_history_too(tmp_path: Path) -> None:
 
 
 def test_an_action_that_cannot_be_hidden_is_a_mistake() -> None:
-    """With the nearest name."""
     with pytest.raises(SpecUserError, match="did you mean 'tick'"):
         oracle_of(hidden=["tik"])
 
@@ -360,7 +352,6 @@ def test_the_exit_code_says_whether_a_step_was_refused() -> None:
     ],
 )
 def test_the_exit_code_is_no_stronger_than_what_was_told(lines: list[str], code: int) -> None:
-    """Nothing was judged, or not all that was told."""
     done = _run("--json", lines=lines)
     assert done.returncode == code, done.stderr
 
@@ -466,7 +457,6 @@ def _shell(line: str, directory: Path) -> str:
 
 
 def test_values_are_those_of_the_model() -> None:
-    """The state that is shown first is the law's."""
     oracle = oracle_of()
     (shown,) = asked(oracle, do="state")["states"]
 

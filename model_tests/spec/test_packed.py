@@ -76,7 +76,6 @@ def test_workers_find_the_pinned_numbers(policy: str, workers: int, symmetry: bo
 @pytest.mark.long
 @pytest.mark.parametrize("policy", PRESETS)
 def test_two_workers_find_the_pinned_numbers_at_small(policy: str) -> None:
-    """At small a level is split between the workers."""
     assert entry_of(explore(model_named(policy, "small"), workers=2)) == pinned_entry(policy, "small")
 
 
@@ -162,19 +161,16 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("workers", [0, 65])
 def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
-    """The error says what is possible."""
     with pytest.raises(EngineLimitError, match=f"--workers must be from 1 to 64, not {workers}"):
         explore(model_named("strict"), workers=workers)
 
 
 def test_only_the_packed_engine_has_workers() -> None:
-    """Another engine says so instead of running alone."""
     with pytest.raises(EngineLimitError, match="python engine has no workers"):
         explore(model_named("strict"), engine="python", workers=2)
 
 
 def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system refuses the second process the first one ends too."""
     starts = packed_workers._start
     begun: list[object] = []
 
@@ -465,7 +461,6 @@ def test_words_that_begin_at_one_slot_stay_apart(upper: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 2**130), max_size=40), WIDTHS)
 def test_mixing_is_undone(keys: list[int], width: int) -> None:
-    """Different states stay different when they are mixed, and come back."""
     short = [key % 2 ** (64 * width) for key in keys]
     stirred = mixed(words_of(short, width))
 
@@ -626,8 +621,6 @@ def test_what_tells_requests_apart_is_refused() -> None:
 
 
 def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:
-    """Ctrl-C gives counts of whole orbits so far."""
-
     def interrupt(progress: Progress) -> None:
         if progress.depth == 7:
             raise KeyboardInterrupt
@@ -639,7 +632,6 @@ def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:
 
 
 def test_only_the_packed_engine_folds() -> None:
-    """Another engine says so instead of exploring something else."""
     with pytest.raises(EngineLimitError, match="python engine has no symmetry; use --engine packed"):
         explore(model_named("strict"), engine="python", symmetry=True)
 
@@ -655,8 +647,6 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
     "spill": {"memory_mb": 1},
     "together": TOGETHER,
 }
-
-
 
 
 @pytest.fixture
@@ -690,7 +680,6 @@ def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None
 @pytest.mark.parametrize("entry", pinned(), ids=_name)
 @pytest.mark.usefixtures("spilling")
 def test_everything_pinned_is_the_same_in_every_mode(entry: Entry, mode: str) -> None:
-    """All presets at tiny, at small and with every aspect."""
     assert entry_of(_explored(entry, MODES[mode])) == entry
 
 

@@ -96,7 +96,6 @@ def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
 
 
 def test_selecting_an_unknown_property_is_refused() -> None:
-    """The error names the nearest property, and the command that lists them."""
     properties = properties_of(law_of(preset("strict"), named("tiny", preset("strict"))))
 
     assert [item.name for item in select(properties, ["answered_once"])] == ["answered_once"]
@@ -151,7 +150,6 @@ def _planted(slip: str, bounds: Bounds | None = None) -> Model:
 
 @pytest.mark.parametrize("slip", SLIPS)
 def test_an_offset_that_moves_by_itself_is_found(slip: str) -> None:
-    """By a run, which no other property need tell."""
     model = _planted(slip)
     verdict = explore(model, [offset_goes_on(model)], limit_states=300_000).verdict(MOVED)
 
@@ -159,7 +157,6 @@ def test_an_offset_that_moves_by_itself_is_found(slip: str) -> None:
 
 
 def test_it_is_not_proved() -> None:
-    """Nor does a proof stand, for it is not inductive there."""
     proof = prove_model(_planted("begins anew", PLAIN), names=[MOVED], depth_max=0)
 
     assert proof.verdict(MOVED) != "proved"
@@ -209,7 +206,6 @@ def _broken(policy: str, bounds: Bounds) -> set[str]:
 def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
     slip: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The property itself turns red, and not only the pinned numbers."""
     helper, wrong, bounds, name = SHARED[slip]
     monkeypatch.setattr(State, helper, wrong)
 
@@ -218,7 +214,6 @@ def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
 
 @pytest.mark.long
 def test_a_read_that_never_moves_the_offset_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The provers say so too, for eight requests and for any number."""
     monkeypatch.setattr(State, "offset_after_read", _never_moves)
     wanted = ["answer_is_right"]
 
@@ -259,7 +254,6 @@ def test_check_and_prove_say_what_is_true_by_construction() -> None:
 
 
 def test_what_holds_for_a_reason_bears_no_mark() -> None:
-    """The mark is not on everything: `no_lost_wakeup` holds in what was explored."""
     words = ["check", "--policy", "strict", "--bounds", "buckets", "--property", "no_lost_wakeup"]
     done = CliRunner().invoke(main, words)
 
@@ -357,7 +351,6 @@ def test_aspects_go_together(name: str) -> None:
 @pytest.mark.parametrize("name", ["strict", "strict-clone"])
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_no_two_aspects_break_strict(name: str, pair: tuple[str, str]) -> None:
-    """Every two aspects together, explored whole: strict keeps every property."""
     bounds = Bounds("two", requests=1, messages=2, aspects=frozenset(pair))
 
     assert _violated_aspects(law_of(preset(name), bounds)) == set()
@@ -382,7 +375,6 @@ def test_a_world_without_aspects_has_none_of_their_variables() -> None:
 
 
 def test_an_unknown_aspect_is_refused() -> None:
-    """The error names the aspects there are."""
     with pytest.raises(BoundsError, match="buckets"):
         named("tiny", preset("strict"), aspects=["weather"])
 
@@ -398,7 +390,6 @@ def test_a_token_carries_its_world(bounds: Bounds) -> None:
 
 
 def test_a_token_of_the_plain_world_is_as_it_was() -> None:
-    """A token from before there were aspects is still read."""
     token = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAgQAAQgGxyPaLw"  # noqa: S105 - a run, no secret
 
     assert replay(token).model.bounds == Bounds("token", 2, 1, 1, 2)
@@ -440,7 +431,6 @@ def test_an_answer_before_its_time_is_seen() -> None:
 
 
 def _red(right: Model, wrong: Model) -> set[str]:
-    """The properties that are judged otherwise."""
     before, after = (
         {each.name: each.verdict for each in explore(model, limit_states=200_000).verdicts} for model in (right, wrong)
     )
@@ -552,7 +542,6 @@ def test_weak_fairness_is_not_enough_among_several(world: Bounds) -> None:
 
 
 def test_rocketmq_leaves_dropped_pulls_open() -> None:
-    """What 4.9 drops nobody answers, however fair the run."""
     assert unanswered(law_of(preset("rocketmq-4.9"), WORLDS["tiny"])) is not None
 
 
@@ -560,7 +549,6 @@ ONE_PULL: Final = Bounds("plain", requests=1, messages=1)
 
 
 def test_a_pull_that_is_held_for_ever_is_seen() -> None:
-    """Planted: a tick that spares deadlines, and an executor that never runs."""
     strict = preset("strict")
     slips = [
         slipped(strict, ONE_PULL, "tick", forgetting("deadline")),

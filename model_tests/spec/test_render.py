@@ -356,7 +356,6 @@ def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tup
 
 @pytest.mark.long
 def test_every_property_that_some_preset_breaks_has_words() -> None:
-    """No violation that the manifest pins ends with its property's sentence alone."""
     first: dict[tuple[str, str], str] = {}
     for entry in pinned():
         for name in entry.violated:
@@ -368,7 +367,6 @@ def test_every_property_that_some_preset_breaks_has_words() -> None:
 
 
 def test_every_remedy_of_an_aspect_is_a_knob() -> None:
-    """A remedy that names a knob names one that there is."""
     for _, remedy in WRONG.values():
         setting = remedy.partition("(knob ")[2].split(")")[0].split(",")[0]
         assert with_knob(preset("rocketmq-lmq"), setting) != preset("rocketmq-lmq"), setting
@@ -491,7 +489,6 @@ def test_every_finding_is_drawn(token: str) -> None:
 
 
 def test_every_finding_of_the_page_has_a_token() -> None:
-    """From (a) to (p), but for the letters that no finding has."""
     sections = re.split(r"^## ", FINDINGS.read_text("utf-8"), flags=re.MULTILINE)[1:]
     letters = {
         letter for text in sections if "longpoll explain" in text for letter in re.findall(r"\((\w)\)", text[:20])
@@ -533,7 +530,6 @@ def test_a_text_is_broken_where_it_must_be() -> None:
 
 
 def test_explain_writes_a_picture(tmp_path: Path) -> None:
-    """`--format svg` is the picture of the run."""
     told = CliRunner().invoke(main, ["explain", TOKENS[0], "--format", "svg", "--output", str(tmp_path / "race.svg")])
 
     assert told.exit_code == 0, told.output
@@ -590,14 +586,12 @@ def test_no_name_is_cut_off(name: str) -> None:
 
 @pytest.mark.parametrize("x", [0.0, -1.0, math.inf, math.nan, 1e300])
 def test_a_figure_without_a_place_is_refused(x: float) -> None:
-    """No logarithm, or an axis that nobody could read."""
     with pytest.raises(UserError, match=r"has no place|powers of ten"):
         drawn(Line("a", ((1.0, 0.0), (x, 1.0))))
 
 
 @pytest.mark.parametrize("figure", [-1.0, math.inf, math.nan])
 def test_a_bar_without_a_length_is_refused(figure: float) -> None:
-    """Below nothing or without end; and a group without bars."""
     with pytest.raises(UserError, match="no bar is"):
         bars([Bars("head", (("a", figure),))], title="Bars")
     with pytest.raises(UserError, match="groups of 1 to"):

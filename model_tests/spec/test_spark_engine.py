@@ -80,7 +80,6 @@ def _frame(session: SparkSession, path: Path, ddl: str, rows: Sequence[tuple[int
 
 
 def _rows(frame: DataFrame, path: Path) -> list[dict[str, Any]]:
-    """A DataFrame's rows, in their order."""
     frame.write.parquet(str(path))
     rows: list[dict[str, Any]] = ds.dataset(sorted(map(str, path.glob("*.parquet")))).to_table().to_pylist()
     return rows
@@ -127,8 +126,6 @@ def test_legal_steps_are_told_from_others(session: SparkSession, tmp_path: Path)
 
     assert told == meant
     assert set(told) == {True, False}
-
-
 
 
 @pytest.fixture
@@ -212,7 +209,6 @@ def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> 
 @pytest.mark.usefixtures("by_jobs")
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
 def test_jobs_alone_find_the_pinned_numbers(session: SparkSession, policy: str) -> None:
-    """At tiny, from the first level on."""
     (entry,) = (each for each in pinned() if (each.policy, each.bounds) == (policy, "tiny"))
 
     assert entry_of(explore(_model_of(policy, "tiny"), engine="spark", session=session)) == entry
@@ -399,7 +395,6 @@ def test_a_disk_that_is_full_is_one_line(
 @pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("by_jobs")
 def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in a worker is told without a traceback."""
     planted = Source(("def expand(*_):", "    raise ValueError('planted in a worker')"), "int8", {})
     monkeypatch.setattr(spark, "source_of", lambda *_: planted)
 

@@ -59,13 +59,11 @@ def test_terms_are_not_compared_with_equals() -> None:
 
 
 def test_branches_of_one_kind() -> None:
-    """If-then-else over one integer and one truth value is refused."""
     with pytest.raises(TypeError, match="one of each"):
         ite(bool_variable("p"), TRUE, 1)  # type: ignore[call-overload]
 
 
 def test_equal_terms_are_one_object() -> None:
-    """Hash-consing: building the same term twice gives the same node."""
     first = (int_variable("a") + 1 < int_variable("b")) & bool_variable("p")
     second = (int_variable("a") + 1 < int_variable("b")) & bool_variable("p")
 
@@ -84,7 +82,6 @@ def test_constants_fold() -> None:
 
 
 def test_nodes_come_arguments_first() -> None:
-    """Every node follows its arguments, and appears once."""
     term = (int_variable("a") + int_variable("b") < 3) & (int_variable("a") + int_variable("b") <= 5)
     order = [id(node) for node in nodes(term)]
 
@@ -99,7 +96,6 @@ def test_nodes_come_arguments_first() -> None:
 
 @given(term=bools(), state=values)
 def test_negation_is_the_other_value(term: Bool, state: dict[str, int]) -> None:
-    """A term and its negation never agree."""
     assert evaluate(~term, state) == 1 - evaluate(term, state)
 
 
@@ -114,7 +110,6 @@ def test_substitution_is_evaluation_after_the_step(term: Bool, number: Int, trut
 
 @given(left=bools(), right=bools(), state=values)
 def test_truth_equality_and_implication(left: Bool, right: Bool, state: dict[str, int]) -> None:
-    """`is_` on truth values and `implies` mean what they say."""
     a, b = evaluate(left, state), evaluate(right, state)
 
     assert evaluate(left.is_(right), state) == int(a == b)
@@ -123,7 +118,6 @@ def test_truth_equality_and_implication(left: Bool, right: Bool, state: dict[str
 
 @given(term=bools())
 def test_a_term_reads_only_its_variables(term: Bool) -> None:
-    """Giving other variables other values changes nothing."""
     names = variables_of(term)
     low: dict[str, int] = dict.fromkeys((*INT_NAMES, *BOOL_NAMES), 0)
     high = {name: value if name in names else 1 for name, value in low.items()}
@@ -149,7 +143,6 @@ RANGES: dict[str, tuple[int, int]] = {
 
 @given(term=bools(4), state=values)
 def test_a_simplified_term_means_the_same(term: Bool, state: dict[str, int]) -> None:
-    """Within the ranges no value changes."""
     assert evaluate(Simplifier(RANGES).simplify(term), state) == evaluate(term, state)
 
 
@@ -167,7 +160,6 @@ def test_what_a_step_adds_and_takes_away_cancels() -> None:
 
 @given(term=bools(3), guard=bools(2), state=values)
 def test_a_decided_term_means_the_same_where_the_guard_holds(term: Bool, guard: Bool, state: dict[str, int]) -> None:
-    """No value changes in a state that the guard allows."""
     assume(evaluate(guard, state))
 
     assert evaluate(decided(term, guard, RANGES), state) == evaluate(term, state)

@@ -45,7 +45,6 @@ def test_a_run_comes_back_from_its_token(name: str, data: st.DataObject) -> None
 
 
 def test_a_token_names_its_knobs_and_bounds() -> None:
-    """Knobs that were set by hand and every bound come back."""
     policy = with_knob(with_knob(preset("strict"), "expiry=scan"), "on_stop=silent")
     model = law_of(policy, Bounds("own", requests=3, messages=4, hold_ticks=5, scan_ticks=6))
     named_ = parse(token_of(model, []))
@@ -58,7 +57,6 @@ def test_a_token_names_its_knobs_and_bounds() -> None:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict"))
 @given(data=st.data())
 def test_a_damaged_token_is_refused(name: str, data: st.DataObject) -> None:
-    """One character changed, or the end cut off, is noticed."""
     taken, _ = data.draw(runs(MODELS[name]))
     token = token_of(MODELS[name], taken)
     at = data.draw(st.integers(len(PREFIX), len(token) - 2))
@@ -71,13 +69,11 @@ def test_a_damaged_token_is_refused(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("text", ["", "lp1.", "lp0.abc", "hello", "lp1." + "A" * LENGTH_MAX, "lp1.é", "lp1.AAAA"])
 def test_what_is_no_token_is_refused(text: str) -> None:
-    """Anything else is refused in one line."""
     with pytest.raises(TokenError):
         replay(text)
 
 
 def test_a_token_of_another_law_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token whose model had other variables or actions is not misread."""
     model = MODELS["strict"]
     monkeypatch.setattr(tokens, "fingerprint_of", lambda _: 12345)
     token = token_of(model, model.named("append"))

@@ -112,7 +112,6 @@ def test_each_command_of_a_page_is_there(page: Path) -> None:
 
 
 def test_each_example_of_a_commands_help_is_there() -> None:
-    """The lines that begin with `longpoll`."""
     helps = [CliRunner().invoke(main, [name, "--help"], env={"COLUMNS": "200"}).stdout for name in COMMANDS]
     examples = [line for text in helps for line in re.findall(r"^ +(longpoll .*?)(?:  .*)?$", text, re.MULTILINE)]
 
@@ -129,7 +128,6 @@ def reader_can_type(page: Path, text: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
-    """`make setup` leaves the PATH alone."""
     assert reader_can_type(page, page.read_text("utf-8"))
 
 

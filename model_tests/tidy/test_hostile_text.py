@@ -93,7 +93,6 @@ WAYS: Final[dict[str, Callable[[str], object]]] = {
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_out_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, way: str, name: str) -> None:
-    """Whatever a command prints with."""
     with consoles(monkeypatch) as written:
         WAYS[way](name)
     assert_shown(written.getvalue(), name)
@@ -101,7 +100,6 @@ def test_every_way_out_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, wa
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_json_is_the_same_text_and_steers_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """On one line, and what it means is the name."""
     with consoles(monkeypatch) as written:
         emit_json({"name": name})
     assert UNSEEN.search(written.getvalue()) is None
@@ -110,7 +108,6 @@ def test_json_is_the_same_text_and_steers_nothing(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Its description is no markup, at the start and when it changes."""
     file = io.StringIO()
     monkeypatch.setattr(output, "err", Console(file=file, force_terminal=True, width=WIDE, color_system=None))
     with progress_bar() as bar:
@@ -163,7 +160,6 @@ BROKEN: Final = (
 
 @pytest.mark.parametrize("entry", BROKEN, ids=range(len(BROKEN)))
 def test_no_error_of_a_file_of_accounts_tells_a_secret(entry: str) -> None:
-    """It says where, and not what stands there."""
     content = f"accounts:\n- accessKey: RocketMQ\n  {entry.format(secret=QUOTED)}"
     with pytest.raises(ConfigError) as raised:
         read_rules(content.encode(), "plain_acl.yml")
@@ -172,12 +168,10 @@ def test_no_error_of_a_file_of_accounts_tells_a_secret(entry: str) -> None:
 
 
 def test_a_place_in_broken_yaml_is_told() -> None:
-    """Line and column, counted from 1."""
     with pytest.raises(ConfigError, match="line 2, column 2"):
         AccountFile.parse(b"accounts: [\n]]")
 
 
 def test_logs_turn_no_letters() -> None:
-    """As the terminal does not obey them there, too."""
     record = logging.LogRecord("a", logging.ERROR, "b", 1, "topic %s", ("x\u202ey\x9bz",), None)
     assert TextFormatter().format(record).endswith("topic x\\u202ey\\u009bz")

@@ -48,7 +48,6 @@ def lacking(lock: str) -> set[str]:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_extra_brings_all_that_it_requires(extra: str) -> None:
-    """Pinned and hashed, and with everything that its packages require in turn."""
     lock = selected([extra])
 
     assert names(lock) >= direct(PYPROJECT["project"], [extra])
@@ -64,7 +63,6 @@ def test_a_small_environment_is_small() -> None:
 
 
 def test_everything_together_is_the_whole_lock() -> None:
-    """No package of the lock is out of reach of pyproject.toml."""
     roots = direct(PYPROJECT["project"], ["all", "connect"])
     roots |= {name_of(line) for line in PYPROJECT["dependency-groups"]["dev"]}
 
@@ -72,7 +70,6 @@ def test_everything_together_is_the_whole_lock() -> None:
 
 
 def test_an_unknown_extra_is_one_sentence() -> None:
-    """It lists the names, and nothing is made."""
     with pytest.raises(UnknownExtraError, match="no extra is called 'lw'; the extras are all, compression"):
         direct(PYPROJECT["project"], ["lw"])
 
@@ -108,7 +105,6 @@ def test_set_up_runs_where_something_is_lacking(tmp_path: Path, stamp: str | Non
 
 
 def test_set_up_runs_after_a_change_of_the_locks(tmp_path: Path) -> None:
-    """However complete the environment was."""
     stamp = tmp_path / ".fresh"
     stamp.write_text("dev\n")
     done = make("--dry-run", "setup", f"VENV={tmp_path}", "--what-if=requirements/longpoll.lock")

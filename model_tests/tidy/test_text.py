@@ -64,7 +64,6 @@ def test_text_is_clean() -> None:
 
 @pytest.mark.parametrize("rule", BANNED)
 def test_each_rule_fails_on_a_planted_line(rule: str) -> None:
-    """A rule that nobody has seen fail does not count."""
     assert offences("planted", PLANTS[rule]) == [f"planted: {rule}"]
 
 
@@ -85,7 +84,6 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_tests_do_not_sleep() -> None:
-    """A test waits for the event, not for the clock."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
     found = [str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())]
 
@@ -114,7 +112,6 @@ def silent_tests(source: str) -> list[str]:
 
 
 def test_tests_assert() -> None:
-    """Every test function asserts, itself or by a helper of its module."""
     silent = [
         f"{path.relative_to(ROOT)}::{name}"
         for path in python_files("model_tests")

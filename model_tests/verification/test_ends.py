@@ -141,12 +141,10 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
 def test_a_file_is_the_callers_where_it_or_what_it_lies_in_was_named(
     file: str, words: list[str], is_theirs: bool
 ) -> None:
-    """By whole names, and not by how these begin."""
     assert guard.is_named(file, words) == is_theirs
 
 
 def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that swallows it would be half there."""
     monkeypatch.setattr(guard._interrupts, "came", False)
     done: list[str] = []
 
@@ -165,7 +163,6 @@ def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.Monke
 def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It came, whatever the command then raised."""
     monkeypatch.setattr(guard._interrupts, "came", True)
     with pytest.raises(SystemExit) as left:
         guard.ended(raising(ValueError("half done")), [])
@@ -175,14 +172,12 @@ def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
 def test_an_errors_own_words_have_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Some quote all that they were given."""
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
         guard.ended(raising(ValueError("x" * 10 * guard.SENTENCE_MAX)), [])
     assert guard.SENTENCE_MAX <= capsys.readouterr().err.count("x") < 2 * guard.SENTENCE_MAX
 
 
 def test_a_verdict_is_let_through() -> None:
-    """The exit code that a command chose is the process's."""
     for code in Exit:
         with pytest.raises(SystemExit) as left:
             guard.ended(raising(SystemExit(code)), [])
@@ -192,7 +187,6 @@ def test_a_verdict_is_let_through() -> None:
 def test_a_fault_shows_its_traceback_where_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With LONGPOLL_DEBUG=1 it goes to stderr as well."""
     monkeypatch.setenv(guard.DEBUG, "1")
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
         guard.ended(raising(ZeroDivisionError("here")), [])
@@ -352,7 +346,6 @@ def test_a_history_of_nests_directories_and_dangling_links_is_unknown(tmp_path: 
 
 
 def test_a_policy_of_very_many_knobs_is_refused() -> None:
-    """A name from outside costs nothing, however often it sets a knob."""
     with pytest.raises(UnknownPolicyError, match="at most 4096 are allowed"):
         policy_named("strict" + "+tick=free" * 100_000)
 
@@ -362,7 +355,6 @@ def test_a_policy_of_very_many_knobs_is_refused() -> None:
 def test_a_report_into_nowhere_is_seen_before_the_work(
     words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit 2 and one sentence, with nothing explored and nothing judged."""
     (tmp_path / "file").write_text("")
     for name in ("dangling", "dangling.html"):
         (tmp_path / name).symlink_to(tmp_path / "no" / "where")
@@ -379,25 +371,15 @@ NOBODY = "127.0.0.1:1"
 SERVE = f"serve --listen 127.0.0.1:0 --name-server 127.0.0.1:0 --metrics {NOBODY}0000"
 HOSTILE = {
     "conform": [
-        "conform --broker {long}",
-        "conform --broker 127.0.0.1:1",
-        "conform --broker 127.0.0.1:1 --policy {long}",
-        "conform --broker 127.0.0.1:1 --only {long}",
-        "conform --broker 127.0.0.1:1 --known {file}",
-        "conform --broker 127.0.0.1:1 --exclude {file}/below",
-        "conform --broker 127.0.0.1:1 --start {file}",
-        "conform --broker 127.0.0.1:1 --seed -1",
-        "conform --broker 127.0.0.1:1 --has {long}",
-        "conform --broker 127.0.0.1:1 --vectors {file}",
-        "conform --broker 127.0.0.1:1 --record {file}/below",
-        "conform --export {file}/below",
-        "conform",
+        "conform --broker 127.0.0.1:1", "conform --broker 127.0.0.1:1 --known {file}",
+        "conform --broker 127.0.0.1:1 --exclude {file}/below", "conform --broker 127.0.0.1:1 --start {file}",
+        "conform --broker 127.0.0.1:1 --vectors {file}", "conform --broker 127.0.0.1:1 --record {file}/below",
+        "conform --export {file}/below", "conform",
     ],
     "dojo": [
         "dojo", "dojo {long}", "dojo {file}", "dojo {dangling}", "dojo true", "dojo cat",
-        "dojo --starter python {file}",
-        "dojo --starter {long} {here}", "dojo --starter python {file}/below", "dojo --replay {long} true",
-        "dojo --replay dojo1.{deep} true", "dojo --moves -1 true", "dojo --minutes nan true", "dojo --seed 1e9 true",
+        "dojo --starter python {file}", "dojo --starter {long} {here}", "dojo --starter python {file}/below",
+        "dojo --replay {long} true", "dojo --replay dojo1.{deep} true", "dojo --minutes nan true",
         "dojo --queues 0 true", "dojo --answer-s 0 true",
     ],
     "lesson": [
@@ -405,17 +387,8 @@ HOSTILE = {
         "lesson 1.2 --check {long}", "lesson 3.1 --check {deep}", "lesson 12.1 --check {deep_file}",
         "lesson 12.1 --check {dangling}", "lesson 12.1 --check {here}", "lesson 12.1 --check {file}/below",
     ],
-    "check": [
-        "check --policy {long}",
-        "check --knob {deep}",
-        "check --bounds {long}",
-        "check --aspect {long}",
-        "check --engine {long}",
-    ],
-    "prove": [
-        "prove --timeout nan", "prove --timeout 1e300",
-        "prove --policy {long}", "prove --knob tick", "prove --requests -1", "prove --property {long}",
-    ],
+    "check": ["check --policy {long}"],
+    "prove": ["prove --timeout nan", "prove --timeout 1e300", "prove --knob tick"],
     "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below"],
     "coverage": ["coverage {long}", "coverage lp1.{deep}"],
     "export": [
@@ -423,38 +396,28 @@ HOSTILE = {
         "export --to byteman {long} {here}", "export --to byteman lp1.{deep} {file}", "export --to tla {here} {here}",
     ],
     "oracle": [
-        "oracle --policy {long}", "oracle --knob {deep}", "oracle --hidden {long}", "oracle --aspect {long}",
-        "oracle --requests -1", "oracle --requests 1e9", "oracle --listen {long}", "oracle --listen 127.0.0.1:99999",
-        "oracle --listen 192.0.2.1:1", "oracle --record {file}", "oracle --record {file}/below",
+        "oracle --listen 127.0.0.1:99999", "oracle --listen 192.0.2.1:1", "oracle --record {file}",
+        "oracle --record {file}/below",
     ],
-    "ablate": ["ablate --policy {long}", "ablate --policy rocketmq-4.9"],
+    "ablate": ["ablate --policy rocketmq-4.9"],
     "policies": ["policies {long}"],
     "properties": ["properties {long}"],
     "serve": [
         f"{SERVE} --store {{file}}", f"{SERVE} --store {{dangling}}", f"{SERVE} --record {{file}}/below",
         f"{SERVE} --config {{deep_file}}", f"{SERVE} --config {{here}}", f"{SERVE} --acl {{deep_file}}",
         f"{SERVE} --acl {{dangling}}", f"{SERVE} --tls-certificate {{deep_file}} --tls-key {{file}}",
-        "serve --listen {long}", "serve --policy {long}", "serve --knob {deep}",
     ],
-    "send": [f"send T body --name-server {NOBODY}", "send T body --name-server {long}", "send {long} body"],
+    "send": [f"send T body --name-server {NOBODY}", "send {long} body"],
     "consume": [
-        f"consume T --group G --name-server {NOBODY}",
-        f"consume T --group G --wait nan --name-server {NOBODY}",
+        f"consume T --group G --name-server {NOBODY}", f"consume T --group G --wait nan --name-server {NOBODY}",
         f"consume T --group G --sql {{deep}} --name-server {NOBODY}",
     ],
     "topics": [f"topics list --name-server {NOBODY}", "topics list --tls-authority {deep_file}", "topics {long}"],
-    "groups": [f"groups list --name-server {NOBODY}", "groups list --access-key {long}"],
+    "groups": [f"groups list --name-server {NOBODY}"],
     "offsets": [f"offsets show G --name-server {NOBODY}", "offsets {long}"],
-    "zoo": ["zoo {long}", "zoo show {long}", "zoo run {deep}", "zoo run --method {long}"],
-    "simulate-broker": [
-        "simulate-broker --policy {long}", "simulate-broker --knob {deep}", "simulate-broker --minutes nan",
-        "simulate-broker --minutes 1e300", "simulate-broker --runs -1", "simulate-broker --seed 1e9",
-        "simulate-broker --promise {long}", "simulate-broker --strategy {deep}", "simulate-broker --grain {long}",
-    ],
-    "soak": [
-        "soak --policy {long}", "soak --knob {deep}", "soak --minutes nan", "soak --minutes 0", "soak --seed -1",
-        "soak --store {file}", "soak --store {dangling}/below",
-    ],
+    "zoo": ["zoo {long}", "zoo show {long}", "zoo run {deep}"],
+    "simulate-broker": ["simulate-broker --minutes nan", "simulate-broker --minutes 1e300"],
+    "soak": ["soak --minutes nan", "soak --minutes 0", "soak --store {file}", "soak --store {dangling}/below"],
     "replay": [
         "replay {long}", "replay sim1.{long}", "replay sim1.{deep}", "replay lp1.{deep}",
         "replay lp1.{deep} --on java-4.9.7", "replay sim1.{deep} --on java-5.5.0", "replay {long} --jars {file}",
@@ -473,18 +436,11 @@ HOSTILE = {
         f"observe --broker {NOBODY} --capture {{file}} --record {{here}}",
     ],
     "judge": [
-        "judge {file} --engine local",
-        "judge {here} --engine local --property {long}",
-        "judge {here} --engine local --property {file}:f",
+        "judge {file} --engine local", "judge {here} --engine local --property {file}:f",
         "judge {here} --engine local --property {here}/none.py:f",
-        "judge {here} --engine local --follow --property {here}/none.py:f",
-        "judge {dangling} --engine local",
-        "judge {here}/nothing",
-        "judge {nested} --engine local",
-        "judge {nested} --engine local --report {long}",
-        "judge {nested} --engine local --wake-ms nan",
-        "judge {nested} --engine local --late-ms inf",
-        "judge {nested} --engine local --late-ms 1e300",
+        "judge {here} --engine local --follow --property {here}/none.py:f", "judge {dangling} --engine local",
+        "judge {here}/nothing", "judge {nested} --engine local", "judge {nested} --engine local --wake-ms nan",
+        "judge {nested} --engine local --late-ms inf", "judge {nested} --engine local --late-ms 1e300",
         "judge {nested} --engine local --report {nested}/meta.json",
         "judge {nested} --engine local --evidence {nested}/part-1",
         "judge {nested} --engine local --findings {here}/found",
@@ -496,18 +452,11 @@ HOSTILE = {
         "judge {nested} --engine local --follow --metrics-port 65536",
     ],
     "history": [
-        "history convert {file} {here}/new", "history convert {nested} {file}", "history convert {nested} {file}/below",
-        "history steps {nested} {here}/steps --topic T", "history steps {dangling} {here}/steps --topic T",
+        "history convert {file} {here}/new", "history convert {nested} {file}",
+        "history convert {nested} {file}/below", "history steps {nested} {here}/steps --topic T",
+        "history steps {dangling} {here}/steps --topic T",
     ],
-    "verify": [
-        f"verify --broker {NOBODY}",
-        "verify --broker {long}",
-        "verify --policy {long}",
-        "verify --seed -1",
-        "verify --late-ms x",
-        "verify --wake-ms inf",
-        "verify --race-seconds nan",
-    ],
+    "verify": [f"verify --broker {NOBODY}", "verify --late-ms x", "verify --wake-ms inf", "verify --race-seconds nan"],
 }  # fmt: skip
 """What a caller may get wrong, by command: each is refused before it does anything, or leaves the question unknown."""
 
@@ -552,13 +501,11 @@ def test_steps_of_a_damaged_history_are_refused(damage: str, tmp_path: Path) -> 
 
 
 def test_every_command_has_hostile_callers() -> None:
-    """A new command is swept as well."""
     assert HOSTILE.keys() == COMMANDS.keys()
 
 
 @pytest.mark.parametrize(("given", "above_zero"), [("0", False), ("0.5", True), ("1e9", True), ("1000000000", False)])
 def test_an_amount_is_a_number_from_zero_to_the_most(given: str, above_zero: bool) -> None:
-    """Both ends are amounts; zero where it makes sense."""
     assert Amount(above_zero=above_zero).convert(given, None, None) == float(given)
 
 
@@ -575,7 +522,6 @@ def test_an_amount_is_a_number_from_zero_to_the_most(given: str, above_zero: boo
     ],
 )
 def test_what_is_none_is_the_callers_mistake(given: str, above_zero: bool, why: str) -> None:
-    """Each says what is wrong with it."""
     with pytest.raises(click.BadParameter, match=why):
         Amount(above_zero=above_zero).convert(given, None, None)
 

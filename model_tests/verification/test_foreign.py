@@ -186,10 +186,7 @@ def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_real_client_is_promised_each_message_at_least_once(
     places: list[tuple[int, int]], born_ms: list[int], outcome: Outcome, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it sends again itself is no fault of the broker's, and what comes twice from one place proves none.
-
-    What it sent once, and stands in the log twice, is the broker's.
-    """
+    """What it sends again itself is no fault of the broker's, and what comes twice from one place proves none."""
     bodies = ["m0", "m1"] if len(places) < 3 else ["m0", "m0", "m1"]
     received = [(body, "", *place, 1) for body, place in zip(bodies, places, strict=False)]
     report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1, born_ms)
@@ -202,8 +199,6 @@ def test_a_real_client_is_promised_each_message_at_least_once(
 
 
 def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of our own convicts nobody."""
-
     def broken() -> list[Row]:
         raise ZeroDivisionError("in [a] stage")
 
@@ -247,7 +242,6 @@ def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeyp
 def test_a_mistake_in_the_call_is_seen_before_the_work(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit 2 and one sentence, with nothing explored."""
     (tmp_path / "something").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_law", lambda _page: pytest.fail("it worked first"))
@@ -339,8 +333,6 @@ def test_limits_by_which_nobody_is_slow_leave_a_prompt_policy_unknown(
 
 
 def test_a_run_of_which_no_pull_was_judged_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were a judge to call it valid, the row would not."""
-
     def judge_no_pull(paths: list[Path], **_options: object) -> Result:
         return msgspec.structs.replace(judge(paths, engine="local"), requests=0)
 
@@ -427,7 +419,6 @@ def test_who_is_told_that_there_is_no_room_asks_again() -> None:
 
 
 def test_a_send_for_which_there_is_no_room_is_repeated() -> None:
-    """The load goes on where a real producer would."""
     runtime = RealRuntime()
     codes = iter([2, 215, 2, 0])
     with (

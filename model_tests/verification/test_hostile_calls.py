@@ -270,7 +270,6 @@ def made_wrong(world: World, name: str) -> Path:
 
 
 def test_every_command_is_in_one_of_the_lists() -> None:
-    """A new command says what it shows."""
     assert {" ".join(path) for path in LEAVES} == SHOWN.keys() | NOBODYS.keys()
     assert not SHOWN.keys() & NOBODYS.keys()
     assert {"topic", "tag", "group"} <= DEFAULTS.keys()
@@ -298,7 +297,6 @@ def test_names_that_a_command_is_told_are_shown_as_they_are(
 
 
 def test_names_are_not_left_out(world: World) -> None:
-    """Each is there, letter for letter."""
     shown = {command: run([command, world.names]).output for command in ("topics", "groups")}
     for name in ("[/x]", "a[red]b", printable("a\x1b[2Jb"), printable(NAMES[3])):
         assert name in shown["groups"]
@@ -313,7 +311,6 @@ def test_names_are_not_left_out(world: World) -> None:
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 @pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
 def test_a_line_of_the_log_is_one_line(name: str, formatter: type[logging.Formatter]) -> None:
-    """Whatever a name holds; a traceback has lines of its own, below."""
     record = logging.LogRecord("longpoll", logging.WARNING, "p", 1, "group %s", (name,), None)
     written = formatter().format(record)
     assert UNSEEN.search(written) is None
@@ -344,7 +341,6 @@ BROKEN_FILES: Final = {
     ("file", "number"), [(file, number) for file, texts in BROKEN_FILES.items() for number in range(len(texts))]
 )
 def test_broken_files_are_told_of_without_what_is_secret(file: str, number: int, tmp_path: Path) -> None:
-    """One sentence, exit code 2."""
     (tmp_path / file).write_text(BROKEN_FILES[file][number], "utf-8")
     option = "--acl" if file.endswith("yml") else "--config"
     words = ["serve", f"{option}={tmp_path / file}", f"--store={tmp_path / 'store'}", "--listen=nowhere"]

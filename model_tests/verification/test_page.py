@@ -104,8 +104,6 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_in_a_stage_ends_the_command_and_is_no_row() -> None:
-    """What else a stage raises is one: the others go on."""
-
     def raising(error: BaseException) -> Callable[[], Sequence[Row]]:
         def work() -> Sequence[Row]:
             raise error
@@ -201,7 +199,6 @@ def test_columns_is_what_the_environment_says_of_them(
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_commands_tables_are_as_wide_as_columns(width: int) -> None:
-    """Those of `policies`, which has the widest, through the command line."""
     done = CliRunner().invoke(main, ["policies"], env={"COLUMNS": str(width)})
 
     assert done.exit_code == 0
@@ -260,7 +257,6 @@ def own_layouts(source: str) -> list[int]:
 
 
 def test_no_command_lays_out_a_table_by_itself() -> None:
-    """Only `output` does; a planted one is seen."""
     found = {path.name for path in SOURCE.rglob("*.py") if own_layouts(path.read_text("utf-8"))}
 
     assert found == {"output.py"}
@@ -329,13 +325,11 @@ def _named(case: object) -> str:
 
 @pytest.mark.parametrize(("words", "values"), OFFERS, ids=_named)
 def test_each_value_is_offered_by_its_beginning(words: tuple[str, ...], values: Iterable[str]) -> None:
-    """And nothing else is."""
     assert set(offered(*words)) == set(values)
 
 
 @pytest.mark.parametrize("name", completion.SHELLS)
 def test_each_shell_offers_the_same(name: str) -> None:
-    """But that bash puts only what stands after the last `=`."""
     cut = "" if name == "bash" else "expiry="
 
     assert offered("check", "--policy", "strict", by=name) == ["strict", "strict-clone"]
@@ -358,7 +352,6 @@ def test_what_is_offered_is_taken() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", PRESETS)
 def test_every_property_of_a_policy_is_offered(policy: str) -> None:
-    """Those of all bounds that `check` explores, though three are looked at."""
     chosen = preset(policy)
     all_bounds = [named("tiny", chosen), *EXPLORATIONS.values(), *TIMEOUTS.values()]
     stated = {item.name: item.kind for bounds in all_bounds for item in properties_of(law_of(chosen, bounds))}
@@ -381,7 +374,6 @@ def test_every_property_of_a_policy_is_offered(policy: str) -> None:
 def test_what_no_script_asks_for_is_one_clear_line(
     asked: str, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 2, and no traceback."""
     monkeypatch.delenv("COMP_WORDS", raising=False)
     done = CliRunner().invoke(main, [], env={COMPLETING: asked, **environment}, prog_name="longpoll")
 
@@ -463,7 +455,6 @@ def test_a_broken_own_policy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.long
 def test_engines_that_differ_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A packed engine that loses a state is seen."""
     honest = packed_engine.explore
 
     def lossy(model: Model, properties: Sequence[Property]) -> Exploration:
@@ -500,7 +491,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_planted_faults_are_found(recorded: Path, tmp_path: Path) -> None:
-    """Every planted fault is named."""
     assert history.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
 
 
@@ -524,7 +514,6 @@ def test_a_fault_that_is_not_found_is_a_failure(
 
 
 def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that forgets one message shows in the load's row."""
     honest = decode_messages
     monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
     with ServedBroker(tmp_path / "store", None) as served:

@@ -126,7 +126,6 @@ def twice(asked: Asked, _command: dict[str, Any], frame: bytes) -> Told | None:
 
 @pytest.mark.usefixtures("small")
 def test_a_good_broker_passes(good: Broker, tmp_path: Path) -> None:
-    """All that the load asks, and the race."""
     wanted: Outcomes = dict.fromkeys(SEEN, "PASS")
 
     assert seen_in_time(good.address, tmp_path, wanted) == wanted
@@ -150,7 +149,6 @@ def test_a_good_broker_passes(good: Broker, tmp_path: Path) -> None:
 def test_a_planted_fault_fails_its_clause(
     fault: Fault, broken: str, untouched: str, good: Broker, tmp_path: Path
 ) -> None:
-    """And not one that it has nothing to do with."""
     relay = Relay(good.address, fault)
     try:
         outcomes = seen(relay.address, tmp_path, broken, untouched)
@@ -210,7 +208,6 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
 @pytest.mark.parametrize("name", quick_if(OF_COMMITS, lambda name: name in {"regresses", "told none"}))
 @pytest.mark.usefixtures("small")
 def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: Broker, tmp_path: Path) -> None:
-    """Whatever else the load shows passes."""
     fault, request_, expected = OF_COMMITS[name]
     wanted: Outcomes = {**dict.fromkeys(OF_LOAD, "PASS"), **expected}
     relay = Relay(good.address, fault, request_ or (lambda _command: None))
@@ -237,7 +234,6 @@ def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("small")
 def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Good, spoiled, gone, and of a policy that nobody recorded."""
     some = [vector for vector in recorded("4.9.7") if vector.id in {"pull-000", "lock-358"}]
     monkeypatch.setattr(conversations, "recorded", lambda _version: some)
     monkeypatch.setattr(capabilities, "KNOWN_S", 0.1)
@@ -285,7 +281,6 @@ def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("small")
 def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
-    """With the reason, and no traceback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()[:2]
     results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
@@ -296,7 +291,6 @@ def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) -> None:
-    """And what needs it says which extra brings it."""
     words = ["conform", "--broker={}:{}".format(*good.address), "--has=long-polling", "--only=RUN-*", "--only=LOCK-3"]
     text = "import sys; sys.modules['pyarrow'] = None; from longpoll.cli import main; main()"
     done = subprocess.run(
@@ -312,7 +306,6 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
 
 @pytest.mark.usefixtures("small")
 def test_the_judges_extra_is_all_that_it_needs() -> None:
-    """Not what the property suite is made with."""
     text = "import sys; sys.modules['hypothesis'] = sys.modules['z3'] = None; import longpoll.verification.under_load"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
 
@@ -641,7 +634,6 @@ def flip_a_bit(store: Path) -> None:
 def test_what_a_kill_takes_is_found(
     damage: object, said: str, killed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit 1 with the seed; store and history are kept."""
     honest = ServedBroker.kill
 
     def kill(self: ServedBroker) -> None:
@@ -692,7 +684,6 @@ def test_deadlines_that_wait_for_a_scan_are_found(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_our_broker_is_soaked(tmp_path: Path) -> None:
-    """Forty seeds, each with what it draws: nothing breaks."""
     with Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running:
         for seed in range(40):
             running.round(seed)
@@ -772,7 +763,6 @@ def has_ended(descriptor: int, within_s: float) -> bool:
 
 
 def test_the_broker_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    """And stops as it should: its store says that it was closed."""
     store = tmp_path / "store"
     with killed_parent(store) as descriptor:
         assert has_ended(descriptor, PATIENCE_S)
@@ -780,7 +770,6 @@ def test_the_broker_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_the_real_clients_process_ends_with_its_parent(tmp_path: Path) -> None:
-    """Even where its library hangs."""
     (tmp_path / "rocketmq").mkdir()
     (tmp_path / "rocketmq" / "__init__.py").write_text("")
     (tmp_path / "rocketmq" / "client.py").write_text(CLIENT)
