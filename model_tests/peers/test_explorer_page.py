@@ -129,21 +129,6 @@ def test_back_on_and_jump(opened: Browser) -> None:
     assert replay(_token(opened)).depth == 3
 
 
-def test_an_address_opens_its_run_and_a_bad_one_is_told(opened: Browser) -> None:
-    """A token of the command line in the address is the run on the page."""
-    opened.run(
-        f"new Promise((done) => {{ addEventListener('hashchange', done, {{ once: true }}); location.hash = '{LOST}' }})"
-    )
-    assert "lost_by_hold is broken" in _text(opened, "#broken")
-    assert _token(opened) == LOST
-    opened.run(
-        "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
-        " location.hash = 'lp1.<img src=x>' })"
-    )
-    assert "The address names no run" in _text(opened, "#notice")
-    assert opened.run("document.images.length") == 0
-
-
 def _go_to(browser: Browser, fragment: str) -> None:
     browser.run(
         "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
@@ -190,29 +175,8 @@ def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened
     assert opened.run("history.length") >= 3
 
 
-ON_PAPER: Final = """
-[...document.querySelectorAll("main, main *")]
-  .filter((each) => each.getClientRects().length && each.getBoundingClientRect().right > innerWidth + 1
-    || getComputedStyle(each).overflowX !== "visible" && each.scrollWidth > each.clientWidth + 2)
-  .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
-"""
-"""What paper shows the beginning of."""
 PAPER_PX: Final = 718
 """The width of A4 without its margins."""
-
-
-def test_a_run_of_many_threads_is_whole_on_paper(browser: Browser, page: Path) -> None:
-    """On a screen its table scrolls; without the rules for paper that is seen."""
-    browser.call("Page.navigate", url="about:blank")
-    browser.show(page, width=PAPER_PX, dark=False)
-    for step in range(14):
-        browser.run(f"{{ const may = document.querySelectorAll('#enabled button'); may[{step} % may.length].click() }}")
-    browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.run(ON_PAPER) == []
-    browser.run("void [...document.styleSheets[0].cssRules].forEach((rule, at, all) => {"
-                " if (rule.media?.mediaText === 'print') document.styleSheets[0].deleteRule(at) })")  # fmt: skip
-    assert browser.run(ON_PAPER) != []
-    browser.call("Emulation.setEmulatedMedia", media="")
 
 
 def _press(browser: Browser, key: str, code: int, text: str = "") -> None:
@@ -298,21 +262,6 @@ def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
     assert opened.complaints == []
 
 
-def test_a_knob_that_closes_the_window(opened: Browser) -> None:
-    """With a recheck after the insert no wakeup is lost by hold, and other things still go wrong."""
-    number = opened.run(
-        "[...document.getElementById('knob').options]"
-        ".find((each) => each.text === 'recheck_after_hold=after_insert').value"
-    )
-    _choose(opened, "knob", number)
-    opened.run("document.getElementById('search').click()")
-    opened.run(SEARCHED)
-
-    assert opened.run("document.querySelector('[data-property=lost_by_hold]')") is None
-    assert opened.run("document.querySelectorAll('.found').length") > 0
-    assert replay(_token(opened)).model.policy.recheck_after_hold == "after_insert"
-
-
 def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
     """The second list has what changes something beside the first; the page says what, and the token has both."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
@@ -381,19 +330,6 @@ def _reload(browser: Browser) -> None:
         pass  # each question is answered by the page that is there by then
 
 
-@pytest.mark.parametrize("steps", [0, 2])
-def test_a_page_that_is_read_anew_shows_its_run(opened: Browser, steps: int) -> None:
-    """At the start, too, where its address names the run of no steps."""
-    for _ in range(steps):
-        opened.run("document.querySelector('#enabled button').click()")
-    token = _token(opened)
-    _reload(opened)
-
-    assert _token(opened) == token
-    assert opened.run("document.querySelectorAll('#story li').length") == steps
-    assert opened.run("document.querySelectorAll('#enabled button').length") > 0
-
-
 def _hand(browser: Browser, text: str, place: str, value: str) -> None:
     """Choose the text, and what a place of it is to say; empty for what the law says."""
     number = browser.run(f"[...document.getElementById('text').options].find((each) => each.text === '{text}').value")
@@ -426,21 +362,6 @@ def test_several_changes_by_hand_hold_at_once(opened: Browser) -> None:
     assert _text(opened, "#changes") == ""
     assert "~" not in _token(opened)
     assert opened.complaints == []
-
-
-def test_a_line_that_is_struck_out_is_shown_so_and_keeps_the_focus(opened: Browser) -> None:
-    """A second press takes it back; of two changes of one line the last counts."""
-    _choose(
-        opened, "text", opened.run("[...document.getElementById('text').options].find((e) => e.text === 'run').value")
-    )
-    strike = "document.querySelector('[data-place=open] button')"
-    opened.run(f"{strike}.focus(); {strike}.click()")
-    assert opened.run(f"[{strike}.ariaPressed, document.activeElement === {strike}]") == ["true", True]
-    assert opened.run("document.querySelector('[data-place=open] del').textContent") == "open_0 := no"
-    _hand(opened, "run", "open", "run writes yes to open")
-    assert _text(opened, "#changes") == "Changed: run writes yes to open."
-    opened.run(f"{strike}.click(); {strike}.click()")
-    assert _text(opened, "#changes") == ""
 
 
 ENGLISH_LEFT: Final = """

@@ -85,17 +85,6 @@ def test_a_needed_knob_set_otherwise_is_refuted(name: str, setting: str) -> None
         assert breaks_its_property(replay(run.token))
 
 
-@pytest.mark.long
-def test_a_run_refutes_any_number() -> None:
-    """Without its recheck strict loses a wakeup: refuted by a run that replays, and not proved."""
-    proof = prove_any(with_knob(STRICT, "recheck_after_hold=none"), world=PLAIN, names=["no_lost_wakeup"]).proof
-    last = proof.obligations[-1]
-
-    assert proof.verdict("no_lost_wakeup") == "refuted"
-    assert last.token is not None
-    assert breaks_its_property(replay(last.token))
-
-
 def _pairs(state: State) -> Bool:
     """Some two requests stand in the bucket for the same offset: symmetric, and a relation between two requests."""
     return any_of(

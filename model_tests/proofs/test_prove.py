@@ -15,9 +15,8 @@ from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.analysis.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.smt.any_number import prove_any
 from longpoll_spec.engines.smt.inductive import induction, prover_of
-from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, prove, prove_model
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, prove, prove_model
 from longpoll_spec.engines.smt.terms import Frame
 from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
@@ -197,23 +196,6 @@ def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
     assert proof.whole == "refuted", proof.given_up
 
 
-@pytest.mark.long
-def test_a_slip_in_one_instance_is_seen() -> None:
-    """A slip that spares request 0 is found: nothing is left out where requests are not interchangeable."""
-    model = law_of(preset("strict"), UNBOUNDED)
-    actions = [
-        attrs.evolve(each, effect={**each.effect, "recheck_due_1": FALSE}) if each.label == "hold(1)" else each
-        for each in model.actions
-    ]
-    proof = prove_model(attrs.evolve(model, actions=tuple(actions)), depth_max=0)
-
-    assert proof.verdict("no_lost_wakeup") == "unknown"
-    failed = next(each for each in proof.obligations if each.counterexample is not None)
-    assert failed.counterexample is not None
-    assert failed.counterexample.action is not None
-    assert failed.counterexample.action.label == "hold(1)"
-
-
 def test_time_locked_for_ever_is_seen() -> None:
     """An urgent step that leads nowhere breaks time_can_pass, though every deadline is then kept."""
     model = law_of(preset("strict"), UNBOUNDED)
@@ -222,16 +204,6 @@ def test_time_locked_for_ever_is_seen() -> None:
 
     assert proof.verdict("time_can_pass") == "unknown"
     assert proof.verdict("queued_by_deadline") == "proved"
-
-
-@pytest.mark.long
-def test_too_short_runs_leave_it_unknown() -> None:
-    """Where runs are cut short nothing is claimed: the property is unknown, not refuted and not proved."""
-    proof = prove(with_knob(preset("strict"), "recheck_after_hold=none"), requests=2, depth_max=5)
-
-    assert proof.whole == "unknown"
-    assert proof.verdict("no_lost_wakeup") == "unknown"
-    assert [each.depth for each in proof.obligations if each.step == "bounded"] == [5, 5, 5]
 
 
 def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,16 +300,6 @@ def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
     token = proof.obligations[-1].token
     assert token is not None
     assert parse(token).bounds.hold_ticks >= 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
-@pytest.mark.parametrize("slip", quick_if(DEADLINE_SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
-def test_a_slip_in_deadlines_is_refuted_for_any_number(policy: str, slip: str) -> None:
-    name, change = DEADLINE_SLIPS[slip]
-    proof = prove_any(preset(policy), world=PLAIN, names=[NAME], model_of=partial(_slipped, policy, name, change)).proof
-
-    assert proof.verdict(NAME) == "refuted"
 
 
 def test_a_dispatcher_that_renews_is_refuted_where_there_are_tags() -> None:

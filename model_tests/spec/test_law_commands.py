@@ -101,40 +101,6 @@ def test_check_goes_on_to_the_aspects() -> None:
     assert breaks_its_property(replay(row["token"]))
 
 
-@pytest.mark.long
-def test_check_finds_the_tight_bounds_on_answers() -> None:
-    """The whole table ends with how late an answer is, with a run for whoever doubts it."""
-    made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", code=1)
-    shown = _run("check", "--policy", "strict", "--bounds", "tiny").stdout
-
-    assert {name: each["ticks"] for name, each in made["bounds_found"].items()} == {"late": 1, "woken": 2}
-    assert replay(made["bounds_found"]["late"]["token"]).model.bounds.has("lateness")
-    assert "late: tight bound 0 ticks" in shown
-
-
-@pytest.mark.long
-def test_strict_holds_over_many_states() -> None:
-    """Strict holds in small, over at least 100,000 distinct states, and nothing in it is vacuous."""
-    made = _json("check", "--policy", "strict", code=0)
-
-    assert made["bounds"] == "small"
-    assert made["distinct_states"] >= 100_000
-    assert made["complete"] is True
-    assert {row["verdict"] for row in made["properties"]} == {"holds", "reached"}
-
-
-def test_check_for_people() -> None:
-    """The table names verdicts and steps, and gives a command to copy for each counterexample."""
-    names = ("--property", "no_lost_wakeup", "--property", "time_can_pass")
-    done = _run("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--all", *names)
-
-    assert done.exit_code == 1
-    assert "5,043 distinct states" in done.stdout
-    assert "violated" in done.stdout
-    assert "no_lost_wakeup: longpoll explain lp1." in done.stdout
-    assert "time waits for: pull_read" in done.stdout
-
-
 def test_check_takes_sizes_knobs_and_properties() -> None:
     """Sizes and knobs change what is explored, and named properties are judged alone."""
     words = ("--requests", "1", "--messages", "2", "--hold-ticks", "3", "--scan-ticks", "4", "--bounds", "tiny")
@@ -173,19 +139,6 @@ def test_what_the_bounds_cannot_reach_is_not_all_right() -> None:
     assert two["properties"][0]["verdict"] == "reached"
     assert "verdict: unknown: bucket_in_two_lists\n" in _run(*words, "--requests", "1").stdout
     assert "these do not: bucket_in_two_lists" in _run(*words, "--requests", "1", "--all").stdout
-
-
-def test_ctrl_c_prints_what_was_explored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt in the middle leaves a result that is not complete, and exit 3."""
-
-    def interrupted(_self: object, state: object, _following: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("longpoll_spec.engines.python.search._Search._expand", interrupted)
-    made = _json("check", "--bounds", "tiny", "--engine", "python", code=3)
-
-    assert made["complete"] is False
-    assert made["distinct_states"] == 1
 
 
 def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) -> None:

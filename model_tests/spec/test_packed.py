@@ -58,27 +58,6 @@ def _nobody_is_left() -> Iterator[None]:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize(
-    "workers", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
-)
-@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
-@pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
-def test_workers_find_the_pinned_numbers(policy: str, workers: int, symmetry: bool) -> None:
-    """States, transitions, depth, verdicts and lengths are the same however many share the search."""
-    result = explore(model_named(policy), workers=workers, symmetry=symmetry)
-
-    assert entry_of(result) == pinned_entry(policy, "tiny")
-    for verdict in result.verdicts:
-        if verdict.token is not None:
-            assert replay(verdict.token).depth == verdict.depth
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("policy", PRESETS)
-def test_two_workers_find_the_pinned_numbers_at_small(policy: str) -> None:
-    assert entry_of(explore(model_named(policy, "small"), workers=2)) == pinned_entry(policy, "small")
-
-
 def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Levels that are expanded in several stretches, with trays that are used again and again, change nothing."""
     monkeypatch.setattr(packed_part, "CHUNK_STATES", 64)
@@ -163,11 +142,6 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
     with pytest.raises(EngineLimitError, match=f"--workers must be from 1 to 64, not {workers}"):
         explore(model_named("strict"), workers=workers)
-
-
-def test_only_the_packed_engine_has_workers() -> None:
-    with pytest.raises(EngineLimitError, match="python engine has no workers"):
-        explore(model_named("strict"), engine="python", workers=2)
 
 
 def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,19 +488,6 @@ def _tokens(result: Exploration) -> dict[str, str]:
     return {verdict.name: verdict.token for verdict in result.verdicts if verdict.token is not None}
 
 
-@pytest.mark.parametrize(
-    "entry",
-    quick_if(
-        (each for each in pinned() if each.bounds in {"tiny", "small", "queues"}),
-        lambda each: each.policy == "strict" or (each.policy, each.bounds) == ("rocketmq-5", "tiny"),
-    ),
-    ids=lambda each: f"{each.policy}-{each.bounds}",
-)
-def test_expanded_counts_are_the_plain_ones(entry: Entry) -> None:
-    """States, transitions, depth and every verdict with its length are what the manifest pins for every state."""
-    assert entry_of(explore(model_named(entry.policy, entry.bounds), symmetry=True)) == entry
-
-
 @pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> None:
@@ -618,22 +579,6 @@ def test_what_tells_requests_apart_is_refused() -> None:
         explore(model, [stated, partial], symmetry=True)
     with pytest.raises(SymmetryError, match="the law tells requests or queues apart"):
         explore(lame, [stated], symmetry=True)
-
-
-def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:
-    def interrupt(progress: Progress) -> None:
-        if progress.depth == 7:
-            raise KeyboardInterrupt
-
-    result = explore(model_named("strict", requests=3), symmetry=True, report=interrupt)
-    assert not result.complete
-    assert result.depth == 7
-    assert result.fired["pull_read(0)"] == result.fired["pull_read(2)"]
-
-
-def test_only_the_packed_engine_folds() -> None:
-    with pytest.raises(EngineLimitError, match="python engine has no symmetry; use --engine packed"):
-        explore(model_named("strict"), engine="python", symmetry=True)
 
 
 QUICK_STATES: Final = 5_000

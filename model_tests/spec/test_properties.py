@@ -19,8 +19,7 @@ from longpoll_spec.engines.evaluate import evaluate, holds, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.engines.response import response_bounds
-from longpoll_spec.engines.smt.any_number import prove_any
-from longpoll_spec.engines.smt.proof import PLAIN, prove, prove_model
+from longpoll_spec.engines.smt.proof import PLAIN, prove_model
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.hazards import FACTS, HAZARDS, hazards_of
@@ -210,17 +209,6 @@ def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
     monkeypatch.setattr(State, helper, wrong)
 
     assert name in _broken(policy, named(bounds, preset(policy)))
-
-
-@pytest.mark.long
-def test_a_read_that_never_moves_the_offset_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "offset_after_read", _never_moves)
-    wanted = ["answer_is_right"]
-
-    assert prove(preset("strict"), names=wanted).verdict("answer_is_right") == "refuted"
-    assert (
-        prove_any(preset("strict"), world=Bounds("proof"), names=wanted).proof.verdict("answer_is_right") == "refuted"
-    )
 
 
 def test_what_cannot_be_broken_is_told_apart() -> None:

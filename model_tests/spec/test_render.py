@@ -316,18 +316,6 @@ def test_a_race_between_queues_names_its_queue() -> None:
         assert "Bucket of q" in shown
 
 
-def test_a_batch_that_announces_one_tag_is_told() -> None:
-    """A wakeup that is lost because only the last message of a batch is announced says so, with both tags."""
-    story = _told("strict+notify_grain=batch", "tags", "no_lost_wakeup")
-    told = _flat(text.render(story))
-
-    assert "which has tag t" in told
-    assert "and tag t" in told
-    assert "announces the last message of a batch only, with tag t" in told
-    assert "notify_grain=message" in told
-    assert "step None" not in told
-
-
 BROKEN = sorted({(entry.policy, entry.bounds, name) for entry in pinned() for name in entry.violated if name in WRONG})
 ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKEN)}
 DEAR = "return_is_whole"
@@ -588,22 +576,6 @@ def test_no_name_is_cut_off(name: str) -> None:
 def test_a_figure_without_a_place_is_refused(x: float) -> None:
     with pytest.raises(UserError, match=r"has no place|powers of ten"):
         drawn(Line("a", ((1.0, 0.0), (x, 1.0))))
-
-
-@pytest.mark.parametrize("figure", [-1.0, math.inf, math.nan])
-def test_a_bar_without_a_length_is_refused(figure: float) -> None:
-    with pytest.raises(UserError, match="no bar is"):
-        bars([Bars("head", (("a", figure),))], title="Bars")
-    with pytest.raises(UserError, match="groups of 1 to"):
-        bars([Bars("head", ())], title="Bars")
-
-
-def test_too_many_series_are_refused() -> None:
-    """There are only so many colours; and none at all is no picture."""
-    with pytest.raises(UserError, match="7 series; give 1 to 6"):
-        drawn(*[shares("a", [1.0])] * 7)
-    with pytest.raises(UserError, match="0 series"):
-        drawn()
 
 
 def test_the_page_has_what_was_measured() -> None:

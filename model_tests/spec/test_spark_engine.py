@@ -171,19 +171,6 @@ def test_runs_give_the_packed_engines_numbers(
     assert _same(explore(model, engine="spark", session=session), explore(model))
 
 
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-@pytest.mark.long
-@pytest.mark.usefixtures("tight")
-def test_states_of_several_words_are_the_same(session: SparkSession) -> None:
-    """The first levels of a law whose states do not fit a word."""
-    model = law_of(preset("strict"), named("wide", preset("strict"), queues=2))
-    found = explore(model, [], engine="spark", session=session, limit_states=2_000)
-
-    assert layout_of(model).words > 1
-    assert (found.distinct_states, found.depth) == _of(explore(model, [], limit_states=2_000))
-
-
 def _of(found: Exploration) -> tuple[int, int]:
     return found.distinct_states, found.depth
 
@@ -201,17 +188,6 @@ def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> 
     model = _model_of(entry.policy, entry.bounds)
 
     assert entry_of(explore(model, engine="spark", session=session)) == entry
-
-
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-@pytest.mark.long
-@pytest.mark.usefixtures("by_jobs")
-@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
-def test_jobs_alone_find_the_pinned_numbers(session: SparkSession, policy: str) -> None:
-    (entry,) = (each for each in pinned() if (each.policy, each.bounds) == (policy, "tiny"))
-
-    assert entry_of(explore(_model_of(policy, "tiny"), engine="spark", session=session)) == entry
 
 
 @pytest.mark.spark

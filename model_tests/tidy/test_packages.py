@@ -30,8 +30,6 @@ LARGER: Final = {
     "reference/longpoll_client": 16,  # its rooms, and what threads and event loop both stand on
     "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
 }
-IMPORTS_MAX: Final = 24
-"""Modules of ours that one module looks at: more tells of more than one idea, sooner than its length does."""
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its room, perhaps with a name inside."""
 
@@ -81,20 +79,6 @@ def looked_at(source: str) -> set[str]:
     found = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return {name for name in found if name.partition(".")[0].startswith("longpoll")}
-
-
-def looking_at_more(counts: Mapping[str, int]) -> dict[str, int]:
-    """Modules that look at more others than they may."""
-    return {name: count for name, count in counts.items() if count > IMPORTS_MAX}
-
-
-def test_a_module_looks_at_few_others() -> None:
-    paths = [path for folder in ("spec", "reference") for path in (ROOT / folder).rglob("*.py")]
-    counts = {path.relative_to(ROOT).as_posix(): len(looked_at(path.read_text(encoding="utf-8"))) for path in paths}
-
-    assert len(counts) > 300
-    assert looking_at_more(counts) == {}
-    assert looking_at_more(counts | {"planted": IMPORTS_MAX + 1}) == {"planted": IMPORTS_MAX + 1}
 
 
 def homeless(text: str, package: Path) -> set[str]:

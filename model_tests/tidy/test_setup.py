@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata
@@ -110,34 +109,3 @@ def test_set_up_runs_after_a_change_of_the_locks(tmp_path: Path) -> None:
     done = make("--dry-run", "setup", f"VENV={tmp_path}", "--what-if=requirements/longpoll.lock")
 
     assert RUNS in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("stamp", "extras", "said"),
-    [
-        (None, "", "with everything: 1.7 GB on disk"),
-        (None, "testing", "with longpoll and the extras testing (sizes: docs/embedding.md)"),
-        ("testing", "law", "with longpoll and the extras law, testing (sizes"),
-        ("dev", "law", "with everything: 1.7 GB on disk"),
-    ],
-)
-def test_it_says_what_comes_before_it_starts(tmp_path: Path, stamp: str | None, extras: str, said: str) -> None:
-    """What is there stays up to date: extras are added, and everything stays everything."""
-    venv, python = tmp_path / "venv", tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncase "$*" in *"-m venv"*) exit 9;; esac\nexec {sys.executable} "$@"\n')
-    python.chmod(0o700)
-    if stamp is not None:
-        venv.mkdir()
-        (venv / ".fresh").write_text(f"{stamp}\n")
-    done = subprocess.run(
-        ["bash", RUNS, str(venv)],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHON": str(python), "EXTRAS": extras},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-    assert done.returncode == 9, done.stderr
-    assert done.stderr.startswith(f"setup: making {venv} {said}")

@@ -32,7 +32,7 @@ from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
 from longpoll.racing.topic import RaceTopic, prepare
 from longpoll.simulated.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
 from longpoll.simulated.soaked import soak
-from longpoll.simulated.soaked.soak import HOLD_MS_MAX, BrokenPromiseError, Soak, real_plan_of
+from longpoll.simulated.soaked.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.verification import conversations, races, real_client, under_load
 from longpoll.verification.declared import declared, limits_of
 from longpoll.verification.page import Row
@@ -51,11 +51,8 @@ from longpoll_conform.clauses import SEEN
 from longpoll_conform.line import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
-from longpoll_judge.contract.result import Result
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run import job
-from longpoll_judge.run.job import judge
-from longpoll_judge.testing.plant import plant
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
@@ -649,36 +646,6 @@ def test_what_a_kill_takes_is_found(
     assert (failure["seed"], said in failure["said"]) == (0, True), failure
     assert (Path(failure["kept"]) / "store" / "commitlog").is_dir()
     assert any(Path(failure["kept"]).glob("history-*"))
-
-
-@pytest.mark.long
-def test_a_history_that_is_wrong_is_found(killed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: of one pull the answer tells another offset; the judge's words are the failure's."""
-
-    def planted(paths: list[Path], **options: object) -> Result:
-        plant(paths[0], "next_wrong", tmp_path / f"planted-{paths[0].name}")
-        return judge([tmp_path / f"planted-{paths[0].name}"], **options)  # type: ignore[arg-type] # handed on
-
-    monkeypatch.setattr(soak, "judge", planted)
-    with (
-        Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running,
-        pytest.raises(BrokenPromiseError, match=r"the judge finds .* violated in history-1"),
-    ):
-        running.round(0)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_deadlines_that_wait_for_a_scan_are_found(tmp_path: Path) -> None:
-    """A broker that notices deadlines once in five seconds, and is expected to notice each."""
-
-    def rounds() -> None:
-        with Soak(tmp_path, STRICT, ["--policy=strict", "--knob=expiry=scan"], tmp_path / "store") as running:
-            for seed in range(100):
-                running.round(seed)
-
-    with pytest.raises(BrokenPromiseError, match=r"late: .* after"):
-        rounds()
 
 
 @pytest.mark.long
