@@ -27,6 +27,8 @@ from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+
 COUNT: Final = 2000
 SEED: Final = 5
 SETTINGS: Final = "enablePropertyFilter=true\nautoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false"
@@ -197,8 +199,6 @@ def wait_until_visible(client: RawClient, topic: str, queue_id: str, offset: int
     wait_until(is_visible)
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("version", "policy"),
     [(VERSIONS[0], ROCKETMQ_4_9), pytest.param(VERSIONS[1], ROCKETMQ_5, marks=pytest.mark.long)],
@@ -260,8 +260,6 @@ def differing_cases(
     return found, Counter(said)
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("with_parts", [False, True], ids=["both", "5.x"])
 def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts: bool) -> None:
     """Fresh cases in every run, also with what 5.x has more, which 4.9 refuses; all five outcomes occur often."""
@@ -276,8 +274,6 @@ def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts:
         assert len(differing_cases(class_path, cases[:1000], with_parts=not is_5)[0]) > 20
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.long)])
 def test_heartbeats_count_in_java_as_in_the_script(version: str, tmp_path: Path) -> None:
     class_path = class_path_of(tmp_path, version)

@@ -43,6 +43,8 @@ from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 
+pytestmark = [pytest.mark.peers]
+
 WAKE_MS = 500.0
 """The first message of a queue makes its files on the dispatch thread, one queue after the other: up to 150 ms here."""
 QUEUES = 4
@@ -78,7 +80,6 @@ def judged(history: Path, late_ms: float = 50.0) -> Result:
     return result
 
 
-@pytest.mark.peers
 def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, tmp_path: Path) -> None:
     """Under load every answer is right and given once; those at the end of a hold come up to 5 s late."""
     with Observer.start(RealRuntime(), brokers=[java.address], record_directory=str(tmp_path / "history")) as proxy:
@@ -97,7 +98,6 @@ def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, t
     assert result.requests >= report.pull_count
 
 
-@pytest.mark.peers
 def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path: Path) -> None:
     """Sends race re-pulls until some came late; the judge names these pulls, and accuses Java of nothing else."""
     reports: list[RaceReport] = []
@@ -129,7 +129,6 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
     assert result.verdict == "invalid"
 
 
-@pytest.mark.peers
 def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pytest.FixtureRequest) -> None:
     """The racing load of `longpoll verify`: wakes that are lost are found by the scan, and counted; no row is red."""
     runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
@@ -152,7 +151,6 @@ def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker
         yield broker
 
 
-@pytest.mark.peers
 @pytest.mark.timeout(900)
 def test_the_java_broker_keeps_the_model(java_broker: JavaBroker) -> None:
     """Every answer of the real broker is the model's, late by a scan at most: so the model is RocketMQ's, not ours."""
@@ -160,7 +158,6 @@ def test_the_java_broker_keeps_the_model(java_broker: JavaBroker) -> None:
     assert report.holds, f"seed {report.seed}: {report.failure}\n{report.falsifying_example}"
 
 
-@pytest.mark.peers
 @pytest.mark.timeout(900)
 def test_the_java_broker_is_late_by_strict_promises(java_broker: JavaBroker) -> None:
     """Asked to answer within half a second of each deadline, the real broker is late: it looks every five seconds."""
@@ -204,7 +201,6 @@ def verified(broker: JavaBroker, policy: str, directory: Path) -> tuple[int, lis
     return done.returncode, json.loads(done.stdout)["rows"]
 
 
-@pytest.mark.peers
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.whole_machine
@@ -216,7 +212,6 @@ def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBr
             assert code == Exit.OK, [row for row in rows if row["outcome"] not in {"ok", "skipped"}]
 
 
-@pytest.mark.peers
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
@@ -246,7 +241,6 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, json.loads(done.stdout)
 
 
-@pytest.mark.peers
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -386,7 +380,6 @@ def places(directory: Path) -> Iterator[Path]:
         yield place
 
 
-@pytest.mark.peers
 def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(
     captured_broker: JavaBroker, tmp_path: Path
 ) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,23 +127,3 @@ def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
 def test_a_text_that_is_no_promela_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="syntax error"):
         compile_spin("active proctype law( { }", tmp_path)
-
-
-def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    """What docs/export.md tells to type runs as it stands, and prints the lines that the page shows."""
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    section = page.partition("## SPIN")[2].partition("How the text is made")[0]
-    commands, _, shown = section.partition("```text\n")
-    script = commands.partition("```console\n")[2].partition("```")[0]
-    done = subprocess.run(
-        ["bash", "-euc", script],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    lines = [line for line in shown.partition("```")[0].splitlines() if line]
-    assert lines
-    assert [line for line in lines if line not in done.stdout] == []

@@ -29,6 +29,8 @@ from longpoll_spec.render.notation import name_of, parameters_of
 from longpoll_spec.terms import TRUE
 from longpoll_spec.testing.tlc import TlcRun, TlcViolation, keeps, only_invariants, placed_by_tlc, run_tlc, why_no_tlc
 
+pytestmark = [pytest.mark.peers]
+
 TINY = [entry for entry in pinned() if entry.bounds == "tiny"]
 SMALL = [entry for entry in pinned() if entry.bounds == "small"]
 ASPECTS = [entry for entry in pinned() if entry.bounds in EXPLORATIONS]
@@ -60,7 +62,6 @@ def _counts(entry: Entry) -> TlcRun:
     return TlcRun(entry.distinct_states, entry.transitions, entry.depth)
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
 def test_tlc_runs_the_export_unchanged(entry: Entry, tmp_path: Path) -> None:
@@ -79,7 +80,6 @@ def _case(entry: Entry) -> ParameterSet:
     return pytest.param(entry, marks=marks, id=f"{entry.policy}-{entry.bounds}")
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("entry", [_case(entry) for entry in (*TINY, *ASPECTS)])
 def test_tlc_finds_the_pinned_counts(entry: Entry, tmp_path: Path) -> None:
@@ -87,7 +87,6 @@ def test_tlc_finds_the_pinned_counts(entry: Entry, tmp_path: Path) -> None:
     assert _Export(entry).check(tmp_path, ["TypeOK", *entry.holds]) == _counts(entry)
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("policy", ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"])
 def test_tlc_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
@@ -102,7 +101,6 @@ def test_tlc_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.long
 @pytest.mark.parametrize("entry", SMALL, ids=lambda entry: entry.policy)
@@ -116,7 +114,6 @@ def _length(export: _Export, name: str, nearest: int) -> int:
     return nearest + (item.here is TRUE and bool(item.closing))
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
 def test_tlc_finds_every_violation_at_its_shortest(entry: Entry, tmp_path: Path) -> None:
@@ -130,7 +127,6 @@ def test_tlc_finds_every_violation_at_its_shortest(entry: Entry, tmp_path: Path)
     assert lengths == entry.violated
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.long
 @pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
@@ -146,7 +142,6 @@ def test_tlc_reaches_what_must_be_reached(entry: Entry, tmp_path: Path) -> None:
     assert lengths == entry.reached
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 def test_every_preset_and_every_aspect_is_compared() -> None:
     assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
@@ -155,7 +150,6 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
     }
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 def test_a_module_that_tlc_cannot_read_is_no_result(tmp_path: Path) -> None:
     """What TLC says about a module that does not parse reaches the reader."""
@@ -178,7 +172,6 @@ def _is_answered(model: Model, assumed: str, directory: Path) -> bool:
     return keeps(name_of(model), module, parameters_of(model), ANSWERED, directory)
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize(
     ("bounds", "assumed", "answered"),
@@ -197,7 +190,6 @@ def test_tlc_finds_pulls_answered_under_the_exported_fairness(
     assert _is_answered(law_of(preset("strict"), bounds), assumed, tmp_path) == answered
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("name", ["strict", "strict-clone", "rocketmq-4.9"])
 @pytest.mark.parametrize("time_passes", [False, True])
@@ -263,7 +255,6 @@ def compare(load: StepLoad, count: int, directory: Path) -> tuple[list[Conforman
     return ours, *seconds
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("load", [LOADS[4], HIDING[0]], ids=["strict-clone", "hidden"])
 def test_tlc_places_as_many_steps_as_the_judge(load: StepLoad, tmp_path: Path) -> None:
@@ -273,7 +264,6 @@ def test_tlc_places_as_many_steps_as_the_judge(load: StepLoad, tmp_path: Path) -
     assert {found.conforms for found in ours} == {True, False}
 
 
-@pytest.mark.peers
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.long
 @pytest.mark.timeout(1200)

@@ -199,6 +199,9 @@ HOSTILE: Final = {
     "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
     "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 are allowed"),
     "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
+    "cut off": (LOST[:-1], "damaged"),
+    "one character changed": (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
+    "markup": ("lp1.<b>", "damaged"),
 }
 """What a token is made of -> it, and what is said of it."""
 
@@ -212,33 +215,6 @@ def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
     assert told in found["error"]
     with pytest.raises(TokenError):
         replay(token)
-
-
-@pytest.mark.parametrize(
-    ("token", "told"),
-    [
-        ("lq", "not a token of this version"),
-        (LOST[:-1], "damaged"),
-        (f"{LOST[:-1]}x", "damaged"),
-        (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
-        ("lp1.", "damaged"),
-        ("lp1.<b>", "damaged"),
-        (token_of(model_named("strict", "tiny"), ()), "this page has not the law of strict"),
-        (token_of(model_named("rocketmq-4.9", "small"), ()), "under these bounds"),
-    ],
-)
-def test_a_token_that_cannot_be_read_is_told_so(token: str, told: str, tmp_path: Path) -> None:
-    (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token}])
-
-    assert told in found["error"]
-
-
-def test_a_run_that_the_law_does_not_take_is_refused(tmp_path: Path) -> None:
-    model = model_named("rocketmq-4.9", "tiny")
-    hold = next(action for action in model.actions if action.name == "hold")
-    (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token_of(model, [hold])}])
-
-    assert found["error"] == f"step 1: {hold.label} cannot happen here"
 
 
 def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:

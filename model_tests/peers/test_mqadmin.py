@@ -27,6 +27,8 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+
 SOURCES: Final = Path(__file__).parent / "java"
 RUN_S: Final = 400.0
 MASKS: Final = (
@@ -241,8 +243,6 @@ def administered(place: Place) -> Administered:
     )
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_path: Path) -> None:
     """Each command prints the same, or works where it prints what is each broker's own; the group got all again."""
     class_path = resolved(tmp_path)
@@ -266,8 +266,6 @@ def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_pa
     assert len(ours.dashboard) == DASHBOARD_COUNT
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_a_planted_difference_is_seen() -> None:
     """The masks hide times, ids and rates, and no count, name or permission."""
     line = "T java-broker 0 2 2 2026-11-23 13:00:00,123 127.0.0.1:10911"
@@ -285,8 +283,6 @@ def copies(place: Place, slave: Broker) -> list[str]:
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> None:
     class_path = resolved(tmp_path, "5.5.0")
     runtime, said = RealRuntime(), dict[str, list[str]]()
@@ -389,8 +385,6 @@ def without_moments(text: str) -> str:
     return re.sub(r"timestamp: \d+", "timestamp", text)
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
     """To the letter, but for the moment; what they list is the same too, and they say how often it was changed."""
     ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"

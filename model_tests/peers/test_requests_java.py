@@ -51,6 +51,8 @@ from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import preset
 
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+
 RUNTIME: Final = RealRuntime()
 SOURCE: Final = Path(__file__).parent / "java" / "Requests.java"
 COUNT: Final = 20
@@ -123,8 +125,6 @@ def name_server(
         yield address
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
     """Each question that Java's producer asks has the reply that our consumer sends."""
     with new_topic(name_server, 2) as topic, ExitStack() as stack:
@@ -142,8 +142,6 @@ def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
         assert client.run("ask", name_server, topic, str(COUNT)) == [f"ours: question {n}" for n in range(COUNT)]
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
     """Each question of ours has the reply that Java's consumer sends, also when all are asked at once."""
     with (
@@ -169,8 +167,6 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
     assert sorted(bodies) == sorted(b"java: %d" % number for number in range(COUNT))
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
     """Its decoder finds in our lines what was sent, to whom, and how its consumption began and ended."""
     with (
@@ -205,8 +201,6 @@ def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
     assert told["SubAfter"][-2:] == ["true", ""]
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: str) -> None:
     """A line that Java writes of a send, beside the one that we write of the same message: place by place."""
     with (
@@ -288,8 +282,6 @@ def answers_of(address: Address) -> dict[str, list[Answered]]:
         return {"flags": flags_of(client, "ODD"), "delays": delays_of(client, "ODD")}
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
     """Whatever a request's flag says, an answer's is 1; a level that is no number is told without the region."""
@@ -339,8 +331,6 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
     assert wrong == ""
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 def test_ours_says_so_and_nobody_is_stuck(
     member_client: tuple[str, Java],
     group_name_server: str,
@@ -392,8 +382,6 @@ BODIES = (b"0123456789" * 1000, b"0123456789" * 100_000)
 """The longer one is many blocks of LZ4, which has 64 KiB in each."""
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_path: Path) -> None:
     """Time, address and process as `mqadmin` asks an id for them; each compression both ways."""
@@ -441,7 +429,6 @@ def compiled(version: str, directory: Path) -> tuple[str, Java]:
 
 
 @pytest.mark.long
-@pytest.mark.peers
 @pytest.mark.timeout(1500)
 @pytest.mark.whole_machine
 @pytest.mark.parametrize("version", VERSIONS)

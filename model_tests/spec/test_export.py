@@ -261,19 +261,6 @@ def test_an_action_that_changes_nothing_is_still_a_step() -> None:
     )
 
 
-@pytest.mark.long
-def test_the_commands_of_the_page_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `longpoll` line of docs/export.md runs as it stands; the page's check of a faulty policy exits 1."""
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    lines = [line.split() for line in page.splitlines() if line.startswith("longpoll ")]
-
-    codes = {words[1]: CliRunner().invoke(main, words[1:]).exit_code for words in lines}
-
-    assert codes == {"export": 0, "check": 1}
-    assert {path.suffix for path in Path("out").iterdir()} == {".pml", ".tla", ".cfg"}
-
-
 SPIN_SAID = """\
 pan:1: some_held is reached (at depth 3)
 pan:2: lost_by_hold is violated by this step (at depth 5)

@@ -495,29 +495,22 @@ def test_a_next_command_names_the_whole_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "said", "noted"),
     [
-        (("--policy", "rocketmq-4.9", "--property", "lost_by_hold"), 1, "verdict: violated: lost_by_hold"),
-        (("--policy", "strict", "--property", "no_lost_wakeup"), 0, "verdict: holds: 1 property"),
-        (("--policy", "rocketmq-4.9", "--property", "closed_is_let_go"), 1, "verdict: violated: closed_is_let_go"),
-        (("--policy", "strict", "--property", "no_lost_wakeup", "--max-states", "9"), 3, "verdict: unknown"),
+        (("--policy", "strict", "--property", "no_lost_wakeup"), 0, "verdict: holds: 1 property", "engine python"),
+        (("--policy", "rocketmq-4.9", "--property", "closed_is_let_go"), 1, "closed_is_let_go", "engine python"),
+        (("--engine", "packed"), 2, "", "numpy is not installed"),
     ],
 )
-def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int, said: str) -> None:
-    """Under bounds that end, with a note; a property of a feature is explored there."""
+def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int, said: str, noted: str) -> None:
+    """A note names the engine; an engine that the user chose is not replaced."""
     text = "import sys; sys.modules['numpy'] = None; from longpoll.entry import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", text, "check", *words], capture_output=True, text=True, timeout=120, check=False
-    )
-    chosen = subprocess.run(
-        [sys.executable, "-c", text, "check", *words, "--engine", "packed"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", text, "check", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == code, done.stderr
     assert said in done.stdout
-    assert "numpy is not installed, so the engine python explores bounds tiny" in done.stderr
-    assert (chosen.returncode, "this needs numpy" in chosen.stderr) == (2, True)
+    assert noted in done.stderr
 
 
 @cache

@@ -281,7 +281,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     def again(law: Model, where: Path) -> Exploration:
         return explore(law, [], engine="spark", session=session, checkpoint=where)
 
-    with pytest.raises(CheckpointError, match="a search of another law"):
+    with pytest.raises(CheckpointError, match="a search of another model"):
         again(other, tmp_path / "mine")
     with pytest.raises(CheckpointError, match="has files but no search"):
         again(model, tmp_path)
