@@ -63,7 +63,6 @@ class Requests:
         self._draw = random.Random(self.seed)
 
     def next(self) -> Request:
-        """The next one."""
         kinds = (self._send, self._batch, self._pull, self._commit, self._ask, self._beat, self._topic, self._group)
         (kind,) = self._draw.choices(kinds, weights=(20, 5, 45, 6, 10, 7, 3, 4))
         return kind()
@@ -165,7 +164,6 @@ def prepare(client: RawClient) -> None:
 
 
 def said(reply: Command) -> tuple[int, dict[str, str], list[bytes]]:
-    """What two brokers should say alike."""
     fields = {name: text for name, text in (reply.ext_fields or {}).items() if name in COMPARED}
     return reply.code, fields, [bytes(record.body) for record in records_of(reply)] if reply.body else []
 
@@ -222,7 +220,6 @@ CASE_COUNT: Final = 50_000
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
-    """Whose parser is asked."""
     return str(request.param)
 
 

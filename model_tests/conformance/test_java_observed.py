@@ -74,7 +74,6 @@ def make_topic(door: tuple[str, int], topic: str) -> None:
 
 
 def judged(history: Path, late_ms: float = 50.0) -> Result:
-    """The verdict, without Spark."""
     result = judge([history], engine="local", wake_ms=WAKE_MS, late_ms=late_ms)
     print(result.verdict, result.events, result.latency, [finding.why for finding in result.findings[:3]])  # noqa: T201
     return result
@@ -342,7 +341,6 @@ def asked_and_told(history: Path) -> Counter[tuple[object, ...]]:
 
 
 def answered(told: Counter[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
-    """The pulls that have an answer."""
     return Counter({each: count for each, count in told.items() if each[-1] is not None})
 
 
@@ -373,7 +371,6 @@ def recorded_twice(
 
 
 def places(directory: Path) -> Iterator[Path]:
-    """A directory for each take."""
     for take in range(TAKES):
         place = directory / f"take-{take}"
         place.mkdir()

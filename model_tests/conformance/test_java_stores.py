@@ -127,7 +127,6 @@ def pull_all(client: RawClient, topic: str, queue_id: int, count: int, tag: str 
 
 
 def found_by_key(client: RawClient, topic: str, key: str) -> list[bytes]:
-    """The records with a key."""
     fields = {"topic": topic, "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": FOR_EVER}
     reply = client.call(RequestCode.QUERY_MESSAGE, fields)
     body, records = bytes(reply.body), []

@@ -131,7 +131,6 @@ def test_tlc_finds_every_violation_at_its_shortest(entry: Entry, tmp_path: Path)
 @pytest.mark.long
 @pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
 def test_tlc_reaches_what_must_be_reached(entry: Entry, tmp_path: Path) -> None:
-    """Each `Never_` invariant alone is violated, after as many steps as our engines need."""
     export = _Export(entry)
     lengths: dict[str, int] = {}
     for name in entry.reached:
@@ -152,7 +151,6 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
 
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 def test_a_module_that_tlc_cannot_read_is_no_result(tmp_path: Path) -> None:
-    """What TLC says about a module that does not parse reaches the reader."""
     export = _Export(TINY[0])
     export.module = export.module.replace("Next ==", "Next =")
 
@@ -194,7 +192,6 @@ def test_tlc_finds_pulls_answered_under_the_exported_fairness(
 @pytest.mark.parametrize("name", ["strict", "strict-clone", "rocketmq-4.9"])
 @pytest.mark.parametrize("time_passes", [False, True])
 def test_tlc_agrees_with_our_own_search(name: str, time_passes: bool, tmp_path: Path) -> None:
-    """For a policy of each kind, with and without the passing of time."""
     model = law_of(preset(name), ONE_QUEUE)
     ours = unanswered(model, attrs.evolve(fairness_of(model), time_passes=time_passes))
     assumed = f"{FAIRNESS} /\\ {TIME_PASSES}" if time_passes else FAIRNESS

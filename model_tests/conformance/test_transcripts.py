@@ -150,7 +150,6 @@ def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_
 @pytest.mark.parametrize("profile", ["default", "nolongpoll", "sql"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
-    """The cases that wait, for a deadline, a scan or a delayed message, too."""
     cases = chosen(policy, profile, quick=False)
     found = replay(policy, profile, tmp_path, cases, JOBS[False])
 

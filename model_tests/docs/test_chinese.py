@@ -27,13 +27,11 @@ PATTERNS: Final = ("forgets to write", "forgets what its guard says of", "takes 
 
 
 def typed(page: str) -> set[str]:
-    """The words of the template."""
     found = {(text or label).strip() for text, label in TYPED.findall(page.partition("<body>")[2])}
     return found - OF_THE_PAGE
 
 
 def said(script: str) -> set[str]:
-    """The words of the script."""
     return {json.loads(text) for text in SAID.findall(script)}
 
 
@@ -87,7 +85,6 @@ def test_every_word_of_the_start_page_is_there_in_both() -> None:
 
 @pytest.mark.parametrize("pair", chinese.pairs(), ids=lambda pair: pair[0].stem)
 def test_a_lesson_is_the_same_in_chinese(pair: tuple[Path, Path]) -> None:
-    """It is there, and has the same blocks, links, headings, hints and solutions."""
     assert chinese.differences(*pair) == []
 
 
@@ -115,7 +112,6 @@ CHINESE: Final = "# 1. 课\n\n一个词，以及[一个链接](../../law.md)。\
 
 
 def test_blocks_are_put_in_by_command() -> None:
-    """Those of the English page, where there are as many; else nothing is written."""
     assert chinese.filled(ENGLISH, re.sub(r"```.*```", "@", CHINESE, flags=re.DOTALL)) == CHINESE
     assert chinese.filled(ENGLISH, CHINESE.replace("check", "prove")) == CHINESE
     with pytest.raises(UserError, match="0 blocks, and the English page has 1"):

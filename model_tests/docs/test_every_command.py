@@ -130,7 +130,6 @@ def here(page: str, text: str) -> list[str]:
 
 
 def code_of(line: str) -> int | tuple[int, ...]:
-    """How a command should end."""
     if MEASURES.match(line):
         return 0, 1
     return next((code for each, code in ENDS.items() if re.fullmatch(f"longpoll (?:{each})", line)), 0)
@@ -140,7 +139,6 @@ class _Hook(http.server.BaseHTTPRequestHandler):
     """Takes what is posted."""
 
     def do_POST(self) -> None:
-        """Take it."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(204)
         self.end_headers()
@@ -216,7 +214,6 @@ def _cases() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("page", list(_cases()))
 def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
-    """By a reader who follows it from top to bottom in an empty folder."""
     needed = {word for line in here(page, (ROOT / page).read_text("utf-8")) for word in line.split()[:1]}
     lacking = [each for each in needed & {"spin", "gcc", "node"} if shutil.which(each) is None]
     if lacking:
@@ -327,7 +324,6 @@ PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
     ],
 )
 def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) -> None:
-    """Though each of them could be typed as far as its options go."""
     text = PLANTED.format(line)
     assert here("docs/planted.md", text) == ["printf here", line]
 

@@ -84,7 +84,6 @@ def ask(*words: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a reader types."""
     monkeypatch.chdir(ROOT)
 
 
@@ -104,7 +103,6 @@ def without_solution(number: int, page: str) -> list[str]:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: str(lesson.number))
 def test_each_exercise_has_a_hint_and_a_solution(lesson: Any) -> None:
-    """On its lesson's page; `test_lessons` runs the solutions. One that lacks is seen."""
     page = (ROOT / lesson.page).read_text("utf-8")
 
     assert page.startswith(f"# {lesson.number}. {lesson.title}\n")

@@ -163,7 +163,6 @@ def test_every_lesson_is_listed_and_has_commands() -> None:
 
 
 def test_the_mutant_begins_as_the_law_itself(tmp_path: Path) -> None:
-    """The law's own text in place of itself changes no number, and breaks nothing."""
     policy = preset("strict")
     found, wrong = broken_by(rewritten(state_of(policy, named("tiny", policy)), pull.hold))
     entry = pinned_entry("strict", "tiny")

@@ -33,7 +33,6 @@ ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify", "simulate-bro
 
 
 def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
-    """A script where packages are missing."""
     code = BLOCK.format(gone=without) + script
     return subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=120

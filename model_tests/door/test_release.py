@@ -79,7 +79,6 @@ def wrong(dockerfile: str, ignore: str) -> list[str]:
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    """Call docker; what it said."""
     return subprocess.run(["docker", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
 
 

@@ -72,7 +72,6 @@ assert run_suite and EmbeddedSubject
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree."""
     directory = tmp_path_factory.mktemp("wheel")
     words = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
     subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=300)

@@ -115,7 +115,6 @@ def test_what_an_operator_makes_of_a_statement(text: str, operator: str, change:
 
 
 def test_what_only_tells_people_something_has_no_mutants() -> None:
-    """Docstrings, annotations, defaults, constants, assertions, words of errors, lines of the log, `__repr__`."""
     assert [each.change.partition(" -> ")[2] for each in mutants_of("m", "m.py", TELLING).mutants] == ["dropped"]
 
 
@@ -190,7 +189,6 @@ def test_tests_that_are_red_without_a_change_tell_nothing(tmp_path: Path) -> Non
 
 
 def test_tests_that_do_not_import_the_module_tell_nothing(tmp_path: Path) -> None:
-    """Else every mutant of it would count as one that no test reaches."""
     path, tests = subject(tmp_path)
     Path(tests).write_text("def test_green():\n    assert True\n", "utf-8")
     with pytest.raises(CannotTellError, match="import none of its functions"):
@@ -232,7 +230,6 @@ def test_each_module_that_matters_has_tests_that_are_there() -> None:
 
 
 def test_each_survivor_is_a_mutant_with_a_reason() -> None:
-    """Rows name mutants that there are, with the change that they were accepted for."""
     rows = kept.figures()
     accepted = kept.survivors()
 
@@ -296,7 +293,6 @@ def test_a_result_holds_until_its_module_or_its_test_changes(tmp_path: Path, mon
 @pytest.mark.long
 @pytest.mark.parametrize("module", [row.module for row in kept.figures() if not row.open])
 def test_every_mutant_of_a_module_is_killed_or_explained(module: str) -> None:
-    """None survives that is not listed, and none is listed that does not."""
     results = list(results_of(module, kept.module_of(module).mutants, anew=True))
 
     assert kept.problems(module, results, kept.survivors()) == []

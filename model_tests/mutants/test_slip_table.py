@@ -126,7 +126,6 @@ def test_the_command_tells_of_a_proof_that_stands(
 
 
 def test_a_mistake_in_the_call_is_the_users(capsys: pytest.CaptureFixture[str]) -> None:
-    """A policy that is not ours, and no slip in none: exit code 2."""
     for words in (["--policy", "rocketmq-5"], ["--every", "0"], ["--every", "few"]):
         with pytest.raises(SystemExit) as ended:
             main(words)

@@ -56,7 +56,6 @@ CERTAIN_S: Final = 0.5
 
 
 def looked(*words: str) -> list[Cell]:
-    """What the runner prints of these."""
     done = subprocess.run(
         [sys.executable, "-m", "model_tests.mutants.zoo.run", *words], cwd=ROOT, capture_output=True, check=False
     )
@@ -112,7 +111,6 @@ def test_a_change_that_does_not_apply_is_seen() -> None:
 
 
 def test_the_tests_that_are_named_are_there() -> None:
-    """Those that an entry names, and those of the rooms that are changed."""
     for entry in ENTRIES:
         for named in methods.tests_of(entry):
             file, _, name = named.partition("::")
@@ -123,7 +121,6 @@ def test_the_tests_that_are_named_are_there() -> None:
 
 
 def test_every_bug_is_found() -> None:
-    """By as many methods as its kind needs, or it is listed as open."""
     assert problems(pinned()) == []
 
 
@@ -226,7 +223,6 @@ except run.ZooError as error:
 
 
 def test_a_process_that_somebody_ends_has_found_nothing() -> None:
-    """It is a fault of the run, and no row is made of it."""
     done = subprocess.run([sys.executable, "-c", ENDED], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith("ZooError: units of the code as it is ended by itself (15)")

@@ -66,7 +66,6 @@ def _case(entry: Entry) -> ParameterSet:
 
 @pytest.mark.parametrize("entry", list(map(_case, ENTRIES)))
 def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
-    """States, transitions, depth, and of every property the length of a shortest run."""
     (found,) = asked_of_node(tmp_path, _data(entry.policy, entry.bounds), [{"law": 0}])
 
     assert (found["states"], found["transitions"], found["depth"]) == (
@@ -208,7 +207,6 @@ HOSTILE: Final = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
-    """Of ours, on the page as on the command line, however it was made."""
     token, told = HOSTILE[what]
     (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token}])
 
@@ -303,7 +301,6 @@ def _of_slips(names: Sequence[str]) -> Changed:
 
 
 def test_changes_by_hand_break_here_what_they_break_there(tmp_path: Path) -> None:
-    """States, transitions and runs, though the page states the properties once for every text."""
     here, there = _both_ways(BY_HAND, list(map(_of_slips, BY_HAND)), tmp_path, BY_HAND_STATES)
 
     assert here == there

@@ -65,7 +65,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests."""
     with open_browser(tmp_path_factory.mktemp("browser")) as opened:
         opened.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_CANVAS)
         yield opened
@@ -73,7 +72,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, page: Path) -> Browser:
-    """The page at its first state."""
     browser.call("Page.navigate", url="about:blank")
     browser.show(page, width=1_400, dark=False)
     return browser
@@ -233,7 +231,6 @@ ACTS: Final = 150
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> None:
-    """And in the end the page shows the run that its address names."""
     script = MONKEY.replace("SEED", str(seed)).replace("ACTS", str(ACTS)).replace("LOST", LOST)
     opened.run(f"void {script.strip()}")
     opened.run("document.getElementById('first').click(); document.querySelector('#enabled button').click()")

@@ -276,7 +276,6 @@ def test_a_planted_slip_is_seen(slip: str, command: Command, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ['{"metadata": {"version": "2"}}', '{"metadata": '])
 def test_what_is_no_such_file_is_refused(text: str, command: Command, tmp_path: Path) -> None:
-    """Another version, or another file: exit code 2 and a line, not numbers."""
     path = tmp_path / "law.jani"
     path.write_text(text)
     done = _run(command, path)

@@ -74,7 +74,6 @@ class Cluster:
 
     @property
     def both(self) -> tuple[Address, Address]:
-        """Their addresses."""
         return self.java, self.ours
 
 
@@ -102,7 +101,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> None:
-    """Each message once, from the broker that stored it, and both have some."""
     topic = "Shared"
     names = {"{}:{}".format(*cluster.java): JAVAS, "{}:{}".format(*cluster.ours): OURS}
     stored: dict[bytes, str] = {}
@@ -209,7 +207,6 @@ def _log_start(client: RawClient) -> int:
 
 
 def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> None:
-    """4.9 leaves its minimum where it was, 5.x moves it to the end."""
     java, ours = (trimmed(address) for address in cluster.both)
     assert java == ours
     minimum = {"offset": "0" if cluster.version == "4.9.7" else str(TRIMMED)}
@@ -267,7 +264,6 @@ def _shape(answer: Command) -> object:
 
 
 def test_what_waits_and_who_follows_is_told_as_java_does(cluster: Cluster) -> None:
-    """60, 61 and 907, which 4.9 does not know: bodies of one form."""
     java, ours = (waits(address, cluster.version) for address in cluster.both)
     assert java == ours
     if cluster.version == "4.9.7":

@@ -170,7 +170,6 @@ class Place:
         return done.stdout
 
     def mqadmin(self, commands: Commands, first_id: str = "") -> list[str]:
-        """What each command prints."""
         names = {"BROKER": self.broker, ID: first_id}
         rows = [[*(names.get(word, word) for word in command), "-n", self.name_server] for command in commands]
         said = self.java("MqAdmin.java", told="".join("\t".join(row) + "\n" for row in rows))
@@ -188,7 +187,6 @@ def masked(text: str) -> list[str]:
 
 
 def has(got: Sequence[str], count: int) -> bool:
-    """Whether so many messages came."""
     return len(got) >= count
 
 
@@ -267,7 +265,6 @@ def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_pa
 
 
 def test_a_planted_difference_is_seen() -> None:
-    """The masks hide times, ids and rates, and no count, name or permission."""
     line = "T java-broker 0 2 2 2026-11-23 13:00:00,123 127.0.0.1:10911"
     assert masked(line) == masked(line.replace("13:00", "14:01").replace("10911", "9"))
     for other in (line.replace(" 0 2", " 0 3"), line.replace("java-broker", "broker"), line.replace("T ", "U ")):

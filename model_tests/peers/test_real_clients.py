@@ -131,7 +131,6 @@ ADMINISTRATOR = """
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
 def test_a_client_with_the_right_key_passes_and_one_with_a_wrong_one_is_refused(client: Client, tmp_path: Path) -> None:
-    """Its sends, heartbeats, pulls and offsets are signed as our broker checks them."""
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(ACCOUNTS + ADMINISTRATOR)
     config = BrokerConfig(acl_file=str(accounts))

@@ -70,7 +70,6 @@ class JavaClient:
     command: tuple[str, ...]
 
     def run(self, *arguments: str, given: str = "") -> list[str]:
-        """What it tells, line by line."""
         done = subprocess.run(
             [*self.command, *arguments], input=given, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
@@ -126,7 +125,6 @@ def name_server(
 
 
 def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
-    """Each question that Java's producer asks has the reply that our consumer sends."""
     with new_topic(name_server, 2) as topic, ExitStack() as stack:
         replier = stack.enter_context(Producer(RUNTIME, name_server, "we-reply"))
 
@@ -238,7 +236,6 @@ Answered = tuple[int, int, bool, dict[str, str] | None]
 
 
 def told(reply: Command | None) -> Answered:
-    """What is compared of an answer."""
     assert reply is not None
     fields = reply.ext_fields
     if fields is not None:
@@ -276,7 +273,6 @@ def delays_of(client: RawClient, topic: str) -> list[Answered]:
 
 
 def answers_of(address: Address) -> dict[str, list[Answered]]:
-    """All of it, of one broker."""
     with RawClient(address) as client:
         client.call(RequestCode.SEND_MESSAGE_V2, send_fields("ODD"), b"x")
         return {"flags": flags_of(client, "ODD"), "delays": delays_of(client, "ODD")}

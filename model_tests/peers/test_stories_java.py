@@ -65,7 +65,6 @@ def _registered(java_broker: JavaBroker) -> str:
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int) -> None:
-    """Every message comes, and one that comes twice comes after its queue changed hands."""
     report = stories.rebalance(name_server, count)
     print(f"rebalance with the Java broker: {report}")  # noqa: T201 - the figure that the test is run for
     assert report.lost == ()
@@ -122,13 +121,11 @@ def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: st
 
 
 def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str) -> None:
-    """Two more tries from the Java broker's retry topic, then its dead letter."""
     report = stories.retry(name_server, raises=False)
     assert (report.reconsume_times, report.dead, report.tags) == ((0, 1, 2), (b"poison",), "red")
 
 
 def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
-    """What the first member consumed does not come again, and everything else does."""
     first, second = stories.restart(name_server, 200)
     assert sorted(first + second) == list(range(200))
 

@@ -65,7 +65,6 @@ def commands(made: Mapping[str, list[str] | str]) -> Commands:
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """The shipped file of each version."""
     directory = tmp_path_factory.mktemp("vectors")
     write(directory, "1")
     return {version: directory / f"rocketmq-{version}.jsonl" for version in VERSIONS}
@@ -129,7 +128,6 @@ def test_the_java_broker_passes(
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that passes."""
     with start(ROCKETMQ_4_9, "default", tmp_path_factory.mktemp("good") / "store") as broker:
         yield broker
 
@@ -141,7 +139,6 @@ QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 16 == 0 a
 def test_a_planted_fault_fails_in_every_runner(
     name: str, good: Broker, commands: Commands, vectors: Mapping[str, Path]
 ) -> None:
-    """Its vector and none that it does not touch; the exit code says so."""
     planted = FAULTS[name]
     relay = Relay(good.address, planted.fault, planted.request)
     try:

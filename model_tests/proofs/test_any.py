@@ -349,46 +349,37 @@ class _Begun:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_without_last, "other actions"),
-        (_with_more, "other actions"),
-        (_with_other, "other actions"),
-        (_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. is another"),
-        (_first_only(_wrong_effect), "after hold.0. is another"),
-        (_first_only(_less_effect), "after hold.0. is another"),
-        (_first_only(_more_effect), "after hold.0. is another"),
-        (_with_property(_says_less, "stated", _says), "is another"),
-        (_with_property(_says_less, "helping", _says), "is another"),
-        (_with_property(_never_closes, "stated", _closes), " at .* is another"),
-        (_with_property(_always_closes, "stated", _closes), " at .* is another"),
-        (_with_property(_closes_twice, "stated", _closes), " at .* is another"),
-        (_with_property(_closes_elsewhere, "stated", _closes), " at .* is another"),
-        (_with_property(_other_name, "helping", _says), "other statements"),
-        (lambda one: attrs.evolve(one, helping=one.helping[1:]), "other statements"),
-        (_begins_otherwise, "first state is another"),
-    ],
-    ids=[
-        "an action less",
-        "an action more",
-        "another action",
-        "a guard",
-        "an effect",
-        "an effect less",
-        "an effect more",
-        "a property",
-        "a lemma",
-        "a step less that breaks",
-        "a step that always breaks",
-        "a step that breaks in another case as well",
-        "a step more that breaks",
-        "a lemma's name",
-        "a lemma less",
-        "the first state",
+        pytest.param(_without_last, "other actions", id="an action less"),
+        pytest.param(_with_more, "other actions", id="an action more"),
+        pytest.param(_with_other, "other actions", id="another action"),
+        pytest.param(_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. is another", id="a guard"),
+        pytest.param(_first_only(_wrong_effect), "after hold.0. is another", id="an effect"),
+        pytest.param(_first_only(_less_effect), "after hold.0. is another", id="an effect less"),
+        pytest.param(_first_only(_more_effect), "after hold.0. is another", id="an effect more"),
+        pytest.param(_with_property(_says_less, "stated", _says), "is another", id="a property"),
+        pytest.param(_with_property(_says_less, "helping", _says), "is another", id="a lemma"),
+        pytest.param(
+            _with_property(_never_closes, "stated", _closes), " at .* is another", id="a step less that breaks"
+        ),
+        pytest.param(
+            _with_property(_always_closes, "stated", _closes), " at .* is another", id="a step that always breaks"
+        ),
+        pytest.param(
+            _with_property(_closes_twice, "stated", _closes),
+            " at .* is another",
+            id="a step that breaks in another case as well",
+        ),
+        pytest.param(
+            _with_property(_closes_elsewhere, "stated", _closes), " at .* is another", id="a step more that breaks"
+        ),
+        pytest.param(_with_property(_other_name, "helping", _says), "other statements", id="a lemma's name"),
+        pytest.param(lambda one: attrs.evolve(one, helping=one.helping[1:]), "other statements", id="a lemma less"),
+        pytest.param(_begins_otherwise, "first state is another", id="the first state"),
     ],
 )
 def test_a_law_that_is_another_with_fewer_requests_is_refused(
     change: Callable[[Statements], Statements], why: str
 ) -> None:
-    """Whatever of it differs; as it is, it is the law of fewer."""
     compare(FOUR, TWO, Rests(4))
     with pytest.raises(NotUniformError, match=why):
         compare(FOUR, change(TWO), Rests(4))
@@ -444,26 +435,27 @@ def _small(
 @pytest.mark.parametrize(
     ("law", "numbers"),
     [
-        (_small(_anything, _nobody_is("held")), (1, 2)),
-        (_small(_some_is("idle"), _nobody_is("held")), (1, 2)),
-        (_small(lambda state: _some_is("idle")(state) & _some_is("kept")(state), _nobody_is("held")), (1, 3)),
-        (_small(lambda state: _nobody_is("idle")(state) & _nobody_is("kept")(state), _nobody_is("held")), (1, 2)),
-        (_small(_some_is("kept"), _some_is("idle"), _nobody_is("held")), (1, 3)),
-        (_small(_anything, lambda state: _nobody_is("idle")(state) | _nobody_is("kept")(state)), (1, 3)),
-        (_small(_anything, _is_behind), (1, 2)),
-        (_small(_anything, _is_behind, end=_grows), (1, 2, 3)),
-        (_small(_anything, _is_behind, end=_grows_by_others), (1, 2, 4)),
-    ],
-    ids=[
-        "nobody",
-        "some",
-        "two",
-        "none",
-        "some assumed",
-        "one of both",
-        "behind",
-        "two named",
-        "two named, by two others",
+        pytest.param(_small(_anything, _nobody_is("held")), (1, 2), id="nobody"),
+        pytest.param(_small(_some_is("idle"), _nobody_is("held")), (1, 2), id="some"),
+        pytest.param(
+            _small(lambda state: _some_is("idle")(state) & _some_is("kept")(state), _nobody_is("held")),
+            (1, 3),
+            id="two",
+        ),
+        pytest.param(
+            _small(lambda state: _nobody_is("idle")(state) & _nobody_is("kept")(state), _nobody_is("held")),
+            (1, 2),
+            id="none",
+        ),
+        pytest.param(_small(_some_is("kept"), _some_is("idle"), _nobody_is("held")), (1, 3), id="some assumed"),
+        pytest.param(
+            _small(_anything, lambda state: _nobody_is("idle")(state) | _nobody_is("kept")(state)),
+            (1, 3),
+            id="one of both",
+        ),
+        pytest.param(_small(_anything, _is_behind), (1, 2), id="behind"),
+        pytest.param(_small(_anything, _is_behind, end=_grows), (1, 2, 3), id="two named"),
+        pytest.param(_small(_anything, _is_behind, end=_grows_by_others), (1, 2, 4), id="two named, by two others"),
     ],
 )
 def test_so_many_are_needed_as_a_question_names_and_has_witnesses(law: Statements, numbers: tuple[int, ...]) -> None:

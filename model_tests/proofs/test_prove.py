@@ -197,7 +197,6 @@ def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
 
 
 def test_time_locked_for_ever_is_seen() -> None:
-    """An urgent step that leads nowhere breaks time_can_pass, though every deadline is then kept."""
     model = law_of(preset("strict"), UNBOUNDED)
     idle = [attrs.evolve(each, effect={}) if each.name == "expire" else each for each in model.actions]
     proof = prove_model(attrs.evolve(assemble(model.state, idle), bounds=UNBOUNDED), depth_max=0)
@@ -291,7 +290,6 @@ def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
 @pytest.mark.parametrize("slip", quick_if(DEADLINE_SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
 def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
-    """For eight requests: by a run, under a timeout that the run itself names."""
     name, change = DEADLINE_SLIPS[slip]
     make = partial(_slipped, policy, name, change)
     proof = prove_model(make(Bounds("proof", requests=8, messages=None)), names=[NAME], smaller=make)
@@ -336,7 +334,6 @@ def _inductive(policy: Policy) -> frozenset[str]:
 @settings(max_examples=settings().max_examples // 4)
 @given(data=st.data())
 def test_what_is_inductive_is_true_of_every_run(policy: Policy, data: st.DataObject) -> None:
-    """No run reaches a state that breaks a statement proved inductive for its policy."""
     model = law_of(policy, named("tiny", policy, messages=2))
     _actions, state = data.draw(runs(model))
     kept = [item for item in (*properties_of(model), *strengthening_of(model)) if item.name in _inductive(policy)]
@@ -370,7 +367,6 @@ def test_a_slip_in_one_instance_breaks_symmetry(slip: Callable[[Action], Action]
 
 
 def test_a_statement_about_one_request_is_not_symmetric() -> None:
-    """A statement that singles a request out is not the same after renaming."""
     model = _model()
 
     assert not is_symmetric(model, [model.state.requests[1].open])

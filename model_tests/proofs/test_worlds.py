@@ -177,11 +177,9 @@ class ScriptedProver:
         self.assumed = assumed
 
     def assume(self, statements: Sequence[Property]) -> None:
-        """Remember their names."""
         self.assumed += [item.name for item in statements]
 
     def state(self, _statement: object) -> Outcome:
-        """The answer."""
         return Outcome(self.answer)
 
 

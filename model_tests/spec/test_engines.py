@@ -143,7 +143,6 @@ def test_an_unknown_engine_is_refused() -> None:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
 @given(data=st.data())
 def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
-    """A state comes back from its word, so equal words are equal states."""
     model = model_named(name)
     _, state = data.draw(runs(model))
     layout = layout_of(model)
@@ -199,7 +198,6 @@ def test_wide_columns_agree_with_narrow_ones() -> None:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
 @given(data=st.data())
 def test_compiled_questions_mean_what_terms_mean(name: str, data: st.DataObject) -> None:
-    """The compiled form of every property agrees with the plain walk over its term."""
     model = model_named(name)
     _, state = data.draw(runs(model, 20))
 
@@ -314,7 +312,6 @@ def test_a_seed_finds_the_hazards_of_the_real_broker() -> None:
 
 
 def test_equal_seeds_give_equal_runs() -> None:
-    """The whole result is the same for one seed, and another for another."""
     model = model_named("strict", "small")
     first, again, other = _simulated(model), _simulated(model), _simulated(model, seed=2)
 
@@ -361,8 +358,6 @@ def test_a_run_loses_the_steps_it_does_not_need() -> None:
 
 
 def test_an_interrupt_tells_what_was_seen() -> None:
-    """Ctrl-C, as a real signal in the middle, gives the counts so far."""
-
     def interrupt(progress: Progress) -> None:
         if progress.depth == 5:
             signal.raise_signal(signal.SIGINT)
@@ -459,7 +454,6 @@ def _command(*words: str) -> tuple[int, str]:
 
 
 def test_a_long_run_is_told_by_a_shortest_one() -> None:
-    """`explain --shortest` shows, for a run that takes detours, what `check` would have given."""
     found = _explored("rocketmq-4.9")
     model = found.model
     (tick,) = model.named("tick")
@@ -483,7 +477,6 @@ def test_a_run_without_a_property_has_no_shortest() -> None:
 
 
 def test_a_pass_that_ends_early_keeps_the_runs_it_was_given() -> None:
-    """Past its limit the pass gives nothing, and the engine's own run stays."""
     found = _explored("rocketmq-4.9")
     stated = properties_of(found.model)
     limited = minimised(found, stated, limit_states=50)

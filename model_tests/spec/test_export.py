@@ -97,7 +97,6 @@ def test_assignments_in_sequence_are_simultaneous(numbers: Effect, truths: Effec
 
 
 def test_only_a_ring_saves_an_old_value() -> None:
-    """A chain of reads needs an order, a swap needs one saved value."""
     first, second = INT_NAMES[:2]
     chain = sequence({second: int_variable(first), first: int_variable(first) + 1})
     swap = sequence({first: int_variable(second), second: int_variable(first)})
@@ -329,7 +328,6 @@ def test_a_run_of_spin_that_was_cut_off_is_no_result(missing: str) -> None:
     ["error: max search depth too small", "pan:1: invalid end state (at depth 3)", "pan: reached -DMEMLIM bound"],
 )
 def test_other_trouble_of_spin_is_seen(line: str) -> None:
-    """A deadlock, a full stack or a full memory is found among the findings."""
     assert spin._TROUBLE.search(_spin()) is None
     assert spin._TROUBLE.search(f"{line}\n{_spin()}") is not None
 
@@ -349,7 +347,6 @@ def test_a_violation_found_by_tlc_is_read() -> None:
     "said", ["", "Error: Parsing failed", TLC_PASSED.replace("0 states left", "3 states left"), TLC_PASSED[:60]]
 )
 def test_a_run_of_tlc_that_was_cut_off_is_no_result(said: str) -> None:
-    """Without the word that it completed, or with states left, a run says nothing."""
     with pytest.raises(RuntimeError, match="did not finish"):
         tlc._read(said)
 
@@ -385,7 +382,6 @@ CORE = {"∧", "∨", "¬", "ite", "=", "≠", "<", "≤", "+", "-"}  # noqa: RU
 
 
 def value(expression: Any, names: Mapping[str, int]) -> int:
-    """What a JANI expression comes to."""
     match expression:
         case bool() | int():
             return int(expression)

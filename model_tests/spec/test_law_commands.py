@@ -102,7 +102,6 @@ def test_check_goes_on_to_the_aspects() -> None:
 
 
 def test_check_takes_sizes_knobs_and_properties() -> None:
-    """Sizes and knobs change what is explored, and named properties are judged alone."""
     words = ("--requests", "1", "--messages", "2", "--hold-ticks", "3", "--scan-ticks", "4", "--bounds", "tiny")
     made = _json("check", "--knob", "expiry=scan", *words, "--property", "queued_by_deadline", code=1)
     policy = preset(made["policy"].split("+")[0])
@@ -153,7 +152,6 @@ def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_prove_proves_strict() -> None:
-    """Strict is proved for eight requests: the contract's keys, every obligation proved, exit 0."""
     made = _json("prove", "--policy", "strict", "--requests", "8", code=0)
 
     assert {"policy", "requests", "seconds", "obligations"} <= set(made)
@@ -239,7 +237,6 @@ def test_policies_lists_all() -> None:
 
 
 def test_properties_lists_all() -> None:
-    """Every property is listed with its kind and sentence, also those of a knob."""
     made = _json("properties", "--policy", "strict-clone", "--knob", "expiry=scan", code=0)
     rows = _by_name(made["properties"])
 
@@ -391,7 +388,6 @@ BROKEN = ("--policy", "strict", "--knob", "recheck_after_hold=none", "--requests
 
 
 def run(*words: str) -> Result:
-    """The command, in this process."""
     return CliRunner().invoke(main, words)
 
 
@@ -449,7 +445,6 @@ def test_a_violation_is_a_few_lines() -> None:
 
 
 def test_all_has_every_token() -> None:
-    """With `--all`: the table, the counts and a command for each violation, as before."""
     made = json.loads(run(*TINY, *BROKEN, "--json").stdout)
     shown = run(*TINY, *BROKEN, "--all")
 
@@ -503,7 +498,6 @@ def test_a_next_command_names_the_whole_policy() -> None:
     ],
 )
 def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int, said: str, noted: str) -> None:
-    """A note names the engine; an engine that the user chose is not replaced."""
     text = "import sys; sys.modules['numpy'] = None; from longpoll.entry import main; main()"
     command = [sys.executable, "-c", text, "check", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -589,7 +583,6 @@ def test_the_command_counts_tokens_and_what_check_prints() -> None:
 
 
 def test_the_command_for_people_names_what_is_missing() -> None:
-    """The table has a row for each part, with what is not seen."""
     model = model_named("strict")
     code, said = _coverage(token_of(model, model.named("append")))
 
@@ -613,7 +606,6 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], read: str, why: str) -> N
 
 
 def test_every_other_value_of_every_knob_is_a_change() -> None:
-    """A policy has as many changes as its knobs have other values, each once."""
     changes = list(changes_of(STRICT))
 
     assert len(changes) == len(set(changes)) == sum(len(values) - 1 for values in knob_values().values())
@@ -642,7 +634,6 @@ def test_the_whole_table_is_right(name: str) -> None:
 
 
 def test_every_claim_is_about_a_change_that_exists() -> None:
-    """No reason is kept for a policy or a setting that is not tried."""
     assert set(REDUNDANT) <= {(name, change) for name in engine.POLICIES for change in changes_of(preset(name))}
 
 

@@ -32,7 +32,6 @@ from longpoll_spec.testing.strategies import runs
 
 
 def small() -> Model:
-    """A law, made anew."""
     return law_of(STRICT, named("tiny", STRICT))
 
 
@@ -43,12 +42,10 @@ def changed(model: Model, **changes: Any) -> Model:
 
 
 def expanded(model: Model, properties: Sequence[Property]) -> Expand:
-    """What expands its states."""
     return expand_of(model, layout_of(model), properties)
 
 
 def test_the_same_law_is_known_again() -> None:
-    """Made twice, by the same text: its properties and its code are made once."""
     first, second = small(), small()
     assert first is not second
     assert Said(first) == Said(second)
@@ -85,7 +82,6 @@ def test_the_same_law_with_other_statements_has_other_code(part: str) -> None:
 
 @pytest.mark.parametrize("policy", PRESETS.values(), ids=str)
 def test_every_variable_is_told_in_words(policy: Policy) -> None:
-    """Names are unique, first values are in range, and each variable has a sentence."""
     variables = state_of(policy, named("small", policy)).variables
 
     assert len({variable.name for variable in variables}) == len(variables)
@@ -165,7 +161,6 @@ def test_names_are_exactly_the_shared_ones() -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_actions_speak_only_of_the_state(model: Model) -> None:
-    """Guards read and effects write nothing but the model's variables, and labels are unique."""
     names = {variable.name for variable in model.variables}
     labels = [action.label for action in model.actions]
 
@@ -285,7 +280,6 @@ def test_an_override_shows_in_the_name() -> None:
     [{"requests": 0}, {"requests": 65}, {"messages": 0}, {"hold_ticks": 0}, {"scan_ticks": 1}, {"scan_ticks": -3}],
 )
 def test_impossible_bounds_are_refused(wrong: dict[str, Any]) -> None:
-    """Bounds that cannot be explored, or that hide lateness, are refused with the range."""
     with pytest.raises(BoundsError, match=f"{next(iter(wrong))} must be from"):
         named("tiny", STRICT, **wrong)
 
@@ -321,7 +315,6 @@ def test_presets_are_found_by_name() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    """An unknown preset or knob is answered with the list of known ones."""
     with pytest.raises(UnknownPolicyError, match=r"rocketmq-4\.9"):
         preset("kafka")
     with pytest.raises(UnknownKnobError, match="recheck_after_hold"):

@@ -39,12 +39,10 @@ LOST = ("next_pull 0", "pull_read 0", "append", "make_visible", "notify_start", 
 
 
 def oracle_of(policy: str = "strict", histories: Path | None = None, **law: Any) -> Oracle:
-    """An oracle of two requests."""
     return Oracle(LawBeside(policy_named(policy), Law(**{"requests": 2, **law})), histories)
 
 
 def asked(oracle: Oracle, **request: Any) -> dict[str, Any]:
-    """What is answered."""
     found: dict[str, Any] = json.loads(oracle.answer(json.dumps(request).encode()))
     return found
 
@@ -219,7 +217,6 @@ GARBAGE = [
 
 @pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
-    """One sentence, and the next step is legal as it would have been."""
     oracle = oracle_of()
     told(oracle, ["next_pull 0"])
     found = json.loads(oracle.answer(line))
@@ -299,7 +296,6 @@ def test_a_session_leaves_a_history_that_the_judge_judges(steps: tuple[str, ...]
 
 
 def test_a_session_that_is_not_closed_has_a_history_too(tmp_path: Path) -> None:
-    """It ends with the oracle; a directory that is there is not written into."""
     oracle = oracle_of(histories=tmp_path)
     told(oracle, ["append"], session="one")
     oracle.close()
@@ -400,7 +396,6 @@ def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
 
 
 def test_who_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    """More answers than are kept for a reader, and another program is answered meanwhile."""
     count = 4 * doors.UNSENT_MAX // 200
     with served("--policy", "strict") as (_, address), socket.create_connection(address) as slow:
         slow.setblocking(False)

@@ -60,7 +60,6 @@ def _violated(policy: Policy) -> set[str]:
 
 @pytest.mark.parametrize(("name", "steps"), SHORTEST.items())
 def test_the_shortest_counterexample_is_the_known_race(name: str, steps: str) -> None:
-    """On rocketmq-4.9 each hazard's shortest counterexample is the race that upstream's users met."""
     policy = preset("rocketmq-4.9")
     token = explore(law_of(policy, named("tiny", policy))).verdict(name).token
     assert token is not None
@@ -73,7 +72,6 @@ def test_the_shortest_counterexample_is_the_known_race(name: str, steps: str) ->
 @pytest.mark.parametrize("base", ["strict", "strict-clone"])
 @pytest.mark.parametrize(("setting", "broken"), BROKEN_BY.items())
 def test_each_remedy_is_needed(base: str, setting: str, broken: set[str]) -> None:
-    """Taking one remedy from a strict preset breaks exactly what it is there for."""
     assert _violated(with_knob(preset(base), setting)) == broken
 
 
@@ -87,7 +85,6 @@ def test_a_clone_needs_its_recheck() -> None:
 
 
 def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
-    """Maximal progress hides a one-shot entry whose request was taken; free time shows it."""
     free = with_knob(preset("strict-clone"), "tick=free")
 
     assert _violated(free) == set()
@@ -348,14 +345,12 @@ def test_no_two_aspects_break_strict(name: str, pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize("name", ["strict", "strict-clone"])
 @pytest.mark.parametrize("aspect", sorted(set(ASPECTS) - {"lateness"}))
 def test_no_aspect_breaks_strict_among_queues_and_tags(name: str, aspect: str) -> None:
-    """Each aspect with two queues and two tags, explored whole: strict keeps every property."""
     bounds = Bounds("many", requests=1, messages=1, queues=2, tags=2, aspects=frozenset({aspect}))
 
     assert _violated_aspects(law_of(preset(name), bounds)) == set()
 
 
 def test_a_world_without_aspects_has_none_of_their_variables() -> None:
-    """What is off costs nothing: the base model's variables are those it always had."""
     names = {variable.name for variable in state_of(preset("rocketmq-lmq"), named("tiny", preset("strict"))).variables}
 
     assert not {name for name in names if name.startswith(("queue", "wants", "present", "committed", "closed", "late"))}
@@ -369,7 +364,6 @@ def test_an_unknown_aspect_is_refused() -> None:
 
 @pytest.mark.parametrize("bounds", EXPLORATIONS.values(), ids=EXPLORATIONS)
 def test_a_token_carries_its_world(bounds: Bounds) -> None:
-    """Queues, tags and aspects come back from a token, and its run replays."""
     model = law_of(preset("rocketmq-4.9"), bounds)
     first = next(action for action in model.actions if action.name == "next_pull")
     back = replay(token_of(model, [first])).model.bounds
@@ -401,7 +395,6 @@ def test_tight_bounds_on_answers(name: str, scan_ticks: int) -> None:
 
 
 def test_no_bound_is_found_where_none_is_counted() -> None:
-    """Without the aspect the question is the user's mistake, and free time promises nothing."""
     with pytest.raises(BoundsError, match="lateness"):
         response_bounds(preset("strict"), named("tiny", preset("strict")))
     assert response_bounds(_changed("tick=free")) == ()
@@ -464,7 +457,6 @@ def test_a_hazard_is_found_on_the_presets_that_have_it(hazard: str) -> None:
 
 
 def test_every_hazard_has_a_sentence_and_a_sign() -> None:
-    """No letter is without a sentence, and none is there that no preset shows."""
     shown = {hazard for facts in FACTS.values() for signs in facts.values() for hazard in signs}
 
     assert shown == set(HAZARDS)

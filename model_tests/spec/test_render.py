@@ -112,7 +112,6 @@ def test_suspend_after_notify_is_told() -> None:
     ],
 )
 def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
-    """Each violated property of rocketmq-4.9 ends with its own sentence and the property's."""
     story = _story(name)
 
     assert any(words in sentence for sentence in story.wrong)
@@ -180,7 +179,6 @@ def test_svg_is_xml_within_its_sheet(name: str) -> None:
 
 
 def test_everything_is_escaped() -> None:
-    """A hostile word in a story reaches neither SVG, page nor diagram as markup."""
     evil = '<script>alert("x")</script>;#'
     story = _story("lost_by_hold")
     scenes = tuple(attrs.evolve(scene, short=evil, sentence=evil, changes=(evil,)) for scene in story.scenes)
@@ -283,7 +281,6 @@ def test_a_state_shows_what_is_odd_about_it() -> None:
 
 
 def test_properties_without_a_teller_still_say_their_sentence() -> None:
-    """A property that has no words of its own is told by its sentence."""
     model = law_of(preset("strict"), named("tiny", preset("strict")))
     item = next(each for each in properties_of(model) if each.name == "time_can_pass")
     story = story_of(trace_of(model, [], "time_can_pass"))
@@ -498,7 +495,6 @@ def test_a_moving_picture_has_the_same_steps() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_phases_are_drawn_from_the_law(name: str) -> None:
-    """Each phase and each action that moves a request, no text on another."""
     moves = moves_of(model_of(preset(name)))
     picture = phases(moves, name)
     shown = {text.text for text in written(ET.fromstring(picture))}  # noqa: S314 - it is our own text
@@ -509,7 +505,6 @@ def test_the_phases_are_drawn_from_the_law(name: str) -> None:
 
 
 def test_a_text_is_broken_where_it_must_be() -> None:
-    """Between words, and within a word that is too long; nothing is lost."""
     lines = wrapped("a bucket and aVeryLongNameOfSomeMethodThatHasNoSpaces", 80, 13)
 
     assert all(width_of(line, 13) <= 80 for line in lines)
@@ -528,12 +523,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "polling.md").read_text("utf-8")
 
 
 def drawn(*series: Line) -> str:
-    """Lines with axes."""
     return lines(series, title="A plot", across="ms", up="messages")
 
 
 def test_a_share_goes_up_by_one_part_at_each_value() -> None:
-    """From nothing before the least to all at the largest, in their order."""
     assert shares("a", [4.0, 1.0]).points == ((1.0, 0.0), (1.0, 0.0), (1.0, 0.5), (4.0, 0.5), (4.0, 1.0))
     with pytest.raises(UserError, match="a has no figures; measure first"):
         shares("a", [])

@@ -382,7 +382,6 @@ def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
-    """Without Spark: successors come sorted and once, with the transitions and the findings."""
     model = _model_of("rocketmq-4.9", "tiny")
     layout, judged = layout_of(model), properties_of(model)
     source = source_of(model, layout, judged)

@@ -35,7 +35,6 @@ from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, b
 
 
 def test_a_term_has_no_truth_value() -> None:
-    """`if`, `and`, `or` and `not` on a term raise while the law is built."""
     term = int_variable("a") < 3
 
     with pytest.raises(TypeError, match="no truth value"):
@@ -47,7 +46,6 @@ def test_a_term_has_no_truth_value() -> None:
 
 
 def test_terms_are_not_compared_with_equals() -> None:
-    """`==`, `!=` and chained comparison on terms raise while the law is built."""
     a = int_variable("a")
 
     with pytest.raises(TypeError, match="is_"):
@@ -71,7 +69,6 @@ def test_equal_terms_are_one_object() -> None:
 
 
 def test_constants_fold() -> None:
-    """What is known while the law is built does not reach an engine."""
     a = int_variable("a")
 
     assert const(2) + 3 is const(5)
@@ -147,7 +144,6 @@ def test_a_simplified_term_means_the_same(term: Bool, state: dict[str, int]) -> 
 
 
 def test_what_a_step_adds_and_takes_away_cancels() -> None:
-    """Sums cancel, choices between near sums are flags, and ranges decide the rest."""
     a, b, p = int_variable("a"), int_variable("b"), bool_variable("p")
     simplify = Simplifier(RANGES).simplify
 

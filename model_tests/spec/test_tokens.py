@@ -84,7 +84,6 @@ def test_a_token_of_another_law_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_run_that_the_law_forbids_is_refused() -> None:
-    """A token whose actions are not enabled one after the other does not run."""
     model = MODELS["strict"]
 
     with pytest.raises(TokenError, match=r"step 1: run\(0\) is not enabled"):
@@ -205,7 +204,6 @@ def test_who_acted_may_be_unknown() -> None:
 
 
 def test_hidden_actions_may_happen_between() -> None:
-    """A read without a pull is a run exactly where pulls are not recorded."""
     steps = exact(["pull_read(0)", "hold(0)"])
 
     assert not Checker(MODEL).check(steps).conforms

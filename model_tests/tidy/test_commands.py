@@ -105,7 +105,6 @@ def _check_call(words: list[str], *, whole: bool) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_each_command_of_a_page_is_there(page: Path) -> None:
-    """With the options, targets, modules, policies, knobs, bounds and engines that it names."""
     found = {each.line: why for each in commands(page.read_text("utf-8")) if (why := wrong(each))}
 
     assert found == {}

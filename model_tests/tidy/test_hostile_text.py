@@ -120,7 +120,6 @@ def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, n
 
 
 def test_no_command_writes_past_the_one_place() -> None:
-    """`click.echo`, `print` and `sys.stdout.write` know nothing of strangers; the one who may is named."""
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if writes_in(path.read_text("utf-8"))}
     assert found == {
         "output.py",  # the one place

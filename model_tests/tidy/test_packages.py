@@ -175,7 +175,6 @@ SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
 
 
 def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
-    """The names that are spawned outside the client are those that are tried."""
     reference = ROOT / "reference"
     paths = [path for name in SERVERS for path in (reference / name).rglob("*.py")]
     names = set()

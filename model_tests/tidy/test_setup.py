@@ -22,12 +22,10 @@ RUNS: Final = "requirements/setup.sh"
 
 
 def selected(extras: Iterable[str], locks: Iterable[str] = TEXTS) -> str:
-    """The lock of these extras."""
     return select(direct(PYPROJECT["project"], extras), locks)
 
 
 def names(lock: str) -> set[str]:
-    """The packages of a lock."""
     return {name for name, _ in entries(lock)}
 
 
@@ -55,7 +53,6 @@ def test_an_extra_brings_all_that_it_requires(extra: str) -> None:
 
 
 def test_a_small_environment_is_small() -> None:
-    """What one extra brings is not there for another; both together have both."""
     assert {"pytest", "hypothesis"} <= names(selected(["testing"]))
     assert not {"numpy", "pyspark", "ruff", "mypy"} & names(selected(["testing"]))
     assert names(selected(["law", "testing"])) == names(selected(["law"])) | names(selected(["testing"]))
@@ -74,7 +71,6 @@ def test_an_unknown_extra_is_one_sentence() -> None:
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    """`make` in the tree."""
     return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 

@@ -50,7 +50,6 @@ GUARD = "reference/longpoll/guard.py"
 
 
 def offences(name: str, text: str) -> list[str]:
-    """The rules that a text breaks."""
     allowed = {"a broad except": 1} if name == GUARD else {}
     return [f"{name}: {rule}" for rule, pattern in BANNED.items() if len(pattern.findall(text)) > allowed.get(rule, 0)]
 
@@ -68,7 +67,6 @@ def test_each_rule_fails_on_a_planted_line(rule: str) -> None:
 
 
 def python_files(*folders: str) -> list[Path]:
-    """The Python files below some folders."""
     return [path for path in tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
 
 
@@ -122,7 +120,6 @@ def test_tests_assert() -> None:
 
 
 def test_a_silent_test_is_seen() -> None:
-    """A test that only calls is found; one whose helper asserts is not."""
     helper = "def look(x):\n    assert x\n\n"
 
     assert silent_tests(helper + "def test_a():\n    print(1)\n") == ["test_a"]

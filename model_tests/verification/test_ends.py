@@ -66,8 +66,6 @@ def python(script: str, *words: str, **options: object) -> subprocess.CompletedP
 
 
 def raising(error: BaseException) -> Callable[[], object]:
-    """A command that ends so."""
-
     def command() -> object:
         raise error
 
@@ -196,7 +194,6 @@ def test_a_fault_shows_its_traceback_where_that_was_asked_for(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C among the imports of any command: 3, where click says 1 and `Aborted!`."""
     honest = importlib.import_module
 
     def interrupted(module: str) -> object:
@@ -466,7 +463,6 @@ HOSTILE = {
 def test_whatever_a_caller_gets_wrong_is_one_sentence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2 or 3 from every command, no traceback, and no fault of longpoll's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("longpoll.commands.verify._law", lambda _page: pytest.fail("it worked first"))
     (tmp_path / "file").write_text("")

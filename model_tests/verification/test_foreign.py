@@ -94,7 +94,6 @@ def closing(peer: Peer, _command: Command) -> None:
 
 
 def babbling(peer: Peer, _command: Command) -> None:
-    """Send what is no frame."""
     peer.send_bytes(b"\x00\x00\x00\x10nonsense-nonsense")
 
 
@@ -158,8 +157,6 @@ def test_a_broker_that_dies_in_the_suite_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end says nothing certain of the broker, and the rows after it come."""
-
     def fail(*_: object, **_more: object) -> None:
         raise ClientError("the real RocketMQ client ended with code -11 before its report: silently")
 
@@ -307,7 +304,6 @@ def test_a_hole_leaves_what_is_declared_unknown(late_history: Path) -> None:
 
 
 def test_limits_are_given_or_follow_the_slowest_echo() -> None:
-    """What the machine takes for the smallest request it may take for a wake."""
     assert limits_of(40, wake_ms=None, late_ms=None) == Limits(180, 130)
     assert limits_of(40, wake_ms=7, late_ms=9) == Limits(7, 9)
 

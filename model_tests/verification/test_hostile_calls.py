@@ -79,7 +79,6 @@ NOWHERE: Final = "--name-server=127.0.0.1:1"
 
 
 def run(words: Sequence[str]) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(main, list(words))
 
 

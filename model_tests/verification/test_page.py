@@ -48,7 +48,6 @@ from longpoll_spec.policy import PRESETS, STRICT, knob_values, preset, with_knob
 
 
 def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row:
-    """A row with this outcome."""
     return Row("law", "what", outcome, detail, 1.5, token)
 
 
@@ -62,27 +61,13 @@ def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row
     ],
 )
 def test_exit_code_is_the_worst_row(outcomes: list[Outcome], code: Exit) -> None:
-    """One violated row decides, then one unknown row; what is skipped decides nothing."""
     page = Page()
     page.stage("title", lambda: [row(outcome) for outcome in outcomes], part="law")
 
     assert page.exit_code == code
 
 
-def test_page_prints_every_row_and_token(capsys: pytest.CaptureFixture[str]) -> None:
-    """The human page has each row's words, and a command for each counterexample."""
-    page = Page([row("ok", "first detail"), row("violated", "second detail", "lp1.abc")])
-
-    page.print()
-
-    text = capsys.readouterr().out
-    assert "first detail" in text
-    assert "second detail" in text
-    assert "longpoll explain lp1.abc" in text
-
-
 def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
-    """A detail with markup stays text, and the file is one whole page."""
     recorded = tmp_path / "history"
     write(recorded, simulate(Load(events=300)), simulated_meta())
     judged = judge([recorded], engine="local")
@@ -192,16 +177,6 @@ def test_columns_is_what_the_environment_says_of_them(
     assert out.width == width
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_the_commands_tables_are_as_wide_as_columns(width: int) -> None:
-    done = CliRunner().invoke(main, ["policies"], env={"COLUMNS": str(width)})
-
-    assert done.exit_code == 0
-    assert_within(done.stdout, width)
-    assert letters("rechecked_under_lock") in letters(done.stdout)
-    assert "rocketmq-pr7359" in done.stdout
-
-
 def test_a_page_and_a_judgement_fit_forty_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -238,7 +213,6 @@ def test_a_page_and_a_judgement_fit_forty_columns(
     ],
 )
 def test_the_verdict_stands_above_all_counts(words: list[str], said: str) -> None:
-    """On the first line, with the properties that decide it, or their number."""
     lines = CliRunner().invoke(main, words, env={"COLUMNS": "100"}).stdout.splitlines()
 
     assert lines[0].startswith(f"verdict: {said}")
@@ -333,7 +307,6 @@ def test_each_shell_offers_the_same(name: str) -> None:
 
 
 def test_what_is_offered_is_taken() -> None:
-    """Every policy, knob and bounds by the law itself; a planted one is not."""
     for name in offered("check", "--policy", ""):
         assert preset(name).name == name
     for setting in offered("check", "--knob", ""):
@@ -421,7 +394,6 @@ LIMITS = limits_of(0, wake_ms=None, late_ms=None)
 
 
 def test_races_are_found() -> None:
-    """The three hazards of RocketMQ 4.9 each give a row with a token."""
     rows = law.races_are_found()
 
     assert [row.outcome for row in rows] == ["ok"] * len(law.HAZARDS)

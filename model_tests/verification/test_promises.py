@@ -61,7 +61,6 @@ def finding(name: str, *follows: str, verdict: FindingVerdict = "violated", at_m
 
 
 def said(verdict: Verdict, *findings: Finding, gaps: Sequence[str] = (), requests: int = 9, **fields: object) -> Result:
-    """What a judge says."""
     nothing = Percentiles(0, None, None, None)
     one = Result(
         verdict=verdict,
@@ -89,7 +88,6 @@ class Script:
     """By which limits it was asked: a wake and a deadline, ms."""
 
     def judge(self, _paths: Sequence[Path], *, wake_ms: float, late_ms: float, **_options: object) -> Result:
-        """The next thing."""
         self.asked.append((wake_ms, late_ms))
         return self.says.pop(0)
 
@@ -182,7 +180,6 @@ def test_what_is_promised_convicts_beside_what_is_not(mixed: Finding, script: Sc
 
 
 def test_violations_stand_first_and_a_gap_makes_none_of_them_unknown(script: Script) -> None:
-    """What stays is in the judge's order again: violated before unknown, early before late."""
     doubted = finding(ANSWER_IS_RIGHT, verdict="unknown", at_ms=1)
     early, late = (finding(NO_LOST_WAKEUP, at_ms=at_ms) for at_ms in (2, 3))
     found = said("invalid", early, late, doubted, gaps=["a hole"])
@@ -277,7 +274,6 @@ def test_a_planted_fault_is_found_by_its_name_and_no_other(
 def test_nothing_is_planted_into_a_run_that_is_not_valid(
     verdict: Verdict, planted: Callable[[Result, Result], Row]
 ) -> None:
-    """The row is skipped and says why, whatever the judge would have found."""
     row = planted(said(verdict), NAMED)
 
     assert row.outcome == "skipped"
@@ -285,7 +281,6 @@ def test_nothing_is_planted_into_a_run_that_is_not_valid(
 
 
 def test_the_faults_that_any_judge_must_find_are_planted() -> None:
-    """One of each kind: an answer missing, late, woken late, given twice, and wrong."""
     assert set(history.PLANTED) == {
         "answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong",
     }  # fmt: skip
