@@ -54,10 +54,7 @@ def main() -> int:
                 sides.append(stack.enter_context(java(directory / "java")))
             except JavaUnavailableError as error:
                 sys.stderr.write(f"longpoll: {error}; measuring ours alone\n")
-        options = {
-            POLLING: ("--knob", "notify=dispatcher_poll"),
-            RECORDING: ("--record", str(directory / "history")),
-        }
+        options = {POLLING: ("--knob", "notify=dispatcher_poll"), RECORDING: ("--record", str(directory / "history"))}
         variants = [stack.enter_context(ours(name, directory / name, words)) for name, words in options.items()]
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         try:

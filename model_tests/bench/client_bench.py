@@ -155,10 +155,7 @@ def better(measured: str, known: Row | None, row: Row) -> Row:
             row, p50_ms=min(known.p50_ms, row.p50_ms), p99_ms=min(known.p99_ms, row.p99_ms)
         )  # fmt: skip
     return msgspec.structs.replace(
-        row,
-        failed=known.failed + row.failed,
-        wall_s=min(known.wall_s, row.wall_s),
-        cpu_s=min(known.cpu_s, row.cpu_s),
+        row, failed=known.failed + row.failed, wall_s=min(known.wall_s, row.wall_s), cpu_s=min(known.cpu_s, row.cpu_s)
     )
 
 

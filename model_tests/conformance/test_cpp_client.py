@@ -17,7 +17,6 @@ from longpoll_judge.run.job import judge
 from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 
-PATIENCE_S = 20.0
 COUNT, SINGLE_COUNT = 10_000, 50
 
 needs_client = pytest.mark.skipif(why_missing() is not None, reason=f"REAL CLIENT NOT TRIED: {why_missing()}")

@@ -96,10 +96,7 @@ def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None
 
 
 SLIPS = {
-    "a guard forgets the lock": (
-        r"#define can_hold_0 .*",
-        "#define can_hold_0 (phase_0 == PHASE_MISSED)",
-    ),
+    "a guard forgets the lock": (r"#define can_hold_0 .*", "#define can_hold_0 (phase_0 == PHASE_MISSED)"),
     "a guard forgets that the broker stopped": (r"#define can_append \(running && ", "#define can_append ("),
     "an effect forgets a copy": (r"(?s)(d_step { can_run_0 -> .*?)\n +copies_0 = [^;]*;", r"\1"),
     "a walk starts when it may not": (r"#define can_notify_start \(", "#define can_notify_start (true || "),

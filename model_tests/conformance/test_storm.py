@@ -97,18 +97,3 @@ def test_storm_finds_the_pinned_numbers(entry: Entry, storm: Storm) -> None:
 
     facts["choices"] -= facts["deadlocks"]
     assert {**facts, "deadlocks": 0} == _facts_of(entry)
-
-
-SLIPS: Final = {
-    "a guard forgets that the broker stopped": (
-        r'("action": "append", "guard": \{"exp": )\{"op": "∧", "left": "running", "right": (.*?)\}(\}, "destinations")',
-        r"\1\2\3",
-    ),
-    "an effect forgets a copy": (r'("action": "run\(0\)".*?)\{"ref": "copies_0", "value": .*?\}, (\{"ref")', r"\1\2"),
-    "time does not wait": (r'("action": "tick", "guard": \{"exp": ).*?(\}, "destinations")', r"\1true\2"),
-    "a first value is another": (r'("name": "running", .*?"initial-value": )true', r"\1false"),
-    "a property asks for the opposite": (
-        r'("name": "no_lost_wakeup", .*?"op": "F", "exp": )\{"op": "¬", "exp": (.*?)\}(\}\}, "right": 0\})',
-        r"\1\2\3",
-    ),
-}

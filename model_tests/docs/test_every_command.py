@@ -41,9 +41,7 @@ NOT_TYPED: Final = {
 """A command that no test types, as it stands -> why. Nothing else is left out."""
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local|coverage delayed)")
 """Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
-MINE: Final = {
-    "./my-program": "python3 hold-table/right.py",
-}
+MINE: Final = {"./my-program": "python3 hold-table/right.py"}
 """What stands for a thing of the reader's -> what is taken for it."""
 HOOK: Final = "https://host/path"
 BUCKET: Final = "bucket/history"
@@ -329,20 +327,3 @@ def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) 
 
     with pytest.raises(NotTypedError):
         type_all("docs/planted.md", text, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "docker build --tag other .",
-        "make bench PART=judge",
-        "longpoll judge s3://bucket/other --engine local",
-        "tcpdump -i lo -w other.pcap tcp port 10911",
-        "longpoll verify --broker HOST:PORT",
-        "python -m model_tests.bench.judge_bench",
-    ],
-)
-def test_a_command_that_is_new_is_to_be_typed(line: str) -> None:
-    """However like it is to one that is not typed, or typed with smaller numbers."""
-    assert here("docs/planted.md", PLANTED.format(line)) == ["printf here", line]
-    assert line not in SHORTER

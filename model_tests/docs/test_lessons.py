@@ -43,7 +43,6 @@ PAGES: Final = sorted(LESSONS.glob("[0-9]*-*.md"), key=lambda page: number_of(pa
 BLOCK: Final = re.compile(r"^```(console|diff)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANYTHING: Final = "..."
 WIDTH: Final = "140"
-MUTANT: Final = "docs/lessons/mutant.py"
 TABLES: Final = "hold-table"
 """A folder of programs to begin with, which a lesson has the dojo write."""
 PROGRAM: Final = re.compile(r"docs/lessons/\w+\.py")
@@ -247,7 +246,6 @@ def test_an_answer_of_the_exam_is_true(question: Command) -> None:
 
 
 README: Final = (ROOT / "README.md").read_text("utf-8")
-WORDS_MAX: Final = 600
 SHELL: Final = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -256,12 +254,6 @@ def excerpt(text: str) -> tuple[str, ...]:
     block = re.search(r"^```text\n(rocketmq-4\.9: .*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert block is not None
     return tuple(line for shown in block[1].splitlines() for line in (shown, "..."))
-
-
-def rows(text: str) -> list[tuple[str, str, str]]:
-    """The table of ways in: goal, command, link."""
-    table = text.partition("## I want to")[2].partition("\n## ")[0]
-    return re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)[2:]
 
 
 def test_the_excerpt_is_what_explain_prints() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import zipfile
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
@@ -42,40 +40,6 @@ def test_the_sdist_builds_the_wheel_of_the_tree(tmp_path: Path) -> None:
     (tree / "reference" / "longpoll" / "planted.py").write_text('"""Only in the tree."""\n')
     with pytest.raises(ReleaseError, match=r"builds another wheel than the tree does: .*longpoll/planted\.py"):
         check_same(built("wheel", tree, tmp_path / "more"), sdist, tmp_path / "again")
-
-
-def copied(dockerfile: str) -> list[str]:
-    """What an image's build takes from the tree."""
-    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
-    return [name for line in lines for name in line.split()]
-
-
-def let_through(name: str, ignore: str) -> bool:
-    """Whether a path at the root gets into the build, by the rules of `.dockerignore`: the last that fits decides."""
-    taken = True
-    for rule in filter(None, map(str.strip, ignore.splitlines())):
-        if not rule.startswith("#") and fnmatch(name, rule.removeprefix("!")):
-            taken = rule.startswith("!")
-    return taken
-
-
-def wrong(dockerfile: str, ignore: str) -> list[str]:
-    """What keeps the image from being made, or being safe."""
-    found = [
-        name
-        for name in copied(dockerfile)
-        if not (ROOT / name).exists() or not let_through(name.partition("/")[0], ignore)
-    ]
-    users = re.findall(r"^USER (\S+)$", dockerfile, re.MULTILINE)
-    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
-    rules = {
-        "no user of its own": bool(users) and users[-1] not in {"root", "0"},
-        "no health check": "\nHEALTHCHECK " in dockerfile,
-        "ports": "\nEXPOSE 10911 9876\n" in dockerfile,
-        "secrets and leftovers": not let_through(".git", ignore) and not let_through(".venv", ignore),
-        "another Python than is promised": set(bases) == {"python:3.11-slim"},
-    }  # fmt: skip
-    return found + [name for name, kept in rules.items() if not kept]
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:

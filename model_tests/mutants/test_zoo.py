@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ from model_tests.mutants.zoo.entry import Change, Entry
 from model_tests.mutants.zoo.locks import MESSAGE_STORE
 from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
 from model_tests.mutants.zoo.run import Cell, decode
-from model_tests.mutants.zoo.table import PROMPT_S, Row, Seen, pinned, problems, rows_of
+from model_tests.mutants.zoo.table import Row, pinned, problems, rows_of
 
 from longpoll.cli import main
 from longpoll.commands import zoo as command
@@ -122,35 +121,6 @@ def test_the_tests_that_are_named_are_there() -> None:
 
 def test_every_bug_is_found() -> None:
     assert problems(pinned()) == []
-
-
-def changed(rows: Sequence[Row], row: Row) -> list[Row]:
-    """The rows with another one for that bug."""
-    return [row if each.id == row.id else each for each in rows]
-
-
-def test_planted_a_table_that_is_wrong_is_seen() -> None:
-    """A row too few, one too many, a bug that nobody finds, or slowly, one that is open for nothing, another method."""
-    rows = pinned()
-    row = next(row for row in rows if not row.open and len(row.found) > 2)
-    nobody = msgspec.structs.replace(row, found={}, missed=[*row.found, *row.missed])
-    missing = f"{row.id}: not in the table; run `longpoll zoo run {row.id} --write`"
-
-    assert problems([each for each in rows if each is not row]) == [missing]
-    assert problems([*rows, Row(id="none-such")]) == ["none-such: no such entry"]
-    assert len(problems(changed(rows, nobody))) == 1
-    assert len(problems(changed(rows, msgspec.structs.replace(row, open="for nothing")))) == 2
-    other = msgspec.structs.replace(row, found={**row.found, "no method": Seen("x")})
-    assert len(problems(changed(rows, other))) == 1
-    slow = {name: msgspec.structs.replace(seen, cpu_s=PROMPT_S) for name, seen in row.found.items()}
-    late = f"{row.id}: no method of the quick suite finds it in 10 s of a core"
-    assert problems(changed(rows, msgspec.structs.replace(row, found=slow))) == [late]
-    by_one = next(row for row in rows if list(row.found) == ["units"] and not row.open)
-    dear = {"races": by_one.found["units"]}
-    missed = [*(name for name in by_one.missed if name != "races"), "units"]
-    assert f"{by_one.id}: no method of the quick suite finds it in 10 s of a core" in problems(
-        changed(rows, msgspec.structs.replace(by_one, found=dear, missed=missed))
-    )
 
 
 def test_a_new_find_takes_the_place_of_the_old_one() -> None:

@@ -28,7 +28,6 @@ from longpoll_spec.testing.zoo import named_slips
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 HAN: Final = re.compile(r"[\u4e00-\u9fff]")
-BYTES_MAX: Final = 1_000_000
 FITS: Final = f"""
 (() => {{
   const areas = [...document.querySelectorAll(".scroller")], bad = [];
@@ -171,10 +170,6 @@ def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened
         opened.until(at_run if wanted else gone)
     assert _token(opened) == token
     assert opened.run("history.length") >= 3
-
-
-PAPER_PX: Final = 718
-"""The width of A4 without its margins."""
 
 
 def _press(browser: Browser, key: str, code: int, text: str = "") -> None:

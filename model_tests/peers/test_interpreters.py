@@ -34,8 +34,6 @@ from longpoll_spec.testing.slips import conjuncts
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 HERE: Final = Path(__file__).parent / "interpreters"
-SOURCES: Final = {"go": "go/law.go", "rust": "rust/src/lib.rs", "java": "java/Law.java", "node": "node/law.mjs"}
-LINES_MAX: Final = 500
 READY_S: Final = 400.0
 RUN_S: Final = 600.0
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]

@@ -23,15 +23,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.testing.client_scenarios import RUNTIME, wait_for
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_client import (
-    Admin,
-    ConsumerConfig,
-    ConsumeStatus,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-    StartAt,
-)
+from longpoll_client import Admin, ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.properties import encode_properties

@@ -328,10 +328,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
 
 
 def test_ours_says_so_and_nobody_is_stuck(
-    member_client: tuple[str, Java],
-    group_name_server: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    member_client: tuple[str, Java], group_name_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each gets what both want of its queues; what only one wants may be lost, and the group goes on to the end."""
     ours: set[int] = set()

@@ -39,7 +39,6 @@ PROFILES: Final[Mapping[str, frozenset[str]]] = {
     "unreadable": USUAL - {"readable"},
 }
 """What our broker has by the settings of each profile."""
-LINES_MAX: Final = 500
 REGISTERED_S: Final = 120.0
 """A Java broker whose first registration is lost tells its name server again after 30 s."""
 Commands = Mapping[str, list[str]]

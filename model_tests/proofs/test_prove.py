@@ -260,7 +260,7 @@ DEADLINE_SLIPS: dict[str, tuple[str, Change]] = {
     "a pull has no deadline": ("next_pull", forgetting("deadline")),
 }
 WITH_TAGS: dict[str, tuple[str, Change]] = {
-    "the dispatcher renews what it keeps": ("notify_each", with_effect(_renews_what_it_keeps)),
+    "the dispatcher renews what it keeps": ("notify_each", with_effect(_renews_what_it_keeps))
 }
 """A dispatcher keeps whoever wants another tag; without tags all that it keeps have come in the same tick."""
 

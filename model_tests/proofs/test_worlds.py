@@ -556,10 +556,7 @@ def test_the_switches_do_restrict() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    quick_if(
-        [(policy, world) for policy in PRESETS for world in WORLDS],
-        lambda case: case == ("strict", "plain"),
-    ),
+    quick_if([(policy, world) for policy in PRESETS for world in WORLDS], lambda case: case == ("strict", "plain")),
 )
 def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
     """Every situation that the law knows is shown by a run, and so is all that the plain world has."""

@@ -159,12 +159,6 @@ def test_the_page_names_every_engine() -> None:
 ROOT = Path(__file__).parents[2]
 
 
-def _bench(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "model_tests.bench", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
 def test_engines_that_count_differently_make_it_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,8 +40,6 @@ from longpoll_spec.testing.strategies import runs
 from longpoll_spec.testing.traces import breaks_its_property
 
 ENGINES = engines.EXPLORERS
-QUICK_STATES: Mapping[str, int] = {"strict": 95_000, "rocketmq-5": 20_000}
-"""Preset -> its aspects of no more states than this are explored each time."""
 VARIANTS = [
     *PRESETS,
     "strict+recheck_after_hold=in_lock",

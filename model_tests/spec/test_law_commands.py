@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -29,7 +28,6 @@ from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration, Progress, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.proof import Proof
-from longpoll_spec.engines.spark.checkpoint import STATE_FILE
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
@@ -348,39 +346,6 @@ def test_options_of_other_engines_are_refused(option: str, said: str, engine: st
     assert done.exit_code == 2
     assert f"the simulate engine {said}" in done.stderr
     assert f"--engine {engine}" in done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,1,1024]"])
-def test_a_killed_command_goes_on(master: str, tmp_path: Path) -> None:
-    """The command, killed in the middle with a level half done, gives the pinned numbers when it is called again."""
-    words = [sys.executable, "-m", "longpoll", "check", "--policy", "strict", "--bounds", "tiny", "--engine", "spark"]
-    words += ["--master", master, "--checkpoint", str(tmp_path / "search"), "--json"]
-    state = tmp_path / "search" / STATE_FILE
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    try:
-        while process.poll() is None and not (state.exists() and len(_levels_in(state)) > 3):
-            pass
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    before = len(_levels_in(state))
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    entry = pinned_entry("strict", "tiny")
-
-    assert 3 < before <= entry.depth
-    assert done.returncode == 0, done.stderr
-    made: dict[str, Any] = json.loads(done.stdout)
-    assert (made["distinct_states"], made["transitions"], made["depth"]) == (
-        entry.distinct_states,
-        entry.transitions,
-        entry.depth,
-    )
-
-
-def _levels_in(state: Path) -> list[int]:
-    levels: list[int] = json.loads(state.read_bytes())["levels"]
-    return levels
 
 
 TINY = ("check", "--bounds", "tiny", "--max-states", "100000")

@@ -219,12 +219,7 @@ def test_a_pull_goes_round() -> None:
     assert (values["phase_0"], values["offset_0"], values["open_0"], values["copies_0"]) == ("idle", "1", "no", "0")
 
 
-NEVER_MADE = {
-    "strict": {
-        Move("notify_end", "kept", "idle"),
-        Move("scan_end", "kept", "idle"),
-    }
-}
+NEVER_MADE = {"strict": {Move("notify_end", "kept", "idle"), Move("scan_end", "kept", "idle")}}
 """The text allows these, and no run makes them: a stop waits for the lock that a walk in place has."""
 
 

@@ -442,10 +442,6 @@ def test_what_is_found_is_there(wanted: list[int], there: list[int], width: int)
 VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"]
 
 
-def _tokens(result: Exploration) -> dict[str, str]:
-    return {verdict.name: verdict.token for verdict in result.verdicts if verdict.token is not None}
-
-
 @pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> None:

@@ -411,13 +411,6 @@ def test_an_answer_before_its_time_is_seen() -> None:
     assert "not_answered_early" in _violated_aspects(slipped(policy, tiny, "expire", dropping_conjunct(looks)))
 
 
-def _red(right: Model, wrong: Model) -> set[str]:
-    before, after = (
-        {each.name: each.verdict for each in explore(model, limit_states=200_000).verdicts} for model in (right, wrong)
-    )
-    return {name for name in before if before[name] != after[name]}
-
-
 FOUND_ON = {
     "a": {"rocketmq-4.9", "rocketmq-5", "rocketmq-lmq"},
     "b": {"rocketmq-4.9", "rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq"},
@@ -530,10 +523,7 @@ ONE_PULL: Final = Bounds("plain", requests=1, messages=1)
 
 def test_a_pull_that_is_held_for_ever_is_seen() -> None:
     strict = preset("strict")
-    slips = [
-        slipped(strict, ONE_PULL, "tick", forgetting("deadline")),
-        without(strict, ONE_PULL, "run"),
-    ]
+    slips = [slipped(strict, ONE_PULL, "tick", forgetting("deadline")), without(strict, ONE_PULL, "run")]
 
     assert unanswered(law_of(strict, ONE_PULL)) is None
     assert [unanswered(slip) is not None for slip in slips] == [True, True]

@@ -315,13 +315,6 @@ def test_a_race_between_queues_names_its_queue() -> None:
 
 BROKEN = sorted({(entry.policy, entry.bounds, name) for entry in pinned() for name in entry.violated if name in WRONG})
 ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKEN)}
-DEAR = "return_is_whole"
-"""Its run is the longest to find."""
-
-
-def is_quick(case: tuple[str, str, str]) -> bool:
-    """Whether a case is the first of its property, and cheap."""
-    return ONE_OF_EACH[case[2]] == case[:2] and case[2] != DEAR
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,7 @@ def test_a_node_knows_what_it_reads(term: Term) -> None:
     assert variables_of(term) == term.reads
 
 
-RANGES: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(INT_NAMES, (0, VALUE_MAX)),
-    **dict.fromkeys(BOOL_NAMES, (0, 1)),
-}
+RANGES: dict[str, tuple[int, int]] = {**dict.fromkeys(INT_NAMES, (0, VALUE_MAX)), **dict.fromkeys(BOOL_NAMES, (0, 1))}
 
 
 @given(term=bools(4), state=values)

@@ -73,14 +73,6 @@ def test_every_room_says_what_it_is() -> None:
     assert silent == []
 
 
-def looked_at(source: str) -> set[str]:
-    """The modules of ours that a module imports, by name."""
-    nodes = list(ast.walk(ast.parse(source)))
-    found = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return {name for name in found if name.partition(".")[0].startswith("longpoll")}
-
-
 def homeless(text: str, package: Path) -> set[str]:
     """Modules that a text of a package names by their room and that are not there."""
     top = next(path for path in (package, *package.parents) if path.parent.name in {"spec", "reference"})
@@ -128,12 +120,6 @@ ALLOWED = {
     "longpoll/shown/following/metrics.py": "the same",
 }
 """Who else starts threads, and why nobody is left waiting when they end."""
-PLANTS = (
-    "import threading\nthreading.Thread(target=print).start()",
-    "from threading import Timer\nTimer(1, print)",
-    "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1)",
-    "import threading\nclass Own(threading.Thread):\n    pass",
-)
 
 
 def started_in(text: str) -> list[int]:

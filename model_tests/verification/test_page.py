@@ -270,13 +270,7 @@ OFFERS: Final[list[tuple[tuple[str, ...], Iterable[str]]]] = [
     (("ablate", "--policy", ""), POLICIES),
     (("check", "--knob", ""), KNOBS),
     (("prove", "--knob", "expiry="), ["expiry=scan", "expiry=own_deadline"]),
-    (
-        (
-            "serve",
-            "--knob=on_throw=k",
-        ),
-        ["on_throw=keep_rest"],
-    ),
+    (("serve", "--knob=on_throw=k"), ["on_throw=keep_rest"]),
     (("check", "--bounds", ""), NAMES),
     (("export", "out", "--bounds", "ti"), [name for name in NAMES if name.startswith("ti")]),
     (("check", "--aspect", ""), ASPECTS),

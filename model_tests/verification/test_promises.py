@@ -42,7 +42,6 @@ RACES: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a", "b")}, 0)
 """It may lose a wakeup, until the pull's own deadline; and nothing else."""
 SCANS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
 BOTH: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a",), ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
-ALL: Final = Declared(STRICT, {}, 0)
 OTHERS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_ON_STOP: ("p",), COMMIT_NEVER_REGRESSES: ("h",)}, 1_000)
 
 
