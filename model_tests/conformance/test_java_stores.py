@@ -201,6 +201,13 @@ def ours(home: Path, config: StoreConfig = OURS) -> Iterator[tuple[str, int]]:
         yield broker.address
 
 
+@contextmanager
+def theirs(home: Path, class_path: str, settings: str = SETTINGS) -> Iterator[tuple[str, int]]:
+    """Java's broker on the store in `home`, stopped at the end."""
+    with running(class_path, home, settings=settings) as broker:
+        yield broker.address
+
+
 def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
     """Open the store, check what the other left, send more and check again; its tables too, from turn 1 on."""
     home.mkdir(exist_ok=True)
@@ -229,11 +236,7 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
     """Stopped by one and opened by the other, four times: each serves everything and goes on."""
     sent = Sent()
 
-    @contextmanager
-    def java(home: Path) -> Iterator[tuple[str, int]]:
-        with running(class_paths["4.9.7"], home, settings=SETTINGS) as broker:
-            yield broker.address
-
+    java = partial(theirs, class_path=class_paths["4.9.7"])
     turns = [java, ours, java, ours] if first == "java" else [ours, java, ours, java]
     home = tmp_path / "0"
     for number, opened in enumerate(turns):
@@ -287,12 +290,8 @@ def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Pa
     sent = Sent()
     config = evolve(OURS, extended_queues=True, extended_file_size=404)
 
-    @contextmanager
-    def java(home: Path) -> Iterator[tuple[str, int]]:
-        settings = f"{SETTINGS}\nenableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=404"
-        with running(class_paths["4.9.7"], home, settings=settings) as broker:
-            yield broker.address
-
+    settings = f"{SETTINGS}\nenableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=404"
+    java = partial(theirs, class_path=class_paths["4.9.7"], settings=settings)
     go_round(tmp_path / "0", sent, java, 150)
     shutil.copytree(tmp_path / "0" / "store", tmp_path / "1" / "store")
     expected = queue_files(tmp_path / "1" / "store")
@@ -452,11 +451,7 @@ def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -
     """What 5.5.0 stored and served is what we read from its directory, record by record, and it is sound."""
     sent = Sent()
 
-    @contextmanager
-    def java(home: Path) -> Iterator[tuple[str, int]]:
-        with running(class_paths["5.5.0"], home, settings=SETTINGS) as broker:
-            yield broker.address
-
+    java = partial(theirs, class_path=class_paths["5.5.0"])
     home = tmp_path / "0"
     go_round(home, sent, java, 300)
     verdict = verify(RealFiles(), str(home / "store"))

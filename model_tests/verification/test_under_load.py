@@ -22,6 +22,7 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.conform.relay import Asked, Fault, Relay, Told, again, field_of, plus, recoded
+from model_tests.verification.test_foreign import babbling, closing, silent
 
 from longpoll.cli import main
 from longpoll.commands import soak as command
@@ -422,19 +423,6 @@ def answer_twice(peer: Peer, request: Command) -> None:
 
 def refusing(peer: Peer, request: Command) -> None:
     peer.answer(request, 16 if request.code == RequestCode.SEND_MESSAGE_V2 else 19)
-
-
-def closing(peer: Peer, _request: Command) -> None:
-    """Close the connection at the first request."""
-    peer.close()
-
-
-def babbling(peer: Peer, _request: Command) -> None:
-    peer.send_bytes(b"\x00\x00\x00\x10nonsense-nonsense")
-
-
-def silent(_peer: Peer, _request: Command) -> None:
-    """Say nothing."""
 
 
 @pytest.mark.parametrize(
