@@ -270,7 +270,7 @@ def _broken(model: Model) -> set[str]:
     return {each.name for each in found.verdicts if each.verdict == "violated"}
 
 
-@pytest.mark.parametrize("policy", OURS)
+@pytest.mark.parametrize("policy", quick_if(OURS, lambda name: name == "strict-clone"))
 @pytest.mark.parametrize("slip", [*DEADLINE_SLIPS, *WITH_TAGS])
 def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str, slip: str) -> None:
     name, change = {**DEADLINE_SLIPS, **WITH_TAGS}[slip]

@@ -200,20 +200,6 @@ def test_only_what_the_solver_rules_out_is_excluded(
     assert assumed == [FIRST]
 
 
-@pytest.mark.parametrize("both", [("proved", "refuted"), ("refuted", "proved"), ("proved", "unknown")])
-def test_what_one_of_both_worlds_may_have_is_not_excluded(
-    both: tuple[Answer, Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A world with a switch is looked at without it as well: what is possible in either is possible."""
-    world = attrs.evolve(PLAIN, aspects=frozenset({"limit"}))
-    answers = iter(both)
-    monkeypatch.setattr(situations, "TRIES", ())
-    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver(next(answers), []))
-    found = {each.name: each.found for each in situations_of(LAW, world, (), timeout_s=1.0)}
-
-    assert (found["hold_fires"], next(answers, None)) == ("not found", None)
-
-
 def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only a choice within the world keeps away is seen without it, and what only the world has in the world."""
     asked: list[tuple[bool, bool]] = []
@@ -249,14 +235,6 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
         (SECOND, "implies", "proved", 1),
     ]
     assert [row.verdict for row in again] == ["refuted"]
-
-
-def test_a_property_is_proved_by_all_of_its_obligations_and_by_none() -> None:
-    rows = [Obligation(FIRST, "initial", "unknown", 0), Obligation(FIRST, "inductive", "proved", 0)]
-
-    assert not smt_any._is_proved(rows, FIRST)
-    assert not smt_any._is_proved(rows, SECOND)
-    assert smt_any._is_proved(rows[1:], FIRST)
 
 
 @pytest.mark.parametrize("broken_by_two", [True, False])

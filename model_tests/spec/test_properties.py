@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, product
+from itertools import product
 from typing import Any, Final
 
 import attrs
@@ -69,7 +69,7 @@ def test_the_shortest_counterexample_is_the_known_race(name: str, steps: str) ->
     assert len(taken) == len(steps.split())
 
 
-@pytest.mark.parametrize("base", ["strict", "strict-clone"])
+@pytest.mark.parametrize("base", quick_if(["strict", "strict-clone"], lambda name: name == "strict-clone"))
 @pytest.mark.parametrize(("setting", "broken"), BROKEN_BY.items())
 def test_each_remedy_is_needed(base: str, setting: str, broken: set[str]) -> None:
     assert _violated(with_knob(preset(base), setting)) == broken
@@ -197,7 +197,7 @@ def _broken(policy: str, bounds: Bounds) -> set[str]:
     return {each.name for each in found.verdicts if each.verdict == "violated"}
 
 
-@pytest.mark.parametrize("policy", OURS)
+@pytest.mark.parametrize("policy", quick_if(OURS, lambda name: name == "strict-clone"))
 @pytest.mark.parametrize("slip", SHARED)
 def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
     slip: str, policy: str, monkeypatch: pytest.MonkeyPatch
@@ -264,8 +264,6 @@ BROKEN_BY_ASPECTS = {
 }
 """(aspect, one knob of strict set otherwise) -> exactly what then breaks there."""
 
-PAIRS = tuple(combinations(sorted(set(ASPECTS) - {"lateness"}), 2))
-
 
 def _violated_aspects(model: Model) -> set[str]:
     judged = [item for item in properties_of(model) if item.kind != "sometimes"]
@@ -318,7 +316,7 @@ def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_vi
     assert "no_lost_wakeup" in _violated_aspects(law_of(early, named("tiny", early)))
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_aspects_go_together(name: str) -> None:
     """All aspects at once, with two queues and two tags: runs stay in range, and strict keeps every property."""
     aspects = frozenset(set(ASPECTS) - {"lateness"})
@@ -330,24 +328,6 @@ def test_aspects_go_together(name: str) -> None:
     assert found.distinct_states >= 3_000
     assert not broken & {"stays_in_range", "time_can_pass", "lists_have_owners", "answer_is_right"}
     assert not (broken and name.startswith("strict"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["strict", "strict-clone"])
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_no_two_aspects_break_strict(name: str, pair: tuple[str, str]) -> None:
-    bounds = Bounds("two", requests=1, messages=2, aspects=frozenset(pair))
-
-    assert _violated_aspects(law_of(preset(name), bounds)) == set()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["strict", "strict-clone"])
-@pytest.mark.parametrize("aspect", sorted(set(ASPECTS) - {"lateness"}))
-def test_no_aspect_breaks_strict_among_queues_and_tags(name: str, aspect: str) -> None:
-    bounds = Bounds("many", requests=1, messages=1, queues=2, tags=2, aspects=frozenset({aspect}))
-
-    assert _violated_aspects(law_of(preset(name), bounds)) == set()
 
 
 def test_a_world_without_aspects_has_none_of_their_variables() -> None:

@@ -309,7 +309,7 @@ def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: st
     assert done.stderr.count("\n") == bool(said)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["properties"], ["properties", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["properties", "--json"]], ids=" ".join)
 def test_a_reader_who_is_gone_ends_a_command_quietly(words: list[str]) -> None:
     """What nobody reads any more leaves the question open, without a word; rich and click would both leave with 1."""
     read, write = os.pipe()
