@@ -36,6 +36,7 @@ from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, bool_variable, int_variable, ite
 from longpoll_spec.testing import spin, tlc
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.slips import conjuncts
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints
