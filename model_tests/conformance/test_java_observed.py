@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
-import struct
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker
 from model_tests.service.observed import events_of
+from model_tests.support.captures import wait_until_captured
 from model_tests.support.java import java_broker_of
 
 from longpoll.cli import main
@@ -304,25 +303,12 @@ def capturing(port: int, file: Path) -> Iterator[None]:
         assert "listening on" in said, said
         try:
             yield
-            wait_until_written(port, file, process)
+            wait_until_captured(process, port, file, END_S)
         finally:
             process.terminate()
             rest = process.stderr.read()
             process.wait(END_S)
     assert "\n0 packets dropped by kernel" in f"\n{rest}", rest
-
-
-def wait_until_written(port: int, file: Path, process: subprocess.Popen[str]) -> None:
-    """Return when a connection made now is in the file: what a stopped tcpdump has not read is lost, untold."""
-    here = socket.inet_aton("127.0.0.1")
-    with socket.create_connection(("127.0.0.1", port)) as last:
-        packet = here + here + struct.pack(">HH", last.getsockname()[1], port)
-    deadline_s = time.monotonic() + END_S
-    while packet not in file.read_bytes():
-        assert time.monotonic() < deadline_s, "the last connection is never in the file"
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
-            raise AssertionError("tcpdump has ended")
 
 
 def asked_and_told(history: Path) -> Counter[tuple[object, ...]]:

@@ -311,14 +311,10 @@ PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
 @pytest.mark.parametrize(
     "line",
     [
-        "longpoll check --policy rocketmq-4.9 --bounds tiny --property lost_by_hold",
         "longpoll store verify no-such-store",
         "longpoll judge no-such-history --engine local --follow",
         "longpoll replay sim1.eNqb...",
-        "printf x >no/such/folder",
-        "longpoll serve --store /tmp/store --config no-such.conf",
         "pytest model_tests/docs/test_no_such.py",
-        "make no-such-target",
     ],
 )
 def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) -> None:

@@ -229,26 +229,15 @@ def _forget_the_recheck(document: Any) -> None:
         found["assignments"] = [each for each in found["assignments"] if each["ref"] != f"recheck_due_{request}"]
 
 
-def _forget_a_part(document: Any) -> None:
-    guard = _edge_of(document, "pull_read(0)")["guard"]
-    guard["exp"] = True
-
-
 def _exchange_the_branches(document: Any) -> None:
     for each in _edge_of(document, "pull_read(1)")["destinations"][0]["assignments"]:
         if isinstance(each["value"], dict) and each["value"]["op"] == "ite":
             each["value"]["then"], each["value"]["else"] = each["value"]["else"], each["value"]["then"]
 
 
-def _another_first_value(document: Any) -> None:
-    next(each for each in document["variables"] if each["name"] == "running")["initial-value"] = False
-
-
 PLANTED: Final = {
     "hold forgets that a recheck is due": (_forget_the_recheck, {"no_lost_wakeup": False, "woken_within": False}),
-    "a read may happen at any time": (_forget_a_part, {}),
     "a read takes the other case": (_exchange_the_branches, {}),
-    "the broker does not run at first": (_another_first_value, {"some_held": False}),
 }
 
 

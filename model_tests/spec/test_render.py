@@ -34,7 +34,7 @@ from longpoll_spec.render import states
 from longpoll_spec.render.pictures import graph, html, lanes, machine, mermaid, plot, svg, text
 from longpoll_spec.render.pictures.letters import width_of, wrapped
 from longpoll_spec.render.pictures.phases import phases
-from longpoll_spec.render.pictures.plot import SERIES_MAX, Bars, Line, bars, lines, shares
+from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
 from longpoll_spec.render.spec_actions import model_of
 from longpoll_spec.render.story.story import Story, story_of
 from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
@@ -547,15 +547,6 @@ def test_a_bar_is_as_long_as_its_figure() -> None:
     assert widths[1] == pytest.approx(widths[0] / 4, abs=0.1)
     assert widths[2] == 0.0
     assert words == ["head", "a", "400", "b", "100", "c", "0.0"]
-
-
-@pytest.mark.parametrize("name", ["a", "<b>&", "wide" * 60, " ".join(["several", "words"] * 30)])
-def test_no_name_is_cut_off(name: str) -> None:
-    """However long, and whatever it is made of; as many series as there may be."""
-    many = [shares(f"{name} {number}", [0.001, 9.0, 12_345.0]) for number in range(SERIES_MAX)]
-
-    assert wrong(drawn(*many)) == []
-    assert wrong(bars([Bars(name, tuple((each.name, 1e9) for each in many))], title=name)) == []
 
 
 @pytest.mark.parametrize("x", [0.0, -1.0, math.inf, math.nan, 1e300])
