@@ -58,14 +58,6 @@ def test_a_formula_says_what_the_text_says(name: str) -> None:
         assert dashed == {shown_name(each).removesuffix("[r]") for each in written_by(action)}, action.label
 
 
-def test_a_formula_has_the_signs_of_its_guard() -> None:
-    tree = formula_of(model_of(preset("rocketmq-4.9"), OPEN), "pull_read(0)")
-
-    first, second, third = ("".join(row.itertext()).replace("\xa0", " ") for row in tree.findall(".//mtr")[:3])
-    assert (first, second) == ("whenphaser=pulling", f"thenphaser{DASH}=idle if morer")
-    assert third == f"phaser{DASH}=missed otherwise"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("token", [LOST, KEPT])
 def test_what_a_run_changes_is_said_to_be_written(token: str) -> None:

@@ -25,7 +25,7 @@ from longpoll.commands.oracle.doors import Lines
 from longpoll.commands.oracle.requests import LINE_MAX, Oracle
 from longpoll.commands.oracle.session import LawBeside
 from longpoll_spec.engines.conform import Checker, Follower
-from longpoll_spec.engines.evaluate import after_step, enabled_actions, values_of
+from longpoll_spec.engines.evaluate import after_step, enabled_actions
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.errors import EngineLimitError, SpecUserError
 from longpoll_spec.history import Law
@@ -447,10 +447,3 @@ def _shell(line: str, directory: Path) -> str:
         )
     assert done.returncode in {0, 1}, done.stderr
     return done.stdout
-
-
-def test_values_are_those_of_the_model() -> None:
-    oracle = oracle_of()
-    (shown,) = asked(oracle, do="state")["states"]
-
-    assert list(shown) == list(values_of(oracle.beside.model, oracle.beside.model.initial))

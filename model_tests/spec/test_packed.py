@@ -134,12 +134,6 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         explore(model_named("strict"))
 
 
-@pytest.mark.parametrize("workers", [0, 65])
-def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
-    with pytest.raises(EngineLimitError, match=f"--workers must be from 1 to 64, not {workers}"):
-        explore(model_named("strict"), workers=workers)
-
-
 def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = packed_workers._start
     begun: list[object] = []

@@ -21,10 +21,10 @@ from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswe
 from longpoll_spec.engines.response import response_bounds
 from longpoll_spec.engines.smt.proof import PLAIN, prove_model
 from longpoll_spec.engines.tokens import replay, token_of
-from longpoll_spec.errors import BoundsError, UnknownPropertyError
-from longpoll_spec.hazards import FACTS, HAZARDS, hazards_of
+from longpoll_spec.errors import BoundsError
+from longpoll_spec.hazards import FACTS
 from longpoll_spec.law import Fairness, fairness_of, law_of, properties_of
-from longpoll_spec.model import Action, Model, select
+from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob
 from longpoll_spec.properties.answers import offset_goes_on
 from longpoll_spec.state import Request, State, state_of
@@ -89,16 +89,6 @@ def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
 
     assert _violated(free) == set()
     assert _violated(with_knob(free, "heap_entry=one_shot")) == {"no_lost_deadline"}
-
-
-def test_selecting_an_unknown_property_is_refused() -> None:
-    properties = properties_of(law_of(preset("strict"), named("tiny", preset("strict"))))
-
-    assert [item.name for item in select(properties, ["answered_once"])] == ["answered_once"]
-    with pytest.raises(UnknownPropertyError, match="did you mean 'no_lost_wakeup'"):
-        select(properties, ["no_lost_wakup"])
-    with pytest.raises(UnknownPropertyError, match="`longpoll properties` lists all"):
-        select(properties, ["always_fast"])
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "rocketmq-pr7359"))
@@ -337,11 +327,6 @@ def test_a_world_without_aspects_has_none_of_their_variables() -> None:
     assert {"log_end", "visible_end", "phase_0", "offset_1"} <= names
 
 
-def test_an_unknown_aspect_is_refused() -> None:
-    with pytest.raises(BoundsError, match="buckets"):
-        named("tiny", preset("strict"), aspects=["weather"])
-
-
 @pytest.mark.parametrize("bounds", EXPLORATIONS.values(), ids=EXPLORATIONS)
 def test_a_token_carries_its_world(bounds: Bounds) -> None:
     model = law_of(preset("rocketmq-4.9"), bounds)
@@ -427,15 +412,6 @@ def test_a_hazard_is_found_on_the_presets_that_have_it(hazard: str) -> None:
     }
 
     assert found == FOUND_ON.get(hazard, rocketmq)
-
-
-def test_every_hazard_has_a_sentence_and_a_sign() -> None:
-    shown = {hazard for facts in FACTS.values() for signs in facts.values() for hazard in signs}
-
-    assert shown == set(HAZARDS)
-    assert set(FACTS) == set(PRESETS)
-    assert hazards_of("rocketmq-lmq", "no_orphan") == ("j",)
-    assert hazards_of("strict+on_stop=silent", "answered_on_stop") == ()
 
 
 OURS_PROGRESS: Final = ("strict", "strict-clone")

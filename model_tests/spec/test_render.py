@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from functools import cache
 from pathlib import Path
@@ -547,12 +546,6 @@ def test_a_bar_is_as_long_as_its_figure() -> None:
     assert widths[1] == pytest.approx(widths[0] / 4, abs=0.1)
     assert widths[2] == 0.0
     assert words == ["head", "a", "400", "b", "100", "c", "0.0"]
-
-
-@pytest.mark.parametrize("x", [0.0, -1.0, math.inf, math.nan, 1e300])
-def test_a_figure_without_a_place_is_refused(x: float) -> None:
-    with pytest.raises(UserError, match=r"has no place|powers of ten"):
-        drawn(Line("a", ((1.0, 0.0), (x, 1.0))))
 
 
 def test_the_page_has_what_was_measured() -> None:

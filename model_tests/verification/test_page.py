@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
@@ -81,20 +81,6 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert "<svg></svg>" in written
     assert "The history is" in written
     assert written.endswith("</html>\n")
-
-
-def test_ctrl_c_in_a_stage_ends_the_command_and_is_no_row() -> None:
-    def raising(error: BaseException) -> Callable[[], Sequence[Row]]:
-        def work() -> Sequence[Row]:
-            raise error
-
-        return work
-
-    page = Page()
-    page.stage("a stage", raising(OSError("gone")), part="suite")
-    with pytest.raises(KeyboardInterrupt):
-        page.stage("another", raising(KeyboardInterrupt()), part="suite")
-    assert [(one.part, one.what, one.outcome) for one in page.rows] == [("suite", "a stage", "unknown")]
 
 
 SOURCE: Final = Path(output.__file__).parent
