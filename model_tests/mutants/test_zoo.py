@@ -20,7 +20,7 @@ from model_tests.mutants.zoo.entry import Change, Entry
 from model_tests.mutants.zoo.locks import MESSAGE_STORE
 from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
 from model_tests.mutants.zoo.run import Cell, decode
-from model_tests.mutants.zoo.table import Row, pinned, problems, rows_of
+from model_tests.mutants.zoo.table import Row, pinned, problems
 
 from longpoll.cli import main
 from longpoll.commands import zoo as command
@@ -121,19 +121,6 @@ def test_the_tests_that_are_named_are_there() -> None:
 
 def test_every_bug_is_found() -> None:
     assert problems(pinned()) == []
-
-
-def test_a_new_find_takes_the_place_of_the_old_one() -> None:
-    name = ENTRIES[0].id
-    cells = [
-        Cell(entry=name, method="units", outcome="found", what="a", schedules=1, cpu_s=1.0),
-        Cell(entry=name, method="steps", outcome="missed"),
-    ]
-    (row,) = rows_of(cells)
-    (again,) = rows_of([Cell(entry=name, method="units", outcome="missed")], [row])
-
-    assert (list(row.found), row.missed) == (["units"], ["steps"])
-    assert (list(again.found), again.missed) == ([], ["units", "steps"])
 
 
 # -- what is found ---------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
 from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import Effect, Term, bool_variable, int_variable, ite
+from longpoll_spec.terms import Effect, Term, int_variable, ite
 from longpoll_spec.testing import spin, tlc
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.models import model_named
@@ -68,13 +68,6 @@ def test_a_value_is_written_in_its_variables_words() -> None:
     assert writer.text(~phase.is_(1)) == "phase_0 != PHASE_HELD"
     assert writer.value(ite(phase.is_(0), 1, phase), "phase_0") == "(PHASE_HELD if phase_0 == PHASE_IDLE else phase_0)"
     assert writer.text(int_variable("offset_0").is_(1)) == "offset_0 == 1"
-
-
-def test_a_named_part_is_written_by_its_name() -> None:
-    guard = bool_variable("running") & (int_variable("copies_0") < 2)
-    writer = Writer(PYTHON, {}).naming([(guard, "can_hold_0")])
-
-    assert writer.text(~guard) == "not can_hold_0"
 
 
 _effects = st.fixed_dictionaries({}, optional={name: ints(2) for name in INT_NAMES}) | st.permutations(INT_NAMES).map(

@@ -520,8 +520,3 @@ def test_an_amount_is_a_number_from_zero_to_the_most(given: str, above_zero: boo
 def test_what_is_none_is_the_callers_mistake(given: str, above_zero: bool, why: str) -> None:
     with pytest.raises(click.BadParameter, match=why):
         Amount(above_zero=above_zero).convert(given, None, None)
-
-
-def test_the_most_is_days_and_no_more() -> None:
-    """In nanoseconds it has to fit into 64 bits, with a time of day added."""
-    assert 10**9 <= AMOUNT_MAX * 1_000_000 < 2**62 - 2 * 10**18
