@@ -5,23 +5,20 @@ Each is told in its docstring. Leaves out measuring what others notice of it (`a
 
 from __future__ import annotations
 
-import os
-import re
 import selectors
 import socket
 import ssl
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
 from attrs import frozen
 from model_tests.bench import bystander
+from model_tests.bench.served import Served
 
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -37,26 +34,6 @@ GREEDY_COUNT: Final = 60
 PATIENCE_S: Final = 60.0
 QUIET_S: Final = 3.0
 """A broker that answers nothing for so long has answered what it will."""
-
-
-class Served:
-    """A serving process; `status` and `processor_s` read what the kernel says of it."""
-
-    def __init__(self, process: subprocess.Popen[str], address: Address, name_server: Address) -> None:
-        self.process = process
-        self.address = address
-        self.name_server = name_server
-
-    def most_memory_kib(self) -> int:
-        """The most memory it has had, KiB."""
-        found = re.search(r"^VmHWM:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
-
-    def processor_s(self) -> float:
-        """The processor time it has had, user and system."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def frame(

@@ -13,12 +13,9 @@ made it wait.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,13 +25,11 @@ from typing import Final
 import msgspec
 import trustme
 from model_tests.bench import bystander, leaving
-from model_tests.bench.attacks import ATTACKS, PATIENCE_S, Attack, Served
+from model_tests.bench.attacks import ATTACKS, Attack
+from model_tests.bench.served import Served, parser_of, print_json, serving
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_runtime import Address
-
-MAIN: Final = "from longpoll.cli import main; main()"
 TOLD_AT_ONCE: Final = "from longpoll_broker.service.admin import member_notices; member_notices.NOTICES_MAX = 1 << 60; "
 FAR: Final = 1 << 40
 WITHOUT: Final = f"unfinishedBytesMax={FAR}\nunsentBytesMax={FAR}\noutputBytesMax={FAR}\n"
@@ -63,39 +58,24 @@ class Result(msgspec.Struct):
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def _address(text: str) -> Address:
-    host, _colon, port = text.rpartition(":")
-    return host, int(port)
-
-
 @contextmanager
-def serving(directory: Path, attack: Attack, *, limits: bool) -> Iterator[Served]:
-    """A broker of its own process."""
-    config = directory / "broker.conf"
-    config.write_text(attack.settings + ("" if limits else WITHOUT))
-    code = MAIN if limits else TOLD_AT_ONCE + MAIN
-    command = [sys.executable, "-c", code, "serve", "--store", str(directory / "store"), "--config", str(config)]
-    command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--json", "--log-level", "error"]
-    command += ["--policy", attack.policy]
+def attacked(directory: Path, attack: Attack, *, limits: bool) -> Iterator[Served]:
+    """A broker of its own process, with the settings of the attack."""
+    options = ["--policy", attack.policy]
     if attack.speaks_tls:
         issued = trustme.CA().issue_cert("localhost")
         issued.private_key_and_cert_chain_pem.write_to_path(str(directory / "server.pem"))
-        command += ["--tls-certificate", str(directory / "server.pem"), "--tls-key", str(directory / "server.pem")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            ready = msgspec.json.decode(process.stdout.readline())
-            yield Served(process, *map(_address, (ready["broker"], ready["name-server"])))
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(PATIENCE_S)
+        options += ["--tls-certificate", str(directory / "server.pem"), "--tls-key", str(directory / "server.pem")]
+    settings, before = attack.settings + ("" if limits else WITHOUT), "" if limits else TOLD_AT_ONCE
+    with serving(directory / "store", options, settings=settings, before=before) as served:
+        yield served
 
 
 def measured(name: str, count: int, *, limits: bool) -> Result:
     """One attack, one way."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        served = stack.enter_context(serving(directory, ATTACKS[name], limits=limits))
+        served = stack.enter_context(attacked(directory, ATTACKS[name], limits=limits))
         attack = ATTACKS[name].prepare(served, count, stack)
         memory_kib, processor_s = served.most_memory_kib(), served.processor_s()
         command = bystander.command(served.address, served.process.pid)
@@ -129,17 +109,9 @@ def measured(name: str, count: int, *, limits: bool) -> Result:
 def show(results: Sequence[Result]) -> None:
     """A row for each attack and way."""
     table = Table(
-        "attack",
-        "limits",
-        "round trips",
-        "p50 ms",
-        "p99 ms",
-        "worst ms",
-        "own p99",
-        "own worst",
-        "processor s",
-        "memory MiB",
+        "attack", "limits", "round trips", "p50 ms", "p99 ms", "worst ms", "own p99", "own worst", "processor s"
     )
+    table.add_column("memory MiB")
     for each in results:
         table.add_row(
             each.attack,
@@ -158,10 +130,9 @@ def show(results: Sequence[Result]) -> None:
 
 def main() -> int:
     """Measure, and say it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--members", type=int, default=2_000)
     parser.add_argument("--attack", choices=ATTACKS, help="one attack instead of all")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -173,7 +144,7 @@ def main() -> int:
         if limits or ATTACKS[name].has_limit
     ]
     if options.json:
-        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+        print_json(results)
     else:
         show(results)
     return int(any(each.limits and each.own_worst_ms > WORST_MS_MAX for each in results))

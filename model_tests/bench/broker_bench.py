@@ -12,7 +12,6 @@ sets --seconds: 1 is a short form for a look at a machine that does other work; 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -20,12 +19,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from model_tests.bench import leaving
 from model_tests.bench.broker_figures import OURS, POLLING, RECORDING
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, java, ours
+from model_tests.bench.served import parser_of, print_json
 from model_tests.conformance.java_broker import JavaUnavailableError
 from rich.console import Console
 from rich.progress import Progress
@@ -37,11 +36,10 @@ SECONDS: Final = 4.0
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS") or SECONDS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-java", action="store_true")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/performance.md has it")
     parser.add_argument("--only", action="append", help="one kind of work: a method of `broker_measures.Bench`")
     chosen = parser.parse_args()
@@ -56,10 +54,7 @@ def main() -> int:
                 sides.append(stack.enter_context(java(directory / "java")))
             except JavaUnavailableError as error:
                 sys.stderr.write(f"longpoll: {error}; measuring ours alone\n")
-        options = {
-            POLLING: ("--knob", "notify=dispatcher_poll"),
-            RECORDING: ("--record", str(directory / "history")),
-        }
+        options = {POLLING: ("--knob", "notify=dispatcher_poll"), RECORDING: ("--record", str(directory / "history"))}
         variants = [stack.enter_context(ours(name, directory / name, words)) for name, words in options.items()]
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         try:
@@ -69,7 +64,7 @@ def main() -> int:
             return 2
     if chosen.json:
         told = {"machine": about, "seconds": chosen.seconds, "figures": values, "missed": missed(values)}
-        sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+        print_json(told)
     elif chosen.markdown:
         sys.stdout.write(markdown(values, about))
     else:

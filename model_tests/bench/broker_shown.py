@@ -47,6 +47,12 @@ def shown(number: float) -> str:
     return f"{number:.3g}" if number else "0"
 
 
+def cells(value: Value, sides: Sequence[str]) -> list[str]:
+    """A figure of each side, and the ratio."""
+    numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
+    return [*numbers, "" if value.ratio is None else f"{value.ratio:.2f}"]
+
+
 def show(values: Sequence[Value], about: dict[str, str]) -> None:
     """Print the table and what was missed."""
     out = Console(width=WIDTH, highlight=False)
@@ -54,10 +60,8 @@ def show(values: Sequence[Value], about: dict[str, str]) -> None:
     sides = [side for side in SIDES if any(side in value.sides for value in values)]
     table = Table("figure", "", *sides, "ours / Java", "bar", "")
     for value in values:
-        numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
-        ratio = f"{value.ratio:.2f}" if value.ratio is not None else ""
         told = "" if value.met is None else "met" if value.met else "MISSED"
-        table.add_row(value.name, value.unit, *numbers, ratio, value.bar, told)
+        table.add_row(value.name, value.unit, *cells(value, sides), value.bar, told)
     out.print(table)
     for name in missed(values):
         out.print(f"missed: {name}")
@@ -70,8 +74,6 @@ def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
     lines += [f"| figure | {' | '.join(sides)} | ours / Java | bar |", "| --- |" + " --- |" * (len(sides) + 2)]
     for value in values:
         name = f"{value.name}, {value.unit}" if value.unit else value.name
-        numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
-        ratio = f"{value.ratio:.2f}" if value.ratio is not None else ""
         missing = " (missed)" if value.met is False else ""
-        lines.append(f"| {name} | {' | '.join(numbers)} | {ratio} | {value.bar}{missing} |")
+        lines.append(f"| {name} | {' | '.join(cells(value, sides))} | {value.bar}{missing} |")
     return "\n".join(lines) + "\n"

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from attrs import frozen
 from model_tests.bench.broker_figures import JAVA
+from model_tests.bench.served import serving
 from model_tests.conformance.java_broker import resolve, running
 
 from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_runtime import Address
 
-END_S: Final = 30.0
 JAVA_HEAP: Final = "2g"
-COMMAND: Final = (sys.executable, "-c", "from longpoll.cli import main; main()")
 
 
 @frozen
@@ -40,17 +37,9 @@ class Side:
 @contextmanager
 def ours(name: str, directory: Path, options: Sequence[str] = ()) -> Iterator[Side]:
     """`longpoll serve` with a store of its own."""
-    any_port = "127.0.0.1:0"
-    command = (*COMMAND, "serve", "--json", "--listen", any_port, "--name-server", any_port, *options)
-    with subprocess.Popen((*command, "--store", str(directory)), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            ready = msgspec.json.decode(process.stdout.readline())
-            host, _colon, port = ready["broker"].rpartition(":")
-            yield Side(name, (host, int(port)), process.pid, lambda: private_bytes(process.pid))
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(END_S)
+    with serving(directory, options, ends=signal.SIGTERM) as served:
+        process_id = served.process.pid
+        yield Side(name, served.address, process_id, lambda: private_bytes(process_id))
 
 
 @contextmanager

@@ -25,7 +25,6 @@ Leaves out what brokers make of more clients (`broker_bench`).
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import subprocess
@@ -39,8 +38,8 @@ from typing import Final
 
 import msgspec
 from model_tests.bench import leaving
-from model_tests.bench.broker_sides import COMMAND
 from model_tests.bench.client_sides import BODY, Row
+from model_tests.bench.served import parser_of, print_json, serving
 from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
 from rich.console import Console
 from rich.table import Table
@@ -87,13 +86,8 @@ def at_java(directory: Path, class_path: str) -> Iterator[str]:
 @contextmanager
 def at_ours(directory: Path) -> Iterator[str]:
     """The name server's address of `longpoll serve`."""
-    options = ["--json", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--store", str(directory / "ours")]
-    with subprocess.Popen([*COMMAND, "serve", *options], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield msgspec.json.decode(process.stdout.readline())["name-server"]
-        finally:
-            process.terminate()
+    with serving(directory / "ours") as served:
+        yield "{}:{}".format(*served.name_server)
 
 
 def prepare(name_server: str, stored: int) -> None:
@@ -161,10 +155,7 @@ def better(measured: str, known: Row | None, row: Row) -> Row:
             row, p50_ms=min(known.p50_ms, row.p50_ms), p99_ms=min(known.p99_ms, row.p99_ms)
         )  # fmt: skip
     return msgspec.structs.replace(
-        row,
-        failed=known.failed + row.failed,
-        wall_s=min(known.wall_s, row.wall_s),
-        cpu_s=min(known.cpu_s, row.cpu_s),
+        row, failed=known.failed + row.failed, wall_s=min(known.wall_s, row.wall_s), cpu_s=min(known.cpu_s, row.cpu_s)
     )
 
 
@@ -195,11 +186,10 @@ def cells(measured: str, row: Row, java: Row | None) -> tuple[str, str, str, str
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--broker", choices=("java-4.9.7", "ours", "both"), default="both")
     parser.add_argument("--count", type=int, default=20_000, help="asynchronous sends; the others follow from it")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     if not 1000 <= chosen.count <= 10_000_000 or not 1 <= chosen.rounds <= 20:
         parser.error("give 1000 to 10000000 messages and 1 to 20 rounds")
@@ -225,7 +215,7 @@ def main() -> int:
                 if not chosen.json:
                     show(name, found[name])
     if chosen.json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        print_json(found)
     return int(any(row.failed for sides in found.values() for rows in sides.values() for row in rows.values()))
 
 

@@ -11,7 +11,6 @@ Spark's include the start of Java.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import resource
@@ -25,9 +24,9 @@ from time import perf_counter
 from typing import Any, Final
 
 import attrs
-import msgspec
 from attrs import frozen
 from model_tests.bench import leaving
+from model_tests.bench.served import parser_of, print_json
 
 from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
@@ -216,13 +215,12 @@ def show(choice: Choice, figures: Sequence[Figure]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and print; exit 1 if two engines count differently."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--policy", default="strict", help="a preset's name")
     parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="set one knob; repeatable")
     parser.add_argument("--bounds", default="bench", help="tiny, small, wide or bench")
     parser.add_argument("--also", default="tiny", help="bounds at which every engine is measured; - for none")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="of the packed engine")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(arguments)
     fast = [Way(workers=count) for count in options.workers]
     asked = [(options.bounds, fast), *([(options.also, every_way(options.workers))] if options.also != "-" else [])]
@@ -237,7 +235,7 @@ def main(arguments: Sequence[str]) -> None:
         if not options.json:
             show(choice, figures)
     if options.json:
-        sys.stdout.write(msgspec.json.encode([as_object(*each) for each in measured]).decode() + "\n")
+        print_json([as_object(*each) for each in measured])
     if any(differ(figures) for _, figures in measured):
         sys.exit("the engines do not count the same states and transitions")
 

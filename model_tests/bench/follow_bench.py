@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
 from model_tests.bench import leaving
+from model_tests.bench.served import processor_s, status_kib
 
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import event_dicts
@@ -58,7 +59,6 @@ JUDGED: Final = re.compile(rb"up to event (\d+)")
 WRONG: Final = 1_000_000
 """What is added to the next offset of an answer, and is past any log here."""
 REQUEST: Final = re.compile(rb'"request":"([^"]*)"')
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @define
@@ -204,7 +204,7 @@ class Watch:
         now_s = time.monotonic() - self.begun_s
         while len(self.memory) <= now_s // MINUTE_S:
             self.memory.append(0)
-        self.memory[-1] = max(self.memory[-1], resident_bytes(self.pid))
+        self.memory[-1] = max(self.memory[-1], status_kib(self.pid, "VmRSS") * KIB)
         if not self.findings.exists():
             return
         with self.findings.open("rb") as file:
@@ -216,19 +216,6 @@ class Watch:
         for each in self.planted:
             if each.told_s is None and each.request in told:
                 each.told_s = now_s
-
-
-def resident_bytes(pid: int) -> int:
-    """The memory that a process has now."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * KIB
-
-
-def processor_s(pid: int) -> float:
-    """The processor time that a process has taken, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def measure(made: Made, rate: int, source: Path, wait_s: float) -> bool:

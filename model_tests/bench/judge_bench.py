@@ -29,6 +29,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from model_tests.bench import leaving
+from model_tests.bench.served import status_kib
 
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
@@ -87,9 +88,7 @@ def judged_alone(history: Path) -> tuple[float, int]:
     judged(LocalEngine(threads=1), history)
     seconds = time.process_time() - begun
     # Not getrusage: its maximum is handed down from the process that started this one.
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    (peak,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    return seconds, int(peak.split()[1]) * KIB
+    return seconds, status_kib(os.getpid(), "VmHWM") * KIB
 
 
 def measure_local(histories: Sequence[Measured], warm: Path) -> None:

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter_ns
 
-import msgspec
 from model_tests.bench import leaving
+from model_tests.bench.served import COMMAND, address_of, parser_of, print_json
 
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -37,7 +37,6 @@ IN_FLIGHT = 64
 BATCHES = 40
 MESSAGES = BATCHES * IN_FLIGHT
 END_S = 20.0
-COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
 BODY = bytes(128)
 Way = tuple[str, int]
 
@@ -83,12 +82,6 @@ def process(*command: str) -> Iterator[tuple[str, int]]:
         finally:
             started.send_signal(signal.SIGTERM)
             started.wait(END_S)
-
-
-def way(text: str) -> Way:
-    """An address, or a port on loopback."""
-    host, _colon, port = text.rpartition(":")
-    return host or "127.0.0.1", int(port)
 
 
 def spent_us(process_id: int) -> float:
@@ -145,13 +138,12 @@ def measure(clients: dict[str, RawClient], work: Callable[[RawClient], float], r
 
 def main() -> int:
     """Measure and print; exit code 1 when the proxy adds more than it may."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=2_000)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--relay", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.relay:
-        relay(way(arguments.relay))
+        relay(address_of(arguments.relay))
     begun_s = monotonic()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -164,7 +156,7 @@ def main() -> int:
             process(*COMMAND, "observe", "--listen", any_port, "--broker", broker, "--record", str(directory / "h"))
         )
         clients = {
-            name: stack.enter_context(RawClient(way(text)))
+            name: stack.enter_context(RawClient(address_of(text)))
             for name, text in (("direct", broker), ("bare relay", bare), ("observe", proxy))
         }
         send_message(clients["direct"], "BENCH", BODY)
@@ -177,7 +169,7 @@ def main() -> int:
                 rows[name]["processor"] = (spent_us(process_id) - before_us[name]) / (rounds * units)
             results[work.__name__] = rows
     if arguments.json:
-        sys.stdout.write(msgspec.json.encode({"us": results, "seconds": monotonic() - begun_s}).decode() + "\n")
+        print_json({"us": results, "seconds": monotonic() - begun_s})
     else:
         show(results)
     added = [result["observe"]["added_ratio"] for name, result in results.items() if name != "sends"]

@@ -14,11 +14,7 @@ a kill leaves it.
 
 from __future__ import annotations
 
-import argparse
-import os
-import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +26,13 @@ from typing import Final
 import msgspec
 from attrs import frozen
 from model_tests.bench import leaving
+from model_tests.bench.served import parser_of, print_json, serving, status_kib
 
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address
 
-MAIN: Final = "from longpoll.cli import main; main()"
 BURST: Final = 128
 IN_FLIGHT: Final = 8
 """Bursts that are not answered yet."""
@@ -58,49 +54,27 @@ class Opened(msgspec.Struct):
 
 
 @frozen
-class Served:
+class Started:
     """A broker's process that is ready."""
 
-    process: subprocess.Popen[str]
     address: Address
     ready_s: float
     processor_s: float
     """What it took until then."""
-
-    @property
-    def memory_mib(self) -> float:
-        """What it has for itself now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"^RssAnon:\s+(\d+)", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) / 1024
+    memory_mib: float
+    """What it had for itself then."""
 
 
 @contextmanager
-def serving(store: Path, ends: signal.Signals = signal.SIGINT) -> Iterator[Served]:
+def started(store: Path, ends: signal.Signals = signal.SIGINT) -> Iterator[Started]:
     """A broker of its own process on a store, ended by a signal."""
-    config = store.parent / "broker.conf"
-    command = [sys.executable, "-c", MAIN, "serve", "--store", str(store), "--listen", "127.0.0.1:0"]
-    command += ["--name-server", "127.0.0.1:0", "--json", "--log-level", "error", "--config", str(config)]
     # A file of a queue of the usual size takes a megabyte of the disk with its first message.
-    config.write_text("mappedFileSizeConsumeQueue=20000\n" if store.name == WIDE else "")
+    settings = "mappedFileSizeConsumeQueue=20000\n" if store.name == WIDE else ""
     begun_s = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            ready = msgspec.json.decode(process.stdout.readline())
-            ready_s = time.monotonic() - begun_s
-            host, _colon, port = ready["broker"].rpartition(":")
-            yield Served(process, (host, int(port)), ready_s, processor_s(process.pid))
-        finally:
-            process.send_signal(ends)
-            process.wait(PATIENCE_S)
-
-
-def processor_s(pid: int) -> float:
-    """The processor's time of a process up to now, seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    with serving(store, settings=settings, ends=ends) as served:
+        ready_s = time.monotonic() - begun_s
+        memory_mib = status_kib(served.process.pid, "RssAnon") / 1024
+        yield Started(served.address, ready_s, served.processor_s(), memory_mib)
 
 
 def say(text: str) -> None:
@@ -109,7 +83,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def fill(served: Served, size: int, body: int) -> int:
+def fill(served: Started, size: int, body: int) -> int:
     """Send until the log has grown by a size; how many messages."""
     content = b"x" * body
     properties = "UNIQ_KEY\x017F00000100002A9F000000000001E240\x02WAIT\x01true\x02"
@@ -134,20 +108,20 @@ def fill(served: Served, size: int, body: int) -> int:
 def after_a_kill(directory: Path, size_mib: int, body: int) -> Iterator[Opened]:
     """A broker is killed after its log was filled, and started again; and once more after a stop."""
     store = directory / "big"
-    with serving(store, signal.SIGKILL) as served:
+    with started(store, signal.SIGKILL) as served:
         yield Opened("an empty store", served.ready_s, served.processor_s, memory_mib=served.memory_mib)
         say(f"writing a log of {size_mib} MiB")
         begun_s = time.monotonic()
         count = fill(served, size_mib * MIB, body)
         say(f"{count} messages in {time.monotonic() - begun_s:.0f} s; killing the broker")
     for what in ("after a kill", "after a stop"):
-        with serving(store) as served:
+        with started(store) as served:
             yield Opened(
                 f"a log of {size_mib} MiB, {what}", served.ready_s, served.processor_s, count, 4, served.memory_mib
             )
 
 
-def make_topics(served: Served, count: int) -> None:
+def make_topics(served: Started, count: int) -> None:
     """Topics of 8 queues."""
     made = {"defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6"}
     made |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
@@ -162,7 +136,7 @@ def make_topics(served: Served, count: int) -> None:
                 assert reply.code == 0, reply.remark
 
 
-def send_to_all(served: Served, count: int) -> tuple[int, str]:
+def send_to_all(served: Started, count: int) -> tuple[int, str]:
     """A message to every queue, until one is refused; how many were taken, and what was said then."""
     taken, said = 0, ""
     with RawClient(served.address) as client:
@@ -181,24 +155,24 @@ def send_to_all(served: Served, count: int) -> tuple[int, str]:
 def many_topics(directory: Path, count: int) -> Iterator[Opened]:
     """Topics without messages, then with one in each queue as far as it goes."""
     store = directory / WIDE
-    with serving(store) as served:
+    with started(store) as served:
         say(f"making {count} topics of {QUEUES} queues")
         begun_s = time.monotonic()
         make_topics(served, count)
         say(f"made in {time.monotonic() - begun_s:.0f} s")
-    with serving(store) as served:
+    with started(store) as served:
         yield Opened(
             f"{count} topics without messages", served.ready_s, served.processor_s, 0, count * QUEUES, served.memory_mib
         )
         taken, said = send_to_all(served, count)
         say(f"a message in each of {taken} queues" + (f", and then {said}" if said else ""))
-    with serving(store) as served:
+    with started(store) as served:
         yield Opened(
             f"{count} topics, after a stop", served.ready_s, served.processor_s, taken, taken, served.memory_mib
         )
-    with serving(store, signal.SIGKILL):
+    with started(store, signal.SIGKILL):
         pass
-    with serving(store) as served:
+    with started(store) as served:
         yield Opened(
             f"{count} topics, after a kill", served.ready_s, served.processor_s, taken, taken, served.memory_mib
         )
@@ -215,12 +189,11 @@ def show(results: Sequence[Opened]) -> None:
 
 def main() -> int:
     """Measure, and say it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--size-mib", type=int, default=1024, help="of the log; 0: leave it out")
     parser.add_argument("--body", type=int, default=1000, help="bytes of each message's body")
     parser.add_argument("--topics", type=int, default=10_000, help="0: leave them out")
     parser.add_argument("--store", type=Path, help="where stores are made, a directory; a temporary one by default")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     results: list[Opened] = []
     with tempfile.TemporaryDirectory(dir=options.store) as directory:
@@ -229,7 +202,7 @@ def main() -> int:
         if options.topics:
             results += many_topics(Path(directory), options.topics)
     if options.json:
-        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+        print_json(results)
     else:
         show(results)
     return 0

@@ -15,12 +15,8 @@ processor time are not.
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +29,7 @@ import msgspec
 from attrs import field, frozen
 from model_tests.bench import leaving
 from model_tests.bench.broker_shown import machine
+from model_tests.bench.served import parser_of, print_json, processor_s, serving
 from rich.console import Console
 from rich.table import Table
 
@@ -51,8 +48,6 @@ HOLD_MS = 15_000
 PAUSES_S = (0.05, 0.25)
 """Between two messages, at random: short against a second, long against ten milliseconds."""
 PATIENCE_S = 30.0
-END_S = 20.0
-COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
 
 
 @frozen
@@ -107,21 +102,13 @@ class Figures(msgspec.Struct):
 
 
 @contextmanager
-def serving(way: Way) -> Iterator[tuple[str, int]]:
+def polled(way: Way) -> Iterator[tuple[str, int]]:
     """A broker for the way: its name server's address and its process id."""
-    with tempfile.TemporaryDirectory(prefix="longpoll-polling-") as home:
-        conf = Path(home, "broker.conf")
-        conf.write_text(way.settings, encoding="utf-8")
-        arguments = ("--store", f"{home}/store", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
-        command = (*COMMAND, "serve", *arguments, "--config", str(conf), *way.options)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
-            assert served.stdout is not None
-            try:
-                ready = dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
-                yield ready["name-server"], served.pid
-            finally:
-                served.send_signal(signal.SIGTERM)
-                served.wait(END_S)
+    with (
+        tempfile.TemporaryDirectory(prefix="longpoll-polling-") as home,
+        serving(Path(home, "store"), way.options, settings=way.settings, ends=signal.SIGTERM) as served,
+    ):
+        yield "{}:{}".format(*served.name_server), served.process.pid
 
 
 class Consumer:
@@ -199,16 +186,10 @@ class Consumer:
         return take
 
 
-def cpu_s(process_id: int) -> float:
-    """Processor time of a process so far, user and system."""
-    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
     """One way from an idle time to the last message."""
     chance = random.Random(seed)
-    with serving(way) as (name_server, process_id):
+    with polled(way) as (name_server, process_id):
         with Admin(RUNTIME, name_server) as admin:
             admin.create_topic(TOPIC, QUEUE_COUNT)
             (address,) = admin.masters().values()
@@ -246,10 +227,10 @@ def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
 
 def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tuple[float, float]:
     """Pulls a second, and percent of a core that the broker took, while something is done."""
-    began_ns, began_cpu_s, began_count = perf_counter_ns(), cpu_s(process_id), consumer.pull_count
+    began_ns, began_cpu_s, began_count = perf_counter_ns(), processor_s(process_id), consumer.pull_count
     act()
     seconds = (perf_counter_ns() - began_ns) / 1e9
-    return (consumer.pull_count - began_count) / seconds, 100 * (cpu_s(process_id) - began_cpu_s) / seconds
+    return (consumer.pull_count - began_count) / seconds, 100 * (processor_s(process_id) - began_cpu_s) / seconds
 
 
 def is_long_polling_best(results: Sequence[Result]) -> bool:
@@ -275,11 +256,10 @@ def show(results: Sequence[Result]) -> None:
 
 def main() -> int:
     """Measure every way and say whether long polling is worth it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--messages", type=int, default=60)
     parser.add_argument("--idle-s", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", type=Path, help="keep the figures in this file")
     options = parser.parse_args()
     results = [measure(way, options.messages, options.idle_s, options.seed) for way in WAYS]
@@ -288,7 +268,7 @@ def main() -> int:
         figures = Figures(command, machine(), options.messages, results)
         options.write.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
     if options.json:
-        sys.stdout.write(msgspec.json.encode({"results": results}).decode() + "\n")
+        print_json({"results": results})
     else:
         show(results)
     return 0 if is_long_polling_best(results) else 1

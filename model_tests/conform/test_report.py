@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.conform.relay import Relay, answers, field_of, plus
-from model_tests.tidy.test_hostile_text import UNSEEN
+from model_tests.verification.test_hostile_calls import UNSEEN
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker

@@ -29,11 +29,7 @@ PORT_FIRST: Final = 12_000
 """Below are the ports that brokers and name servers have by default."""
 PORT_END: Final = 60_000
 END_S: Final = 20.0
-JVM: Final = (
-    "-Xms256m",
-    "-XX:+UseG1GC",
-    *OPENED,
-)
+JVM: Final = ("-Xms256m", "-XX:+UseG1GC", *OPENED)
 DEPENDENCY: Final = """
     <dependency>
       <groupId>org.apache.rocketmq</groupId>

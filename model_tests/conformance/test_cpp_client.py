@@ -1,4 +1,4 @@
-"""The real C++-core client of PyPI `rocketmq` 0.4.4 against `longpoll serve`, each a process of its own."""
+"""The C++ client gets each message of our broker, directly and through the recording proxy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import pytest
 from model_tests.service.commands import serving
 
 from longpoll.verification.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
+from longpoll_broker.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_judge.run.job import judge
+from longpoll_observe import Observer
+from longpoll_runtime.real import RealRuntime
 
-PATIENCE_S = 20.0
 COUNT, SINGLE_COUNT = 10_000, 50
 
 needs_client = pytest.mark.skipif(why_missing() is not None, reason=f"REAL CLIENT NOT TRIED: {why_missing()}")
@@ -66,7 +70,6 @@ def faults(report: RealClientReport) -> set[str]:
 
 
 def test_a_faultless_run_is_right() -> None:
-    """And its figures are those of the single messages."""
     sent, received = a_run()
     report = make_report(sent, received, 4)
     assert report.is_right
@@ -89,8 +92,36 @@ def test_every_planted_fault_is_named() -> None:
 
 
 def test_a_machine_without_the_client_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason says what is missing."""
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     reason = why_missing()
     assert reason is not None
     assert "x86-64" in reason
+
+
+OBSERVED_COUNT, OBSERVED_SINGLE_COUNT = 1000, 10
+ALLOWED_MS = 1_000.0
+
+
+@pytest.mark.peers
+@pytest.mark.skipif(why_missing() is not None, reason=f"REAL CLIENT NOT TRIED: {why_missing()}")
+def test_a_real_client_does_not_notice_and_is_seen(tmp_path: Path) -> None:
+    """Only the name server's address is the proxy's; every message passes it once, and the verdict is valid."""
+    history = tmp_path / "history"
+    with (
+        Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker,
+        Observer.start(
+            RealRuntime(), brokers=[], name_server=broker.name_server_address, record_directory=str(history)
+        ) as proxy,
+    ):
+        assert proxy.name_server_address is not None
+        report = run_real_client(
+            "{}:{}".format(*proxy.name_server_address), count=OBSERVED_COUNT, single_count=OBSERVED_SINGLE_COUNT
+        )
+        (seen,) = proxy.totals.values()
+        assert seen.unreadable == 0
+    assert report.is_right, report
+    result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
+    print(result.verdict, result.events, result.latency, result.gaps)  # noqa: T201 - the figures the test is run for
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    acknowledged = sum(part.read_bytes().count(b'"message_acknowledged"') for part in history.glob("part-*.ndjson"))
+    assert acknowledged == OBSERVED_COUNT + OBSERVED_SINGLE_COUNT

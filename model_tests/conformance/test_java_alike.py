@@ -1,30 +1,33 @@
-"""Our broker beside the real Java brokers: the same random requests one after the other, and every answer compared.
-
-What is drawn are whole requests with plausible and implausible values: sends, pulls of every flag but the one that
-holds, commits, heartbeats, changes of topics and groups. Left out are holding (its times are compared in the
-recordings and the bench) and fields that are missing: Java asks for those only when it comes to them.
-"""
+"""Java and our broker give the same answers: to requests, SQL92 expressions and heartbeats."""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
+import subprocess
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import pytest
 from attrs import define, field
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.service.subscription_script import play
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
+from longpoll_broker.testing.sql92_cases import Case, Cases, outcome
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
+
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
 COUNT: Final = 2000
 SEED: Final = 5
@@ -60,7 +63,6 @@ class Requests:
         self._draw = random.Random(self.seed)
 
     def next(self) -> Request:
-        """The next one."""
         kinds = (self._send, self._batch, self._pull, self._commit, self._ask, self._beat, self._topic, self._group)
         (kind,) = self._draw.choices(kinds, weights=(20, 5, 45, 6, 10, 7, 3, 4))
         return kind()
@@ -162,7 +164,6 @@ def prepare(client: RawClient) -> None:
 
 
 def said(reply: Command) -> tuple[int, dict[str, str], list[bytes]]:
-    """What two brokers should say alike."""
     fields = {name: text for name, text in (reply.ext_fields or {}).items() if name in COMPARED}
     return reply.code, fields, [bytes(record.body) for record in records_of(reply)] if reply.body else []
 
@@ -196,19 +197,13 @@ def wait_until_visible(client: RawClient, topic: str, queue_id: str, offset: int
     wait_until(is_visible)
 
 
-@pytest.mark.peers
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("version", "policy"),
     [(VERSIONS[0], ROCKETMQ_4_9), pytest.param(VERSIONS[1], ROCKETMQ_5, marks=pytest.mark.long)],
     ids=VERSIONS,
 )
 def test_the_same_requests_have_the_same_answers(version: str, policy: Policy, tmp_path: Path) -> None:
-    """Code, offsets and messages, whatever came before."""
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
+    class_path = class_path_of(tmp_path, version)
     with (
         running(class_path, tmp_path / "home", settings=SETTINGS) as java,
         Broker.start(RealRuntime(), str(tmp_path / "ours"), policy=policy, config=CONFIG, store_config=STORE) as ours,
@@ -219,13 +214,68 @@ def test_the_same_requests_have_the_same_answers(version: str, policy: Policy, t
     assert not found, f"seed {SEED}, {len(found)} of {COUNT}:\n" + "\n".join(found[:10])
 
 
-def test_planted_two_versions_are_told_apart(tmp_path: Path) -> None:
-    """Our 4.9 beside our 5.x: a queue that is not there has another code, and 5.x says more."""
-    starts = [
-        Broker.start(RealRuntime(), str(tmp_path / policy.name), policy=policy, config=CONFIG, store_config=STORE)
-        for policy in (ROCKETMQ_4_9, ROCKETMQ_5)
-    ]
-    with starts[0] as old, starts[1] as new, RawClient(old.address) as first, RawClient(new.address) as second:
-        found = differing(first, second, 60)
-    assert any("(1, {}, []), ours (29," in line for line in found)
-    assert any("groupSysFlag" in line for line in found)
+ORACLE: Final = Path(__file__).parent / "Sql92Oracle.java"
+CASE_COUNT: Final = 50_000
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def class_path(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """RocketMQ's jars; skipped where Java or they cannot be had."""
+    return class_path_of(tmp_path_factory.mktemp("jars"), version)
+
+
+def ask_java(class_path: str, cases: list[Case]) -> list[str]:
+    """What the real parser makes of each case."""
+    lines = (
+        expression.encode().hex()
+        + "\t"
+        + ",".join(f"{name.encode().hex()}={text.encode().hex()}" for name, text in properties.items())
+        for expression, properties in cases
+    )
+    asked = subprocess.run(
+        ["java", "-cp", class_path, str(ORACLE)],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return asked.stdout.split()
+
+
+def differing_cases(
+    class_path: str, cases: list[Case], *, with_parts: bool
+) -> tuple[list[tuple[str, ...]], Counter[str]]:
+    """The cases of which we make something else than Java, with what it makes of them, and how often it says what."""
+    said = ask_java(class_path, cases)
+    pairs = zip(cases, said, strict=True)
+    found = [(*map(str, case), java) for case, java in pairs if outcome(*case, with_parts=with_parts) != java]
+    return found, Counter(said)
+
+
+@pytest.mark.parametrize("with_parts", [False, True], ids=["both", "5.x"])
+def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts: bool) -> None:
+    """Fresh cases in every run, also with what 5.x has more, which 4.9 refuses; all five outcomes occur often."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    source = Cases(seed, with_parts=with_parts)
+    cases = [source.next() for _ in range(CASE_COUNT)]
+    is_5 = version.startswith("5.")
+    found, said = differing_cases(class_path, cases, with_parts=is_5)
+    assert not found, f"seed {seed}, {len(found)} cases: {list(islice(found, 5))}"
+    assert min(said[word] for word in ("bad", "error", "true", "false", "null")) > CASE_COUNT / 50
+    if with_parts:
+        assert len(differing_cases(class_path, cases[:1000], with_parts=not is_5)[0]) > 20
+
+
+@pytest.mark.parametrize("version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.long)])
+def test_heartbeats_count_in_java_as_in_the_script(version: str, tmp_path: Path) -> None:
+    class_path = class_path_of(tmp_path, version)
+    with (
+        running(class_path, tmp_path / "home", settings="enablePropertyFilter=true") as broker,
+        RawClient(broker.address) as client,
+    ):
+        assert play(client) == []

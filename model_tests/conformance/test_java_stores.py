@@ -19,7 +19,8 @@ from typing import Final
 
 import pytest
 from attrs import define, evolve, field
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -60,10 +61,7 @@ Opened = Callable[[Path], AbstractContextManager[tuple[str, int]]]
 @pytest.fixture(scope="module")
 def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The jars of both versions; the tests are skipped where they cannot be had."""
-    try:
-        return {version: resolve(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    return {version: class_path_of(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
 
 
 @define
@@ -129,7 +127,6 @@ def pull_all(client: RawClient, topic: str, queue_id: int, count: int, tag: str 
 
 
 def found_by_key(client: RawClient, topic: str, key: str) -> list[bytes]:
-    """The records with a key."""
     fields = {"topic": topic, "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": FOR_EVER}
     reply = client.call(RequestCode.QUERY_MESSAGE, fields)
     body, records = bytes(reply.body), []
@@ -204,6 +201,13 @@ def ours(home: Path, config: StoreConfig = OURS) -> Iterator[tuple[str, int]]:
         yield broker.address
 
 
+@contextmanager
+def theirs(home: Path, class_path: str, settings: str = SETTINGS) -> Iterator[tuple[str, int]]:
+    """Java's broker on the store in `home`, stopped at the end."""
+    with running(class_path, home, settings=settings) as broker:
+        yield broker.address
+
+
 def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
     """Open the store, check what the other left, send more and check again; its tables too, from turn 1 on."""
     home.mkdir(exist_ok=True)
@@ -229,17 +233,10 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """Stopped by one and opened by the other, four times: each serves everything and goes on.
-
-    The tables of `config/` go with it; the second and third to open the store find only their backups whole.
-    """
+    """Stopped by one and opened by the other, four times: each serves everything and goes on."""
     sent = Sent()
 
-    @contextmanager
-    def java(home: Path) -> Iterator[tuple[str, int]]:
-        with running(class_paths["4.9.7"], home, settings=SETTINGS) as broker:
-            yield broker.address
-
+    java = partial(theirs, class_path=class_paths["4.9.7"])
     turns = [java, ours, java, ours] if first == "java" else [ours, java, ours, java]
     home = tmp_path / "0"
     for number, opened in enumerate(turns):
@@ -293,12 +290,8 @@ def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Pa
     sent = Sent()
     config = evolve(OURS, extended_queues=True, extended_file_size=404)
 
-    @contextmanager
-    def java(home: Path) -> Iterator[tuple[str, int]]:
-        settings = f"{SETTINGS}\nenableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=404"
-        with running(class_paths["4.9.7"], home, settings=settings) as broker:
-            yield broker.address
-
+    settings = f"{SETTINGS}\nenableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=404"
+    java = partial(theirs, class_path=class_paths["4.9.7"], settings=settings)
     go_round(tmp_path / "0", sent, java, 150)
     shutil.copytree(tmp_path / "0" / "store", tmp_path / "1" / "store")
     expected = queue_files(tmp_path / "1" / "store")
@@ -458,11 +451,7 @@ def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -
     """What 5.5.0 stored and served is what we read from its directory, record by record, and it is sound."""
     sent = Sent()
 
-    @contextmanager
-    def java(home: Path) -> Iterator[tuple[str, int]]:
-        with running(class_paths["5.5.0"], home, settings=SETTINGS) as broker:
-            yield broker.address
-
+    java = partial(theirs, class_path=class_paths["5.5.0"])
     home = tmp_path / "0"
     go_round(home, sent, java, 300)
     verdict = verify(RealFiles(), str(home / "store"))
@@ -477,31 +466,3 @@ def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -
             read[entry.topic, entry.queue_id].append(content[position : position + entry.size])
     found.close()
     assert read == sent.records
-
-
-def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
-    """The check that these tests make sees one changed byte of one message, and a lost one."""
-    for spoil in ("byte", "message"):
-        sent = Sent()
-        home = tmp_path / spoil
-        home.mkdir()
-        with ours(home) as address, RawClient(address) as client:
-            for topic in TOPICS:
-                wait_until_ready(client, topic)
-            send_some(client, sent, 20)
-            check_all(client, sent)
-            known = sent.records["Orders", 1]
-            if spoil == "byte":
-                known[0] = known[0][:-1] + b"!"
-            else:
-                known.append(b"")
-            with pytest.raises(AssertionError):
-                check_all_soon(client, sent)
-
-
-def check_all_soon(client: RawClient, sent: Sent) -> None:
-    """`check_all`, but without its patience for a queue that is short."""
-    for (topic, queue_id), known in sent.records.items():
-        reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
-        assert (reply.ext_fields or {})["offset"] == str(len(known)), (topic, queue_id)
-    check_all(client, sent)

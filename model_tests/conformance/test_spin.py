@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -98,28 +95,8 @@ def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None
     assert {**theirs.violated, **theirs.reached} == lengths
 
 
-def test_looking_at_properties_adds_no_state(tmp_path: Path) -> None:
-    """With no property selected, and with one, SPIN counts what it counts with all."""
-    text = _exported("rocketmq-4.9")
-    number = re.search(r"/\* (\d+) no_lost_wakeup ", text)
-    assert number is not None
-    alone = run_spin(compile_spin(text, tmp_path / "one", select=[f"-DPROPERTY={number[1]}"]), "-w22")
-    none = run_spin(compile_spin(text, tmp_path / "none"), "-w22")
-
-    assert (none.violated, none.reached) == ({}, {})
-    assert list(alone.violated) == ["no_lost_wakeup"]
-    assert (alone.distinct_states, alone.transitions, alone.depth) == (
-        none.distinct_states,
-        none.transitions,
-        none.depth,
-    )
-
-
 SLIPS = {
-    "a guard forgets the lock": (
-        r"#define can_hold_0 .*",
-        "#define can_hold_0 (phase_0 == PHASE_MISSED)",
-    ),
+    "a guard forgets the lock": (r"#define can_hold_0 .*", "#define can_hold_0 (phase_0 == PHASE_MISSED)"),
     "a guard forgets that the broker stopped": (r"#define can_append \(running && ", "#define can_append ("),
     "an effect forgets a copy": (r"(?s)(d_step { can_run_0 -> .*?)\n +copies_0 = [^;]*;", r"\1"),
     "a walk starts when it may not": (r"#define can_notify_start \(", "#define can_notify_start (true || "),
@@ -144,35 +121,6 @@ def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
     assert _facts(_run(slipped, tmp_path)) != _facts(entry)
 
 
-def test_a_run_that_does_not_end_is_no_result(tmp_path: Path) -> None:
-    """A limit on SPIN's memory is an error here, not a smaller count."""
-    pan = compile_spin(_exported("strict"), tmp_path, how=("-DSAFETY", "-DNOREDUCE", "-DBFS", "-DMEMLIM=1"))
-
-    with pytest.raises(RuntimeError, match=r"pan failed|SPIN (says|did not finish)"):
-        run_spin(pan, "-w22")
-
-
 def test_a_text_that_is_no_promela_is_refused(tmp_path: Path) -> None:
-    """What SPIN says about a text it cannot read reaches the reader."""
     with pytest.raises(RuntimeError, match="syntax error"):
         compile_spin("active proctype law( { }", tmp_path)
-
-
-def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    """What docs/export.md tells to type runs as it stands, and prints the lines that the page shows."""
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    section = page.partition("## SPIN")[2].partition("How the text is made")[0]
-    commands, _, shown = section.partition("```text\n")
-    script = commands.partition("```console\n")[2].partition("```")[0]
-    done = subprocess.run(
-        ["bash", "-euc", script],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    lines = [line for line in shown.partition("```")[0].splitlines() if line]
-    assert lines
-    assert [line for line in lines if line not in done.stdout] == []

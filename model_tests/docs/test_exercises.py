@@ -84,7 +84,6 @@ def ask(*words: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a reader types."""
     monkeypatch.chdir(ROOT)
 
 
@@ -104,7 +103,6 @@ def without_solution(number: int, page: str) -> list[str]:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: str(lesson.number))
 def test_each_exercise_has_a_hint_and_a_solution(lesson: Any) -> None:
-    """On its lesson's page; `test_lessons` runs the solutions. One that lacks is seen."""
     page = (ROOT / lesson.page).read_text("utf-8")
 
     assert page.startswith(f"# {lesson.number}. {lesson.title}\n")
@@ -127,7 +125,6 @@ SLOW: Final = {
 
 @pytest.mark.parametrize("case", quick_if(NOT_YET, lambda case: case not in SLOW), ids="-".join)
 def test_a_wrong_answer_is_told_what_is_missing(case: tuple[str, str]) -> None:
-    """With exit code 1."""
     exercise, answer = case
     done = ask(exercise, "--check", answer, "--json")
     told = msgspec.json.decode(done.stdout)
@@ -137,7 +134,6 @@ def test_a_wrong_answer_is_told_what_is_missing(case: tuple[str, str]) -> None:
 
 
 def test_every_exercise_has_been_answered_wrongly() -> None:
-    """A check that says right to anything is none."""
     names = {f"{each.number}.{place}" for each in LESSONS for place in range(1, len(each.exercises) + 1)}
 
     assert {exercise for exercise, _ in NOT_YET} == names
@@ -164,7 +160,6 @@ def test_every_exercise_has_been_answered_wrongly() -> None:
     ],
 )
 def test_what_is_no_answer_is_a_mistake(words: list[str], said: str) -> None:
-    """Told in one sentence, with exit code 2."""
     done = ask(*words)
 
     assert done.exit_code == 2
@@ -183,7 +178,6 @@ def test_what_is_no_answer_is_a_mistake(words: list[str], said: str) -> None:
     ],
 )
 def test_a_program_that_fails_is_the_readers(tmp_path: Path, text: str, said: str) -> None:
-    """No traceback, and no fault of longpoll's."""
     program = tmp_path / "mine.py"
     program.write_text(text)
     done = ask("12.1", "--check", str(program))
@@ -204,7 +198,6 @@ def test_a_program_that_fails_is_the_readers(tmp_path: Path, text: str, said: st
     ],
 )
 def test_statements_that_cannot_be_asked_for(tmp_path: Path, text: str, said: str) -> None:
-    """One sentence, whatever it is; endless ones are cut off."""
     program = tmp_path / "mine.py"
     program.write_text(text)
     done = ask("6.1", "--check", str(program))
@@ -258,7 +251,6 @@ class Mailbox:
     ],
 )
 def test_mailboxes_of_all_kinds(tmp_path: Path, *, first: str, put: str, poll: str, code: int, said: str) -> None:
-    """None of them hangs, and none is a fault of longpoll."""
     program = tmp_path / "mine.py"
     program.write_text(MAILBOX.format(first=first, put=put, poll=poll))
     done = ask("0.1", "--check", str(program))
@@ -268,7 +260,6 @@ def test_mailboxes_of_all_kinds(tmp_path: Path, *, first: str, put: str, poll: s
 
 
 def test_a_program_of_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it has taken a minute; and one without a mailbox."""
     monkeypatch.setattr(orders, "POINTS_IN_ALL_MAX", 5_000)
     program = tmp_path / "mine.py"
     lines = "\n        ".join(["self.lock = 0"] * 90)
@@ -280,12 +271,10 @@ def test_a_program_of_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_address_of_the_explorer_is_an_answer_too() -> None:
-    """Whole, as it is copied from the browser."""
     assert ask("1.1", "--check", f"file:///explorer.html#{LOST}").stdout == ask("1.1", "--check", LOST).stdout
 
 
 def test_the_lists_are_complete() -> None:
-    """Of lessons, and of a lesson's exercises; as tables and as JSON."""
     listed = msgspec.json.decode(ask("--json").stdout)["lessons"]
 
     assert [each["lesson"] for each in listed] == [each.number for each in LESSONS]

@@ -1,12 +1,14 @@
-"""The lessons are true: every command runs as it stands and prints the lines below it, edits of the mutant included."""
+"""Pages of readme, lessons and slides say what the commands do."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from attrs import frozen
 from click.testing import CliRunner
+from docs.site import chinese, slides
 
 from longpoll.cli import main
 from longpoll.output import Exit
@@ -40,7 +43,6 @@ PAGES: Final = sorted(LESSONS.glob("[0-9]*-*.md"), key=lambda page: number_of(pa
 BLOCK: Final = re.compile(r"^```(console|diff)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANYTHING: Final = "..."
 WIDTH: Final = "140"
-MUTANT: Final = "docs/lessons/mutant.py"
 TABLES: Final = "hold-table"
 """A folder of programs to begin with, which a lesson has the dojo write."""
 PROGRAM: Final = re.compile(r"docs/lessons/\w+\.py")
@@ -159,19 +161,7 @@ def test_every_lesson_is_listed_and_has_commands() -> None:
         assert BEGUN in page.read_text("utf-8").split("\n\n")[1], f"{page}: who begins here is not told where to type"
 
 
-def test_a_line_that_is_not_printed_is_seen() -> None:
-    """A wrong line, a wrong order, and a gap that is not marked are each found."""
-    said = "one\ntwo\nthree\n"
-
-    assert missing_line(("one", "two"), said) is None
-    assert missing_line(("...", "three"), said) is None
-    assert missing_line(("one", "three"), said) == "three"
-    assert missing_line(("...", "two", "one"), said) == "one"
-    assert missing_line(("...", "four"), said) == "four"
-
-
 def test_the_mutant_begins_as_the_law_itself(tmp_path: Path) -> None:
-    """The law's own text in place of itself changes no number, and breaks nothing."""
     policy = preset("strict")
     found, wrong = broken_by(rewritten(state_of(policy, named("tiny", policy)), pull.hold))
     entry = pinned_entry("strict", "tiny")
@@ -185,6 +175,108 @@ def test_the_mutant_begins_as_the_law_itself(tmp_path: Path) -> None:
 
 
 def test_an_action_that_the_policy_lacks_is_refused() -> None:
-    """There is nothing to put another text in place of."""
     with pytest.raises(ValueError, match=r"rocketmq-4\.9 has no action expire"):
         report(expire, policy="rocketmq-4.9", bounds="tiny")
+
+
+DECK_PAGES: Final = [path for folder in (slides.LESSONS, chinese.CHINESE) for path in sorted(folder.glob("[0-9]*.md"))]
+HEADING: Final = re.compile(r"^#{1,2} (.*)$", re.MULTILINE)
+LECTURER: Final = slides.LESSONS.parent / "lecturer.md"
+QUESTIONS: Final = list(commands(LECTURER.read_text("utf-8")))
+MADE: Final = "# 1. A lesson\n\nFirst.\n\n## Look\n\n{}\n\n```console\n# no heading\n```\n\nAfter.\n\n**1.1** Do it.\n"
+
+
+@pytest.mark.parametrize("path", DECK_PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_lesson_is_all_on_its_slides(path: Path) -> None:
+    """Each block and each word once, in the lesson's order, but that a heading stands on each slide of its section."""
+    text = path.read_text("utf-8")
+    made = slides.slides_of(text)
+    shown = [piece for slide in made for piece in slide.pieces]
+    headings = [slide.heading for slide in made]
+
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    said = "".join(part if place % 2 else HEADING.sub("", part) for place, part in enumerate(parts))
+    assert re.sub(r"\s+", "", "".join(shown)) == re.sub(r"\s+", "", said)
+    assert list(dict.fromkeys(headings)) == [head for part in parts[::2] for head in HEADING.findall(part)]
+    for slide in made:
+        prose = [len(piece) for piece in slide.pieces if not piece.startswith(("```", "<details>"))]
+        assert sum(prose) <= slides.LETTERS_MAX or len(prose) == 1
+
+
+def test_a_slide_ends_where_a_reader_does() -> None:
+    """After a block, before an exercise, and where there are too many words; no line of a block is a heading."""
+    made = slides.slides_of(MADE.format("Look here."))
+    assert [(slide.heading, len(slide.pieces)) for slide in made] == [
+        ("1. A lesson", 1),
+        ("Look", 2),
+        ("Look", 1),
+        ("Look", 1),
+    ]
+    assert made[-1].pieces == ("**1.1** Do it.",)
+    long = "word " * (slides.LETTERS_MAX // 10)
+    assert len(slides.slides_of(MADE.format(f"{long}\n\n{long}\n\n{long}"))) == len(made) + 1
+
+
+def test_a_deck_needs_nothing_else_and_runs_no_other_script() -> None:
+    """A section for each slide, no address but the lesson's, and text that looks like a mark is text."""
+    text = MADE.format("A `<script>alert(1)</script>` & [a link](../law.md) @SCRIPT@.")
+    page = slides.deck("1-made", text, "en")
+
+    assert page.count("<section ") == len(slides.slides_of(text))
+    assert re.findall(r'(?:href|src)="([^"]*)"', page) == ["../lessons/1-made.html"]
+    assert "<script>alert" not in page
+    assert "@SCRIPT@" in page
+    assert 'href="../../lessons/zh/1-made.html"' in slides.deck("1-made", text, "zh-Hans")
+    assert "'unsafe-inline'; script-src 'sha256-" in unescape(page)
+
+
+def test_every_lesson_has_a_deck_that_is_listed() -> None:
+    listed = re.findall(r'href="([^"]*)"', slides.page())
+
+    assert sorted(listed) == sorted(place for place, _ in slides.decks())
+    assert len(listed) == len(DECK_PAGES)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(QUESTIONS.index(each)))
+def test_an_answer_of_the_exam_is_true(question: Command) -> None:
+    ran = CliRunner().invoke(main, question.line.split()[1:], env={"COLUMNS": WIDTH})
+
+    assert question.shown
+    assert missing_line(question.shown, ran.output) is None, ran.output
+
+
+README: Final = (ROOT / "README.md").read_text("utf-8")
+SHELL: Final = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def excerpt(text: str) -> tuple[str, ...]:
+    """The lines of the output that the page shows."""
+    block = re.search(r"^```text\n(rocketmq-4\.9: .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return tuple(line for shown in block[1].splitlines() for line in (shown, "..."))
+
+
+def test_the_excerpt_is_what_explain_prints() -> None:
+    checked = CliRunner().invoke(main, ["check", "--policy", "rocketmq-4.9", "--property", "no_lost_wakeup", "--json"])
+    (verdict,) = json.loads(checked.stdout)["properties"]
+    printed = CliRunner().invoke(main, ["explain", verdict["token"]]).stdout
+    shown = excerpt(README)
+
+    assert len([line for line in shown if line != "..."]) == 9
+    assert missing_line(shown, printed) is None
+    assert missing_line(excerpt(README.replace("Pull thread 0", "Pull thread 1")), printed) is not None
+
+
+def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
+    """Findings, those that nobody had reported, those that replay on Java, and the reports on another broker."""
+    findings = (ROOT / "docs" / "findings.md").read_text("utf-8")
+    table = re.findall(r"^\| \(\w\) \|.*\| ([^|]*) \|$", findings, re.MULTILINE)
+    java = (ROOT / "docs" / "java.md").read_text("utf-8").partition("## What is shown")[2].partition("\n\nOf (m)")[0]
+    rust = (ROOT / "docs" / "upstream.md").read_text("utf-8").partition("## rocketmq-rust")[2]
+    reports = re.findall(r"^\| ([^|]+) \| `--only", rust, re.MULTILINE)
+    replayed = set(re.findall(r"^\| (\(\w\)) \|.* seen", java, re.MULTILINE))
+
+    assert f"[{len(table)} findings]" in README
+    assert f"; {table.count('none known')} have no upstream report" in README
+    assert f"- {len(replayed)} of them [replay" in README
+    assert f"[{len(reports)} reports]" in README

@@ -1,31 +1,40 @@
-"""docs/spec.md is the law's own text: fresh, whole, and what it says of when things exist is so."""
+"""Pages of findings and specification say what the specification says."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Final
 
-import attrs
 import pytest
+from _pytest.mark import ParameterSet
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longpoll.cli import main
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.manifest import pinned
+from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import ACTION_NAMES, Model
+from longpoll_spec.model import ACTION_NAMES, Model, Trace, select
 from longpoll_spec.moves import moves_of
-from longpoll_spec.policy import PRESETS, Policy, knob_values, preset
+from longpoll_spec.policy import PRESETS, REDUNDANT, Policy, knob_values, preset
 from longpoll_spec.render import spec
 from longpoll_spec.render.conditions import PLAIN, Condition, condition_of, features_of
-from longpoll_spec.render.readable import bare, effect_lines, guard_lines, reader_of
+from longpoll_spec.render.readable import bare, reader_of
 from longpoll_spec.render.spec_actions import OPEN, model_of
 from longpoll_spec.state import state_of
 from longpoll_spec.terms import all_of, any_of, int_variable
 from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.traces import breaks_its_property
 
 PAGE = Path(__file__).parents[2] / "docs" / "spec.md"
 ARROW = re.compile(r"^    (\w+) --> (\w+): (.+)$", re.MULTILINE)
@@ -47,7 +56,6 @@ def test_the_page_is_fresh() -> None:
 
 
 def test_the_page_leaves_no_action_and_no_knob_out() -> None:
-    """Each stands on the page."""
     page = PAGE.read_text("utf-8")
     for name in ACTION_NAMES:
         assert f"\n### {name}\n" in page
@@ -56,7 +64,6 @@ def test_the_page_leaves_no_action_and_no_knob_out() -> None:
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "rocketmq-lmq"))
 def test_the_page_leaves_no_variable_and_no_property_out(name: str) -> None:
-    """Those of each preset, whatever aspects are on."""
     page, policy = PAGE.read_text("utf-8"), preset(name)
     for size in (named("tiny", policy), *EXPLORATIONS.values()):
         model = law_of(policy, size)
@@ -96,15 +103,6 @@ def test_first_values_are_those_of_the_models_first_states() -> None:
     assert _wrong_firsts(rows) == set()
 
 
-def test_a_wrong_first_value_is_seen() -> None:
-    """What the page once said, with the labels of several worlds merged, is not what the models say."""
-    rows = _rows_of_variables()
-    values, _ = rows["announced"]
-
-    assert _wrong_firsts(rows | {"announced": (values, "t1_sql")}) == {"announced"}
-    assert _wrong_firsts(rows | {"wants[r]": (rows["wants[r]"][0], "t2")}) >= {"wants_0"}
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_diagram_shows_the_moves(name: str) -> None:
     """The arrows of a diagram are the moves of the text, none more and none less."""
@@ -123,7 +121,6 @@ VARIABLES = ("recheck_due_0", "armed_0", "phase_0")
 
 @given(policies, bounds)
 def test_a_variable_exists_when_the_page_says(policy: Policy, size: Bounds) -> None:
-    """What was found by trying some policies is so in any."""
     there = {variable.name for variable in state_of(policy, size).variables}
 
     for name in VARIABLES:
@@ -144,7 +141,6 @@ def _has(policy: Policy, size: Bounds, name: str, *, urgent: bool = False) -> bo
 @settings(max_examples=15)
 @given(policies, bounds)
 def test_an_action_exists_and_is_urgent_when_the_page_says(name: str, policy: Policy, size: Bounds) -> None:
-    """The same of actions, and of what time waits for."""
     features = features_of(policy, size)
     actions = list(actions_of(state_of(policy, size)))
 
@@ -159,8 +155,6 @@ def _when(name: str, *, urgent: bool = False) -> Condition:
 
 
 def test_conditions_have_words() -> None:
-    """Always, never, one knob, two, and one or another."""
-
     def one(policy: Policy, _: Bounds) -> bool:
         return policy.expiry == "scan"
 
@@ -195,24 +189,136 @@ def test_what_is_said_of_both_requests_is_said_once() -> None:
     assert bare(reader.text(all_of((first.is_(0), second.is_(1))))) == "phase[r] = idle and phase[other] = pulling"
 
 
-def test_an_effect_on_one_request_is_not_told_of_both() -> None:
-    """A slip that writes only one request's variable reads as that request's, not as every one's."""
-    model = _model()
-    (stop,) = model.named("stop")
-    variables = {variable.name: variable for variable in model.variables}
-    slipped = attrs.evolve(stop, effect={key: value for key, value in stop.effect.items() if key != "phase_1"})
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("law.md", "findings.md")
+TOKEN = re.compile(r"lp1\.[\w-]+")
+CLAIM = re.compile(r"`(\w+)`,? \(?(\d+) steps")
+HAZARDS = {
+    "a": ("lost_by_hold",),
+    "b": ("lost_by_keep",),
+    "c": ("queued_by_deadline",),
+    "d": ("dropped_by_reject", "dropped_by_throw"),
+    "e": ("closed_is_let_go",),
+    "g": ("moved_is_told",),
+    "h": ("commit_never_regresses",),
+    "i": ("buckets_are_swept",),
+    "j": ("no_orphan",),
+    "l": ("round_is_whole",),
+    "m": ("return_is_whole",),
+    "o": ("told_of_role_change",),
+    "p": ("answered_on_stop",),
+}
+"""Hazard -> the properties that stand for it in the table of the findings."""
+COLUMNS = ("rocketmq-4.9", "rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq")
 
-    assert any(line.startswith("every q: phase[q] :=") for line in effect_lines(reader_of(model), stop, variables))
-    told = effect_lines(reader_of(model), slipped, variables)
-    assert any(line.startswith("phase[r] :=") for line in told)
-    assert not any(line.startswith("every q: phase") for line in told)
+
+def _commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```console\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL):
+            found += [(page, line) for line in block.splitlines()]
+    return found
 
 
-def test_a_slip_in_a_guard_changes_the_page() -> None:
-    """A guard without one of its parts is told with a line less: the page reads the law, not a copy."""
-    model = _model()
-    hold = next(action for action in model.named("hold") if action.actors == (0,))
-    reader = reader_of(model)
+def _sections(page: str) -> Iterator[str]:
+    yield from (DOCS / page).read_text("utf-8").split("\n## ")[1:]
 
-    assert len(guard_lines(reader, hold.guard)) == 2
-    assert guard_lines(reader, hold.guard.args[0]) == guard_lines(reader, hold.guard)[:1]
+
+WORSE = (
+    r"check --policy rocketmq-4\.9$",
+    r"recheck_after_hold=none",
+    r"recheck_after_keep=false",
+    r"recheck_after_hold=before_lock",
+    r"recheck_after_hold=in_lock",
+    r"recheck_after_hold=after_insert --property lost_by_keep",
+    r"heap_entry=one_shot --knob tick=free",
+    r"rocketmq-pr7359 .*lost_by_keep",
+    r"rocketmq-lmq --property no_orphan$",
+    r"on_truncate=wake --property",
+    r"notify=before_visible",
+    r"notify_grain=batch --property",
+)
+"""What the pages say is violated: by RocketMQ itself, by a knob set for the worse, by a remedy that is not enough."""
+
+
+def _expected_exit(command: str) -> int:
+    return int(any(re.search(part, command) for part in WORSE))
+
+
+def _takes_long(command: str) -> bool:
+    return bool(re.search(r"ablate| prove |check --policy rocketmq-4.9$", command))
+
+
+LONG: Final = (pytest.mark.long, pytest.mark.timeout(1800))
+"""A proof for any number takes minutes, and many times as long beside other work."""
+
+
+def _cases() -> list[ParameterSet]:
+    """Each command once; what tries every knob or every number takes long."""
+    return [
+        pytest.param(page, command, marks=LONG if _takes_long(command) else ())
+        for page, command in dict.fromkeys(_commands())
+    ]
+
+
+@pytest.mark.parametrize(("page", "command"), _cases())
+def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
+    """A command in a page ends as the page says: proved and held, or violated where it says so."""
+    words = shlex.split(command)
+    done = CliRunner().invoke(main, words[1:])
+
+    assert words[0] == "longpoll"
+    assert done.exit_code == _expected_exit(command), f"{page}: {command}\n{done.output}"
+
+
+def test_every_token_breaks_what_its_section_claims() -> None:
+    """Each token of the findings breaks what its section names, in as many steps, and no run is shorter."""
+    seen = set()
+    for section in _sections("findings.md"):
+        claims = {(name, int(steps)) for name, steps in CLAIM.findall(section)}
+        shown = set()
+        for token in TOKEN.findall(section):
+            trace = replay(token)
+            assert breaks_its_property(trace), trace.property_name
+            assert trace.depth == _shortest(trace), trace.property_name
+            shown.add((trace.property_name, trace.depth))
+        assert shown == claims, section.splitlines()[0]
+        seen |= {name for name, _ in shown}
+
+    assert seen == {name for names in HAZARDS.values() for name in names} | {"seen_survives", "told_of_master_return"}
+
+
+def _shortest(trace: Trace) -> int | None:
+    """The steps of the shortest run that breaks the trace's property, under its own bounds."""
+    judged = select(properties_of(trace.model), [trace.property_name])
+    return explore(trace.model, judged).verdict(trace.property_name).depth
+
+
+def test_the_table_of_hazards_is_what_is_pinned() -> None:
+    """Each preset has the hazards that the table says, and no others; our own policies have none at all."""
+    page = (DOCS / "findings.md").read_text("utf-8")
+    violated = {
+        policy: {name for entry in pinned() if entry.policy == policy for name in entry.violated} for policy in PRESETS
+    }
+    rows = re.findall(r"^\| \((\w)\) \|[^|]*\|(.*)\|[^|]*\|$", page, re.MULTILINE)
+
+    assert [letter for letter, _ in rows] == list(HAZARDS)
+    for letter, cells in rows:
+        for policy, cell in zip(COLUMNS, map(str.strip, cells.split("|")), strict=True):
+            there = violated[policy] >= set(HAZARDS[letter])
+            assert (cell == "yes") == there, (letter, policy)
+            assert cell in {"yes", "closed", ""}
+    assert violated["strict"] == violated["strict-clone"] == set()
+
+
+def test_the_redundant_knobs_are_those_of_the_policy() -> None:
+    """The table of redundant knobs has the changes that `policy.REDUNDANT` gives reasons for, in the same presets."""
+    page = (DOCS / "findings.md").read_text("utf-8")
+    both = {"both": ("strict", "strict-clone")}
+    listed = {
+        (policy, change)
+        for change, where in re.findall(r"^\| `(\w+=\w+)` \| ([\w-]+) \|", page, re.MULTILINE)
+        for policy in both.get(where, (where,))
+    }
+
+    assert listed == set(REDUNDANT)

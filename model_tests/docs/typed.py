@@ -13,11 +13,9 @@ import shlex
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from attrs import define, field
+from model_tests.support.captures import wait_until_captured
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
@@ -107,25 +106,15 @@ class Program:
         """Press Ctrl-C; raises NotTypedError where it does not end well."""
         if self.process.poll() is None:
             if CAPTURES.match(self.line):
-                self._flush()
+                *_, file, _, _, port = self.line.split()  # -w FILE tcp port PORT
+                try:
+                    wait_until_captured(self.process, int(port), Path(file), PATIENCE_S)
+                except TimeoutError as error:
+                    raise NotTypedError(f"{self.line}: {error}") from None
             self.process.send_signal(signal.SIGINT)
         out, _ = self.process.communicate(timeout=PATIENCE_S)
         if self.process.returncode not in {0, 3}:
             raise NotTypedError(f"{self.line}: exit code {self.process.returncode}\n{out}")
-
-    def _flush(self) -> None:
-        """Wait until a capture has a connection that is made now, as one would look at its file before Ctrl-C."""
-        *_, file, _, _, port = self.line.split()  # -w FILE tcp port PORT
-        here = socket.inet_aton("127.0.0.1")
-        with socket.create_connection(("127.0.0.1", int(port))) as last:
-            packet = here + here + struct.pack(">HH", last.getsockname()[1], int(port))
-        until_s = time.monotonic() + PATIENCE_S
-        while packet not in Path(file).read_bytes():
-            if time.monotonic() > until_s:
-                raise NotTypedError(f"{self.line}: the last connection is never in {file}")
-            self.process.send_signal(signal.SIGUSR2)
-            with suppress(subprocess.TimeoutExpired):
-                raise NotTypedError(f"{self.line}: ended by itself, with {self.process.wait(0.05)}")
 
 
 @define

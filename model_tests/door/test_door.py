@@ -25,19 +25,16 @@ HEAVY = ("numpy", "z3", "pyspark", "pyarrow", "hypothesis", "pytest", "msgspec",
 
 
 def left() -> tuple[int, int, list[str]]:
-    """Threads, open descriptors, and temporary stores."""
     stores = sorted(path.name for path in Path(tempfile.gettempdir()).glob("longpoll-store-*"))
     return threading.active_count(), len(list(Path("/proc/self/fd").iterdir())), stores
 
 
 @pytest.fixture(autouse=True)
 def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests' stores are not ours."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def test_snippets_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """In their order; each prints what the page promises."""
     for snippet in SNIPPETS:
         exec(compile(snippet, str(PAGE), "exec"), {})  # noqa: S102 - our own page
     printed = capsys.readouterr().out
@@ -50,7 +47,6 @@ def test_snippets_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_name_is_there_and_nothing_else() -> None:
-    """Also for whoever asks what there is."""
     assert set(longpoll.__all__) <= set(dir(longpoll))
     assert all(getattr(longpoll, name) is not None for name in longpoll.__all__)
     assert issubclass(longpoll.UserError, longpoll.LongpollError)
@@ -111,7 +107,6 @@ def test_a_name_server_stands_alone() -> None:
 
 
 def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
-    """What was stored is there for the next broker in the same directory."""
     for offset in range(2):
         with (
             longpoll.Broker(tmp_path / "store", policy="rocketmq-4.9", store_config=SMALL_STORE) as broker,
@@ -159,7 +154,6 @@ def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
 
 
 def test_the_law_is_asked() -> None:
-    """By policies' names or policies; what is not known is the caller's mistake."""
     found = longpoll.check("strict", properties=["answered_once", "no_lost_wakeup"])
     broken = longpoll.check("strict+recheck_after_hold=none", properties=["no_lost_wakeup"])
     assert broken.verdicts[0].verdict == "violated"

@@ -33,7 +33,6 @@ ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify", "simulate-bro
 
 
 def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
-    """A script where packages are missing."""
     code = BLOCK.format(gone=without) + script
     return subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=120
@@ -65,14 +64,12 @@ def test_the_extras_are_those_that_are_told_of() -> None:
 
 
 def test_what_no_extra_brings_is_a_fault() -> None:
-    """A module of our own that is not there is nobody's extra."""
     assert missing(ModuleNotFoundError("x", name="longpoll_broker.nothing")) is None
     assert missing(ImportError("x", name="numpy")) is None
     assert "longpoll[law]" in str(missing(ModuleNotFoundError("x", name="numpy.linalg")))
 
 
 def test_every_command_says_what_it_does_or_what_it_needs() -> None:
-    """With no extra at all; nowhere a traceback."""
     script = "from longpoll.cli import main\nfor word in sys.argv[1:]:\n    try:\n        main([word, '--help'])\n"
     script += "    except SystemExit as end:\n        print('ended', word, int(end.code or 0))"
     done = run(script, *COMMANDS, without=set(PACKAGES))
@@ -97,7 +94,6 @@ def test_every_command_says_what_it_does_or_what_it_needs() -> None:
     ids=" ".join,
 )
 def test_a_command_names_its_extra(words: list[str], extra: str) -> None:
-    """In one line, which is a mistake of the call."""
     done = command(*words, without=set(PACKAGES))
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -105,7 +101,6 @@ def test_a_command_names_its_extra(words: list[str], extra: str) -> None:
 
 
 def test_the_law_is_explored_without_any_extra() -> None:
-    """By its plain engine, down to a token that is explained."""
     words = ("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--engine", "python")
     done = command(*words, "--property", "no_lost_wakeup", without=set(PACKAGES))
     token = re.search(r"lp1\.\S+", done.stdout)
@@ -116,7 +111,6 @@ def test_the_law_is_explored_without_any_extra() -> None:
 
 
 def test_a_broker_is_embedded_without_any_extra() -> None:
-    """With a client, and what it lacks is said."""
     script = """
 import longpoll
 with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:

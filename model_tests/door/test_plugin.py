@@ -69,7 +69,6 @@ def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path
 
 
 def test_brokers_that_run_elsewhere_are_used(tmp_path: Path) -> None:
-    """By their name server, seen by a proxy; what was sent is there afterwards."""
     with longpoll.Broker(store_config=SMALL_STORE) as broker:
         done = run(tmp_path, SHOWN, words=[f"--longpoll-name-server={broker.name_server}"])
         with longpoll.Admin(broker.runtime, broker.name_server) as admin:
@@ -81,7 +80,6 @@ def test_brokers_that_run_elsewhere_are_used(tmp_path: Path) -> None:
 
 
 def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
-    """With what was violated, and a command that shows more."""
     done = run(tmp_path, BROKEN)
 
     assert done.returncode == 1, done.stdout + done.stderr
@@ -92,7 +90,6 @@ def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(["strict", "rocketmq-4.9"], lambda policy: policy != "strict"))
 def test_each_test_has_its_own(policy: str, tmp_path: Path) -> None:
-    """A broker and a topic, of the policy that was asked for."""
     done = run(tmp_path, MANY, words=[f"--longpoll-policy={policy}"])
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,7 +97,6 @@ def test_each_test_has_its_own(policy: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_policy_is_told(tmp_path: Path) -> None:
-    """In the words of the command line."""
     done = run(tmp_path, MANY, words=["--longpoll-policy=stirct"])
 
     assert done.returncode == 1

@@ -1,20 +1,23 @@
-"""What is released: wheel and sdist say the same, and the image of the broker is made of what this tree has."""
+"""What is released: sdist, wheel, image, and the client's own wheel."""
 
 from __future__ import annotations
 
-import re
+import ast
 import shutil
 import subprocess
+import sys
+import tomllib
+import venv
 import zipfile
-from fnmatch import fnmatch
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from model_tests.door.release import ReleaseError, built, check_same, differences
+from model_tests.door.release import CLIENT, ROOT, ReleaseError, built, check_same, differences
+from model_tests.door.test_wheel import size_mb
 
-ROOT: Final = Path(__file__).parents[2]
-DOCKERFILE: Final = ROOT / "Dockerfile"
+import longpoll
 
 
 def zipped(path: Path, files: dict[str, str]) -> Path:
@@ -35,7 +38,6 @@ def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_sdist_builds_the_wheel_of_the_tree(tmp_path: Path) -> None:
-    """And one that lacks a module does not."""
     tree = tmp_path / "tree"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "build", "dist", "model_tests", "__pycache__"))
     sdist = built("sdist", tree, tmp_path / "sdist")
@@ -46,62 +48,7 @@ def test_the_sdist_builds_the_wheel_of_the_tree(tmp_path: Path) -> None:
         check_same(built("wheel", tree, tmp_path / "more"), sdist, tmp_path / "again")
 
 
-def copied(dockerfile: str) -> list[str]:
-    """What an image's build takes from the tree."""
-    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
-    return [name for line in lines for name in line.split()]
-
-
-def let_through(name: str, ignore: str) -> bool:
-    """Whether a path at the root gets into the build, by the rules of `.dockerignore`: the last that fits decides."""
-    taken = True
-    for rule in filter(None, map(str.strip, ignore.splitlines())):
-        if not rule.startswith("#") and fnmatch(name, rule.removeprefix("!")):
-            taken = rule.startswith("!")
-    return taken
-
-
-def wrong(dockerfile: str, ignore: str) -> list[str]:
-    """What keeps the image from being made, or being safe."""
-    found = [
-        name
-        for name in copied(dockerfile)
-        if not (ROOT / name).exists() or not let_through(name.partition("/")[0], ignore)
-    ]
-    users = re.findall(r"^USER (\S+)$", dockerfile, re.MULTILINE)
-    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
-    rules = {
-        "no user of its own": bool(users) and users[-1] not in {"root", "0"},
-        "no health check": "\nHEALTHCHECK " in dockerfile,
-        "ports": "\nEXPOSE 10911 9876\n" in dockerfile,
-        "secrets and leftovers": not let_through(".git", ignore) and not let_through(".venv", ignore),
-        "another Python than is promised": set(bases) == {"python:3.11-slim"},
-    }  # fmt: skip
-    return found + [name for name, kept in rules.items() if not kept]
-
-
-def test_the_image_is_made_of_what_is_there() -> None:
-    """Whatever it copies is in the tree and gets into the build; nobody is root in it."""
-    dockerfile, ignore = DOCKERFILE.read_text(), (ROOT / ".dockerignore").read_text()
-
-    assert len(copied(dockerfile)) >= 5
-    assert wrong(dockerfile, ignore) == []
-
-
-def test_a_planted_fault_of_the_image_is_seen() -> None:
-    """A file that is not there, one that does not get in, root, and no health check."""
-    dockerfile, ignore = DOCKERFILE.read_text(), (ROOT / ".dockerignore").read_text()
-
-    assert wrong(dockerfile.replace("COPY spec ", "COPY spec setup.py "), ignore) == ["setup.py"]
-    assert wrong(dockerfile, ignore.replace("!spec\n", "")) == ["spec"]
-    assert wrong(dockerfile, "") == ["secrets and leftovers"]
-    assert wrong(re.sub(r"(?m)^USER .*\n", "", dockerfile), ignore) == ["no user of its own"]
-    assert wrong(dockerfile + "USER root\n", ignore) == ["no user of its own"]
-    assert wrong(dockerfile.replace("HEALTHCHECK", "LABEL"), ignore) == ["no health check"]
-
-
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    """Call docker; what it said."""
     return subprocess.run(["docker", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
 
 
@@ -125,3 +72,135 @@ def test_the_image_serves_and_says_that_it_is_well() -> None:
         assert docker("exec", container, "id", "-u").stdout.strip() == "10911"
     finally:
         docker("stop", container)
+
+
+IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}}
+"""What each of its dependencies is imported as."""
+SIZE_MAX_MB: Final = 4
+"""With what Python compiles of it, which is half of it."""
+TOLD: Final = """
+import asyncio
+import sys
+from longpoll_client import (
+    AsyncProducer, AsyncPushConsumer, ConsumerConfig, ConsumeStatus, Producer, PullConsumer, StartAt,
+)
+from longpoll_runtime.real import RealRuntime
+with Producer(RealRuntime(), sys.argv[1]) as producer:
+    sent = [producer.send("Alone", b"%d" % number).msg_id for number in range(20)]
+config = ConsumerConfig("alone", start_at=StartAt.FIRST)
+with PullConsumer(RealRuntime(), sys.argv[1], config) as consumer:
+    consumer.subscribe("Alone")
+    consumer.start()
+    got = []
+    while len(got) < 20:
+        got += [message.msg_id for message in consumer.poll(timeout_s=30.0)]
+assert sorted(got) == sorted(sent), (got, sent)
+
+
+async def on_a_loop():
+    heard, all_heard = [], asyncio.Event()
+
+    async def listen(messages):
+        heard.extend(message.msg_id for message in messages)
+        if len(heard) >= 40:
+            all_heard.set()
+        return ConsumeStatus.SUCCESS
+
+    consumer = AsyncPushConsumer(RealRuntime(), sys.argv[1], ConsumerConfig("loop", start_at=StartAt.FIRST), listen)
+    consumer.subscribe("Alone")
+    async with AsyncProducer(RealRuntime(), sys.argv[1]) as producer, consumer:
+        more = await asyncio.gather(*(producer.send("Alone", b"%d" % number) for number in range(20)))
+        await asyncio.wait_for(all_heard.wait(), 30.0)
+    assert sorted(heard) == sorted([*sent, *(result.msg_id for result in more)]), heard
+
+
+asyncio.run(on_a_loop())
+print("alone")
+"""
+
+
+def declared() -> dict[str, Any]:
+    """What the client's project says of itself."""
+    return tomllib.loads((CLIENT / "pyproject.toml").read_text())
+
+
+def held(project: dict[str, Any]) -> dict[Path, str]:
+    """The modules that its wheel holds, by where they stand in the tree."""
+    modules = {}
+    for source, target in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
+        start = (CLIENT / source).resolve()
+        for path in start.rglob("*.py") if start.is_dir() else [start]:
+            modules[path] = str(Path(target) / path.relative_to(start))
+    return modules
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a module imports at its top or within, dotted."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text() if path.suffix == ".py" else "")):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) -> set[str]:
+    """What these modules import, and neither Python, nor the wheel, nor a dependency has."""
+    wanted = {name for path in modules for name in imported(path)}
+    there = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names}
+    known = sys.stdlib_module_names | set().union(*(IMPORT_NAMES[name] for name in dependencies))
+    return {name for name in wanted if name not in there and name.partition(".")[0] not in known}
+
+
+def test_the_wheel_holds_whatever_it_imports() -> None:
+    """And asks for what it imports of others; one file less, or one dependency, is seen."""
+    project = declared()
+    modules = held(project)
+    dependencies = {each.partition(">")[0] for each in project["project"]["dependencies"]}
+
+    assert len(modules) > 70
+    assert dependencies == {"attrs", "msgspec"}
+    assert missing(modules, {*modules.values()}, dependencies) == set()
+    lacking = {*modules.values()} - {"longpoll_spec/tables.py"}
+    assert missing(modules, lacking, dependencies) == {"longpoll_spec.tables"}
+    assert missing(modules, {*modules.values()}, {"msgspec"}) == {"attrs"}
+
+
+def test_it_is_of_the_same_version() -> None:
+    whole, alone = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], declared()["project"]
+
+    assert alone["version"] == whole["version"] == longpoll.__version__
+    assert {*alone["dependencies"]} <= {each.partition(";")[0].strip() for each in whole["dependencies"]}
+    assert alone["requires-python"] == whole["requires-python"]
+    extras = alone["optional-dependencies"]
+    assert {name: whole["optional-dependencies"][name] for name in extras} == extras
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("wheel")
+def test_it_sends_and_consumes_where_nothing_else_is_installed(tmp_path: Path) -> None:
+    """Its wheel and what that asks for, in an environment of their own, and a broker elsewhere."""
+    wheel = built("wheel", CLIENT, tmp_path / "wheel")
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*pip, "install", "--quiet", str(wheel)], capture_output=True, text=True, check=False, timeout=600
+    )
+    if "from versions: none" in done.stderr:
+        pytest.skip("no package index answers")
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.run(
+        [*pip, "list", "--format", "freeze"], capture_output=True, text=True, check=True, timeout=60
+    )
+    names = {line.partition("==")[0] for line in listed.stdout.splitlines()} - {"pip", "setuptools"}
+
+    assert names == {"attrs", "msgspec", "longpoll-client"}
+    assert size_mb(python) <= SIZE_MAX_MB
+    with longpoll.Broker() as broker:
+        said = subprocess.run(
+            [python, "-I", "-c", TOLD, broker.name_server], cwd=tmp_path, capture_output=True, text=True, check=False,
+            timeout=120,
+        )  # fmt: skip
+    assert (said.stdout, said.returncode) == ("alone\n", 0), said.stderr

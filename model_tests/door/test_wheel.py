@@ -72,7 +72,6 @@ assert run_suite and EmbeddedSubject
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree."""
     directory = tmp_path_factory.mktemp("wheel")
     words = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
     subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=300)
@@ -123,7 +122,6 @@ def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
 def test_each_extra_does_what_it_promises(
     extra: str, script: str, installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Also without Java, and in no more room than it may take."""
     python = installed(extra)
     tried(python, script, tmp_path)
 
@@ -161,9 +159,3 @@ def test_spark_judges_where_there_is_a_java(installed: Callable[[str], Path], tm
     if java is None:
         pytest.skip("no Java on the PATH, which the extra spark asks for")
     tried(installed("spark"), SPARK, tmp_path, f":{Path(java).parent}:/usr/bin:/bin")
-
-
-def test_a_promise_that_is_broken_is_seen(installed: Callable[[str], Path], tmp_path: Path) -> None:
-    """What another extra brings is not there: with none at all nothing is judged."""
-    with pytest.raises(AssertionError, match=r"pip install 'longpoll\[judge\]'"):
-        tried(installed(""), JUDGE, tmp_path)

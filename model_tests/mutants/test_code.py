@@ -101,7 +101,6 @@ def test_until():
 
 @pytest.mark.parametrize(("text", "made"), SAMPLES, ids=[text for text, _ in SAMPLES])
 def test_what_an_operator_makes_of_an_expression(text: str, made: dict[str, str]) -> None:
-    """Each operator by the smallest text that it changes."""
     mutants = mutants_of("m", "m.py", f"def f(a, b, c):\n    x = {text}\n").mutants
     changes = {each.id.split(":")[2]: each.change.partition(" -> ")[2] for each in reversed(mutants)}
 
@@ -110,14 +109,12 @@ def test_what_an_operator_makes_of_an_expression(text: str, made: dict[str, str]
 
 @pytest.mark.parametrize(("text", "operator", "change"), STATEMENTS, ids=[text for text, _, _ in STATEMENTS])
 def test_what_an_operator_makes_of_a_statement(text: str, operator: str, change: str) -> None:
-    """A statement is dropped, a loop never entered, None returned."""
     mutants = mutants_of("m", "m.py", f"def f(a, b, c):\n    {text}\n").mutants
 
     assert [each.change for each in mutants if each.id == f"m:f:{operator}:1"] == [change]
 
 
 def test_what_only_tells_people_something_has_no_mutants() -> None:
-    """Docstrings, annotations, defaults, constants, assertions, words of errors, lines of the log, `__repr__`."""
     assert [each.change.partition(" -> ")[2] for each in mutants_of("m", "m.py", TELLING).mutants] == ["dropped"]
 
 
@@ -137,7 +134,6 @@ def test_each_mutant_is_another_program_and_its_id_stays_when_lines_move() -> No
 
 
 def test_an_instrumented_function_says_which_statements_it_comes_to() -> None:
-    """A loop that is not entered is not said."""
     module = mutants_of("m", "m.py", SUBJECT)
     hits: set[int] = set()
     names: dict[str, Any] = {HIT: hits.add}
@@ -186,7 +182,6 @@ def test_a_mutant_that_goes_round_for_ever_is_ended(tmp_path: Path) -> None:
 
 
 def test_tests_that_are_red_without_a_change_tell_nothing(tmp_path: Path) -> None:
-    """No mutant is called killed by a test that is red anyway."""
     path, tests = subject(tmp_path)
     Path(tests).write_text("import subject\n\ndef test_red():\n    assert subject.never(1) == 3\n", "utf-8")
     with pytest.raises(CannotTellError, match=r"red without any change: .*test_red"):
@@ -194,7 +189,6 @@ def test_tests_that_are_red_without_a_change_tell_nothing(tmp_path: Path) -> Non
 
 
 def test_tests_that_do_not_import_the_module_tell_nothing(tmp_path: Path) -> None:
-    """Else every mutant of it would count as one that no test reaches."""
     path, tests = subject(tmp_path)
     Path(tests).write_text("def test_green():\n    assert True\n", "utf-8")
     with pytest.raises(CannotTellError, match="import none of its functions"):
@@ -202,7 +196,6 @@ def test_tests_that_do_not_import_the_module_tell_nothing(tmp_path: Path) -> Non
 
 
 def test_a_handful_of_mutants_of_ours_is_killed() -> None:
-    """By the quick tests of their module, in forks of one process."""
     tests = ["model_tests/core/test_hold.py"]
     results = list(tried(kept.modules()[DEADLINES], DEADLINES, tests, frozenset(CERTAIN)))
 
@@ -218,7 +211,6 @@ def test_a_handful_of_mutants_of_ours_is_killed() -> None:
     ],
 )
 def test_a_mistake_of_the_user_is_one_sentence(words: tuple[str, ...], code: int, said: str) -> None:
-    """It says what to do next."""
     done = CliRunner().invoke(main, words)
     assert done.exit_code == code
     assert said in " ".join(done.stderr.split())
@@ -229,7 +221,6 @@ def test_a_mistake_of_the_user_is_one_sentence(words: tuple[str, ...], code: int
 
 
 def test_each_module_that_matters_has_tests_that_are_there() -> None:
-    """Those of the zoo as well."""
     for path in kept.modules().values():
         assert known_tests(path.relative_to(kept.ROOT).as_posix()), path
     for known in KNOWN:
@@ -239,7 +230,6 @@ def test_each_module_that_matters_has_tests_that_are_there() -> None:
 
 
 def test_each_survivor_is_a_mutant_with_a_reason() -> None:
-    """Rows name mutants that there are, with the change that they were accepted for."""
     rows = kept.figures()
     accepted = kept.survivors()
 
@@ -303,7 +293,6 @@ def test_a_result_holds_until_its_module_or_its_test_changes(tmp_path: Path, mon
 @pytest.mark.long
 @pytest.mark.parametrize("module", [row.module for row in kept.figures() if not row.open])
 def test_every_mutant_of_a_module_is_killed_or_explained(module: str) -> None:
-    """None survives that is not listed, and none is listed that does not."""
     results = list(results_of(module, kept.module_of(module).mutants, anew=True))
 
     assert kept.problems(module, results, kept.survivors()) == []

@@ -1,44 +1,45 @@
-"""Slips planted in the law's guards and effects: each one must turn a property or the counts red."""
+"""Mutants of the specification: each turns a property or the counts red, and no proof stands where a run breaks it."""
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Sequence
 from functools import cache
 
 import attrs
+import msgspec
 import pytest
 
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.engines.smt.worlds import WORLDS
 from longpoll_spec.law import law_of
-from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.state import State
-from longpoll_spec.terms import Effect, const, ite
-from longpoll_spec.testing import caught
+from longpoll_spec.testing import slip_table
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.caught import NOBODY, Catch, catches
-from longpoll_spec.testing.slips import Change, forgetting, reached, slipped, slips_of, with_effect
-
-LIMIT_STATES = 40_000
-"""A slip may make the space endless; what differs shows long before this."""
-LONGER_LOG = Bounds("longer-log", requests=1, messages=2)
-"""Some slips need a second message rather than a second request."""
+from longpoll_spec.testing.slip_proofs import Proofs, Standing
+from longpoll_spec.testing.slip_table import (
+    POLICIES,
+    STANDS,
+    Row,
+    changes,
+    contradictions,
+    main,
+    name_of,
+    pinned,
+    pinned_slips,
+    rows_of,
+    slips_in,
+)
+from longpoll_spec.testing.slips import Slip, reached, slips_of
+from longpoll_spec.testing.zoo import NAMED
 
 SAMPLE = 8
 """Of our own policy's slips one in so many is tried each time; all of them, of every preset and aspect, at length."""
 AT_LEAST = 12
-
-
-def _red(base: Model, model: Model) -> list[str]:
-    """What tells the slipped model from the right one: properties that changed, and `counts`."""
-    right, wrong = _right(base.policy.name, base.bounds), explore(model, engine="python", limit_states=LIMIT_STATES)
-    before = {verdict.name: verdict.verdict for verdict in right.verdicts}
-    red = [verdict.name for verdict in wrong.verdicts if verdict.verdict != before[verdict.name]]
-    return red + ["counts"] * (_counts(right) != _counts(wrong))
 
 
 def _counts(result: Exploration) -> tuple[int, int, int]:
@@ -48,14 +49,6 @@ def _counts(result: Exploration) -> tuple[int, int, int]:
 @cache
 def _right(policy: str, bounds: Bounds) -> Exploration:
     return explore(law_of(preset(policy), bounds), engine="python")
-
-
-def _is_caught(policy: str, name: str, change: Change) -> list[str]:
-    for bounds in (named("tiny", preset(policy)), LONGER_LOG):
-        red = _red(law_of(preset(policy), bounds), slipped(preset(policy), bounds, name, change))
-        if red:
-            return red
-    return []
 
 
 def _missed(found: Sequence[Catch]) -> list[str]:
@@ -73,37 +66,16 @@ def test_slips_in_any_action_are_caught() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("policy", "bounds"),
-    [*((policy, "tiny") for policy in PRESETS), *(("strict", aspect) for aspect in EXPLORATIONS)],
+    ("policy", "bounds"), [*((policy, "tiny") for policy in PRESETS), *(("strict", aspect) for aspect in EXPLORATIONS)]
 )
 def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
     """All of them, in every preset, and in our own policy under every aspect, there with one request."""
-    # With two, and by the properties alone, they are tried in `test_slip_table`.
+    # With two, and by the properties alone, they are tried in `test_law_mutants`.
     requests = None if bounds in {"tiny", "queues", "limit", "capacity"} else 1
     found = list(catches(preset(policy), named(bounds, preset(policy), requests=requests)))
 
     assert _missed(found) == []
     assert len(found) >= AT_LEAST
-
-
-@pytest.mark.long
-def test_who_catches_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each slip says who catches it, and the last line counts them."""
-    caught.main("strict", "tiny", "40")
-    *lines, last = capsys.readouterr().out.splitlines()
-
-    assert last == f"{len(lines)} slips, {len(lines)} caught"
-    assert all(re.fullmatch(r"\w+ (forgets|takes) .*: [\w ]+", line) for line in lines)
-    assert len(lines) >= 3
-
-
-def test_a_check_that_looks_at_nothing_catches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were neither verdicts nor numbers compared, every slip would be missed: the comparison can fail."""
-    monkeypatch.setattr(caught, "numbers", lambda _: (0, 0, 0))
-    monkeypatch.setattr(caught, "explore", lambda model, **_: explore(model, [], engine="python", limit_states=100))
-    found = list(catches(preset("strict"), named("tiny", preset("strict")), every=3 * SAMPLE))
-
-    assert len(_missed(found)) == len(found) > 0
 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
@@ -129,96 +101,106 @@ def test_a_slip_that_acts_nowhere_is_no_slip() -> None:
     assert not attrs.evolve(forgets, change=lambda _, action: action).shows(model, states)
 
 
-def _wakes_without_leaving(state: State, action: Action) -> Effect:
-    """A recheck that hands the request to the executor and forgets to take it out of the table."""
-    actor = action.actors[0]
-    return {f"phase_{actor}": state.requests[actor].phase} if isinstance(actor, int) else {}
+QUICK = ("hold recheck if bucket looked empty", "executor_rejects drops when alone", "stop first only")
+"""Named slips that are tried each time, in the plain world."""
+PINNED_AT_LEAST = 15
+"""Slips by rule in the pinned table of each policy."""
 
 
-def _two_at_once(state: State, _action: Action) -> Effect:
-    return {"log_end": state.log_end + 2}
+def _only(names: Sequence[str], policy: str = "strict") -> list[Slip]:
+    return [slip for slip in pinned_slips(preset(policy)) if name_of(slip) in names]
 
 
-def _all_at_once(state: State, _action: Action) -> Effect:
-    return {"visible_end": state.log_end}
+def _in_plain(rows: Sequence[Row]) -> list[Row]:
+    return [msgspec.structs.replace(row, worlds={"plain": row.worlds["plain"]}) for row in rows]
 
 
-def _to_the_log_end(state: State, action: Action) -> Effect:
-    """A read that answers with the end of the log, which is not visible yet."""
-    request = state.requests[int(action.actors[0])]
-    return {f"offset_{request.index}": ite(state.has_more(request), state.log_end, request.offset)}
+def test_named_slips_are_told_as_pinned() -> None:
+    """What the table says of a few slips in the plain world is found again, and no proof stands."""
+    rows = [row for row, _ in rows_of(preset("strict"), _only(QUICK), ["plain"])]
+    known = _in_plain([row for row in pinned() if (row.policy, row.slip) in {("strict", name) for name in QUICK}])
+
+    assert [row.slip for row in rows] == list(QUICK)
+    assert rows == known
+    assert contradictions(rows) == []
+    assert all(row.steps is not None for row in rows)
 
 
-def _one_by_one(state: State, action: Action) -> Effect:
-    """A read whose next offset is one further, however much it gave."""
-    request = state.requests[int(action.actors[0])]
-    return {f"offset_{request.index}": ite(state.has_more(request), request.offset + 1, request.offset)}
+@pytest.mark.long
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_table_is_as_pinned(policy: str) -> None:
+    rows = [row for row, _ in rows_of(preset(policy), pinned_slips(preset(policy)))]
+
+    assert changes(rows, pinned()) == []
+    assert contradictions(rows) == []
 
 
-def _new_deadline(state: State, action: Action) -> Effect:
-    """A wake that buys time: looking at a request gives it a new deadline."""
-    return {f"deadline_{action.actors[0]}": state.hold_ticks}
+def test_no_pinned_proof_stands_where_a_run_breaks_the_law() -> None:
+    """In the whole table, which has slips by rule besides the named ones, each as the law has it now."""
+    rows = pinned()
+
+    assert contradictions(rows) == []
+    for policy in POLICIES:
+        mine = [row.slip for row in rows if row.policy == policy]
+        assert mine == [name_of(slip) for slip in slips_in(preset(policy)) if name_of(slip) in mine]
+        assert len(mine) >= len(NAMED) + PINNED_AT_LEAST
 
 
-def _scan_again(_state: State, _action: Action) -> Effect:
-    """A scan that is due again at once."""
-    return {"next_scan": const(0)}
+def test_every_named_slip_is_broken_by_a_run_and_stands_in_no_proof() -> None:
+    """Each in both policies of ours: by a property, and proved in none of the worlds that have its action."""
+    names = {name.replace("_", " ") for name in NAMED}
+    rows = [row for row in pinned() if row.slip.replace("_", " ") in names]
+
+    assert len(rows) == len(POLICIES) * len(NAMED)
+    assert [row.slip for row in rows if row.steps is None] == []
+    assert [row.slip for row in rows if any(STANDS in both for both in row.worlds.values())] == []
 
 
-SLIPS: tuple[tuple[str, str, Change, str], ...] = (
-    ("strict-clone", "run", forgetting("offset"), "answer_is_right"),
-    ("strict-clone", "run", forgetting("copies"), "answered_once"),
-    ("strict-clone", "run", forgetting("open"), "nothing_dropped"),
-    ("strict-clone", "run", with_effect(_to_the_log_end), "answer_is_right"),
-    ("strict-clone", "run", with_effect(_one_by_one), "answer_is_right"),
-    ("strict", "recheck", with_effect(_wakes_without_leaving), "answered_once"),
-    ("strict-clone", "recheck", with_effect(_wakes_without_leaving), "answered_once"),
-    ("strict-clone", "hold", forgetting("recheck_due"), "lost_by_hold"),
-    ("strict-clone", "make_visible", forgetting("dispatcher"), "no_lost_wakeup"),
-    ("strict-clone", "make_visible", with_effect(_all_at_once), "counts"),
-    ("strict-clone", "expire", forgetting("copies"), "answered_by_deadline"),
-    ("strict-clone", "next_pull", forgetting("deadline"), "counts"),
-    ("strict-clone", "next_pull", forgetting("open"), "answered_once"),
-    ("strict-clone", "tick", forgetting("deadline"), "expire_fires"),
-    ("strict-clone", "tick", forgetting("next_scan"), "scan_start_fires"),
-    ("strict-clone", "stop", forgetting("phase"), "answered_on_stop"),
-    ("strict-clone", "stop", forgetting("open"), "nothing_dropped"),
-    ("strict-clone", "notify_end", forgetting("phase"), "lists_have_owners"),
-    ("strict-clone", "scan_end", forgetting("scanner"), "time_can_pass"),
-    ("strict-clone", "scan_start", forgetting("next_scan"), "time_can_pass"),
-    ("strict-clone", "scan_start", with_effect(_scan_again), "time_can_pass"),
-    ("strict-clone", "scan_each", with_effect(_new_deadline), "counts"),
-    ("strict-clone", "notify_each", forgetting("copies"), "answered_by_deadline"),
-    ("strict-clone", "executor_rejects", forgetting("open"), "nothing_dropped"),
-    ("strict-clone", "notifier_throws", forgetting("open"), "nothing_dropped"),
-    ("strict-clone", "pull_read", forgetting("open"), "nothing_dropped"),
-    ("strict-clone", "pull_read", with_effect(_to_the_log_end), "answer_is_right"),
-    ("strict-clone", "append", with_effect(_two_at_once), "stays_in_range"),
-    ("rocketmq-4.9", "notify_end", forgetting("dispatcher"), "time_can_pass"),
-)
+@pytest.mark.parametrize("how", [0, 1])
+def test_a_proof_that_stands_against_a_run_is_told(how: int) -> None:
+    """Were one of the proofs to stand in one world, for eight requests or for any number, the table would be red."""
+    row = next(
+        row for row in pinned() if row.bounds == "tiny" and row.steps is not None and len(row.worlds) == len(WORLDS)
+    )
+    both = list(row.worlds["whole"])
+    both[how] = STANDS
+    false = msgspec.structs.replace(row, worlds={**row.worlds, "whole": both})
+
+    (said,) = contradictions([false])
+    assert f"proved for {('8', 'any')[how]} requests in the world whole" in said
+    assert changes([false], pinned()) != []
 
 
-_FIRST = {slip[3]: number for number, slip in reversed(list(enumerate(SLIPS)))}
-"""Property -> the first of the slips that it must catch, which the quick suite tries."""
+def test_a_run_with_an_aspect_says_nothing_against_a_world_without_it() -> None:
+    """What is broken only where queues are cut back is rightly proved where they are not."""
+    row = Row(
+        policy="strict",
+        slip="a slip",
+        bounds="truncate",
+        broken="moved_is_told",
+        steps=17,
+        worlds={"plain": [STANDS, STANDS], "whole": ["moved_is_told", "moved_is_told"]},
+    )
+
+    assert contradictions([row]) == []
 
 
-@pytest.mark.parametrize(
-    "number",
-    quick_if(range(len(SLIPS)), lambda number: number in _FIRST.values()),
-    ids=lambda number: f"{number}-{SLIPS[number][1]}",
-)
-def test_a_slip_in_an_effect_is_caught(number: int) -> None:
-    """Each slip is caught, and by the property that speaks of it."""
-    policy, name, change, red = SLIPS[number]
+def test_the_command_tells_of_a_proof_that_stands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a prover that believes everything the command ends with 1 and says which run it contradicts."""
+    monkeypatch.setattr(Proofs, "of", lambda *_: Standing(None, None))
 
-    assert red in _is_caught(policy, name, change)
+    assert main(["--policy", "strict", "--slip", "executor_rejects drops", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [row["slip"] for row in told["rows"]] == ["executor_rejects drops when alone"]
+    assert told["rows"][0]["token"].startswith("lp1.")
+    assert any("nothing_dropped is broken in 7 steps (tiny)" in each for each in told["wrong"])
 
 
-def test_the_unslipped_law_is_green() -> None:
-    """The same comparison finds nothing in a law without a slip, and its numbers are the pinned ones."""
-    policy = preset("strict-clone")
-    tiny = named("tiny", policy)
-    entry = pinned_entry("strict-clone", "tiny")
-
-    assert _red(law_of(policy, tiny), slipped(policy, tiny, "run", lambda _, action: attrs.evolve(action))) == []
-    assert _counts(_right("strict-clone", tiny)) == (entry.distinct_states, entry.transitions, entry.depth)
+def test_a_mistake_in_the_call_is_the_users(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--policy", "rocketmq-5"], ["--every", "0"], ["--every", "few"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == slip_table.MISTAKE
+    assert "--every must be 1 or more, not 0" in capsys.readouterr().err

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +18,9 @@ from model_tests.mutants.zoo import methods
 from model_tests.mutants.zoo.catalogue import ENTRIES
 from model_tests.mutants.zoo.entry import Change, Entry
 from model_tests.mutants.zoo.locks import MESSAGE_STORE
-from model_tests.mutants.zoo.ours import MENDED
 from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
 from model_tests.mutants.zoo.run import Cell, decode
-from model_tests.mutants.zoo.table import PROMPT_S, Row, Seen, pinned, problems, rows_of
+from model_tests.mutants.zoo.table import Row, pinned, problems
 
 from longpoll.cli import main
 from longpoll.commands import zoo as command
@@ -57,7 +55,6 @@ CERTAIN_S: Final = 0.5
 
 
 def looked(*words: str) -> list[Cell]:
-    """What the runner prints of these."""
     done = subprocess.run(
         [sys.executable, "-m", "model_tests.mutants.zoo.run", *words], cwd=ROOT, capture_output=True, check=False
     )
@@ -78,7 +75,6 @@ def test_each_bug_can_be_planted() -> None:
 
 @pytest.mark.long
 def test_each_bug_is_python_that_means_something_else() -> None:
-    """No change is one of layout or of a comment."""
     right = {file: ast.dump(ast.parse((ROOT / file).read_text("utf-8"))) for each in ENTRIES for file in each.files}
     for entry in ENTRIES:
         for file, text in texts_of(entry).items():
@@ -107,26 +103,13 @@ def test_each_lock_of_the_store_is_taken_away_by_one() -> None:
 
 
 def test_a_change_that_does_not_apply_is_seen() -> None:
-    """A text that is not there, and one that is there twice."""
     for before in ("no such text anywhere", "import"):
         planted = Entry("x", "ours", "", "", (Change("reference/longpoll/cli.py", before, "y"),))
         with pytest.raises(DoesNotApplyError, match="not once"):
             texts_of(planted)
 
 
-def test_the_zoo_has_many_of_each_kind() -> None:
-    """Sixty of others and forty of ours, each with a name of its own, a source and a paragraph."""
-    kinds = Counter(entry.kind for entry in ENTRIES)
-
-    assert kinds["historic"] >= 60
-    assert kinds["lock"] + kinds["ours"] >= 40
-    assert len({entry.id for entry in ENTRIES}) == len(ENTRIES)
-    assert len({tuple(entry.changes) for entry in ENTRIES}) == len(ENTRIES)
-    assert all(len(entry.says) > 55 or entry.id.startswith(MENDED) for entry in ENTRIES)
-
-
 def test_the_tests_that_are_named_are_there() -> None:
-    """Those that an entry names, and those of the rooms that are changed."""
     for entry in ENTRIES:
         for named in methods.tests_of(entry):
             file, _, name = named.partition("::")
@@ -137,51 +120,7 @@ def test_the_tests_that_are_named_are_there() -> None:
 
 
 def test_every_bug_is_found() -> None:
-    """By as many methods as its kind needs, or it is listed as open."""
     assert problems(pinned()) == []
-
-
-def changed(rows: Sequence[Row], row: Row) -> list[Row]:
-    """The rows with another one for that bug."""
-    return [row if each.id == row.id else each for each in rows]
-
-
-def test_planted_a_table_that_is_wrong_is_seen() -> None:
-    """A row too few, one too many, a bug that nobody finds, or slowly, one that is open for nothing, another method."""
-    rows = pinned()
-    row = next(row for row in rows if not row.open and len(row.found) > 2)
-    nobody = msgspec.structs.replace(row, found={}, missed=[*row.found, *row.missed])
-    missing = f"{row.id}: not in the table; run `longpoll zoo run {row.id} --write`"
-
-    assert problems([each for each in rows if each is not row]) == [missing]
-    assert problems([*rows, Row(id="none-such")]) == ["none-such: no such entry"]
-    assert len(problems(changed(rows, nobody))) == 1
-    assert len(problems(changed(rows, msgspec.structs.replace(row, open="for nothing")))) == 2
-    other = msgspec.structs.replace(row, found={**row.found, "no method": Seen("x")})
-    assert len(problems(changed(rows, other))) == 1
-    slow = {name: msgspec.structs.replace(seen, cpu_s=PROMPT_S) for name, seen in row.found.items()}
-    late = f"{row.id}: no method of the quick suite finds it in 10 s of a core"
-    assert problems(changed(rows, msgspec.structs.replace(row, found=slow))) == [late]
-    by_one = next(row for row in rows if list(row.found) == ["units"] and not row.open)
-    dear = {"races": by_one.found["units"]}
-    missed = [*(name for name in by_one.missed if name != "races"), "units"]
-    assert f"{by_one.id}: no method of the quick suite finds it in 10 s of a core" in problems(
-        changed(rows, msgspec.structs.replace(by_one, found=dear, missed=missed))
-    )
-
-
-def test_a_new_find_takes_the_place_of_the_old_one() -> None:
-    """And what is missed now is not found any more."""
-    name = ENTRIES[0].id
-    cells = [
-        Cell(entry=name, method="units", outcome="found", what="a", schedules=1, cpu_s=1.0),
-        Cell(entry=name, method="steps", outcome="missed"),
-    ]
-    (row,) = rows_of(cells)
-    (again,) = rows_of([Cell(entry=name, method="units", outcome="missed")], [row])
-
-    assert (list(row.found), row.missed) == (["units"], ["steps"])
-    assert (list(again.found), again.missed) == ([], ["units", "steps"])
 
 
 # -- what is found ---------------------------------------------------------------------------------------------------
@@ -209,7 +148,6 @@ def test_a_handful_of_bugs_is_found_again() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_code_as_it_is_has_none() -> None:
-    """No method finds anything where nothing is planted."""
     cells = looked("-")
 
     assert {cell.method for cell in cells} == {method.name for method in methods.METHODS} - {"law", "proof"}
@@ -242,7 +180,6 @@ except run.ZooError as error:
 
 
 def test_a_process_that_somebody_ends_has_found_nothing() -> None:
-    """It is a fault of the run, and no row is made of it."""
     done = subprocess.run([sys.executable, "-c", ENDED], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith("ZooError: units of the code as it is ended by itself (15)")
@@ -300,7 +237,6 @@ def test_the_command_lists_and_shows() -> None:
 
 
 def test_a_name_that_is_not_there_is_told_the_nearest() -> None:
-    """Of a bug, a method and a command."""
     for words, near in (
         (["show", "kafka-checked"], "kafka-checked-and-expired"),
         (["run", "kafka-checked"], "kafka-checked-and-expired"),
@@ -312,7 +248,6 @@ def test_a_name_that_is_not_there_is_told_the_nearest() -> None:
 
 
 def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What pip installs has no tests, and so no zoo."""
     monkeypatch.setattr(command, "ROOT", tmp_path)
     for words in ([], ["show", ENTRIES[0].id], ["run"]):
         code, text = ran(*words)

@@ -66,7 +66,6 @@ def _case(entry: Entry) -> ParameterSet:
 
 @pytest.mark.parametrize("entry", list(map(_case, ENTRIES)))
 def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
-    """States, transitions, depth, and of every property the length of a shortest run."""
     (found,) = asked_of_node(tmp_path, _data(entry.policy, entry.bounds), [{"law": 0}])
 
     assert (found["states"], found["transitions"], found["depth"]) == (
@@ -88,7 +87,6 @@ def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
     ],
 )
 def test_an_interpreter_that_reads_an_operator_wrong_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
-    """Its counts are other ones, or there is no end."""
     script = part("law.js")
     assert script.count(right) == 1
     entry = next(each for each in ENTRIES if (each.policy, each.bounds) == ("strict", "tiny"))
@@ -128,7 +126,6 @@ WALK_STEPS: Final = 30
 
 
 def _walks(model: Model) -> Iterator[list[Action]]:
-    """The steps of runs by chance."""
     after = successors(model)
     for seed in range(WALKS):
         chance, run, state = random.Random(seed), list[Action](), model.initial
@@ -172,17 +169,6 @@ def test_runs_by_chance_have_one_token(name: str, tmp_path: Path) -> None:
     assert _unlike(tmp_path, name) == []
 
 
-def test_an_effect_of_another_state_is_seen_in_runs_by_chance(tmp_path: Path) -> None:
-    """Planted: the page leaves the last variable as it was."""
-    script = part("law.js")
-    right = "    const next = state.slice();\n".strip()
-    assert script.count(right) == 1
-    wrong = script.replace("return next;\n    }", "next[next.length - 1] = state.at(-1);\n      return next;\n    }", 1)
-    assert wrong != script
-
-    assert _unlike(tmp_path, "strict", wrong) != []
-
-
 def spelled(fields: object) -> str:
     """A token whose checksum is right, whatever is in it."""
     raw = fields if isinstance(fields, bytes) else msgspec.msgpack.encode(fields)
@@ -212,48 +198,21 @@ HOSTILE: Final = {
     "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
     "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 are allowed"),
     "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
+    "cut off": (LOST[:-1], "damaged"),
+    "one character changed": (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
+    "markup": ("lp1.<b>", "damaged"),
 }
 """What a token is made of -> it, and what is said of it."""
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
-    """Of ours, on the page as on the command line, however it was made."""
     token, told = HOSTILE[what]
     (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token}])
 
     assert told in found["error"]
     with pytest.raises(TokenError):
         replay(token)
-
-
-@pytest.mark.parametrize(
-    ("token", "told"),
-    [
-        ("lq", "not a token of this version"),
-        (LOST[:-1], "damaged"),
-        (f"{LOST[:-1]}x", "damaged"),
-        (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
-        ("lp1.", "damaged"),
-        ("lp1.<b>", "damaged"),
-        (token_of(model_named("strict", "tiny"), ()), "this page has not the law of strict"),
-        (token_of(model_named("rocketmq-4.9", "small"), ()), "under these bounds"),
-    ],
-)
-def test_a_token_that_cannot_be_read_is_told_so(token: str, told: str, tmp_path: Path) -> None:
-    """In a sentence, as the command line does."""
-    (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token}])
-
-    assert told in found["error"]
-
-
-def test_a_run_that_the_law_does_not_take_is_refused(tmp_path: Path) -> None:
-    """A token of steps that cannot follow each other names the step."""
-    model = model_named("rocketmq-4.9", "tiny")
-    hold = next(action for action in model.actions if action.name == "hold")
-    (found,) = asked_of_node(tmp_path, _data("rocketmq-4.9", "tiny"), [{"token": token_of(model, [hold])}])
-
-    assert found["error"] == f"step 1: {hold.label} cannot happen here"
 
 
 def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:
@@ -342,7 +301,6 @@ def _of_slips(names: Sequence[str]) -> Changed:
 
 
 def test_changes_by_hand_break_here_what_they_break_there(tmp_path: Path) -> None:
-    """States, transitions and runs, though the page states the properties once for every text."""
     here, there = _both_ways(BY_HAND, list(map(_of_slips, BY_HAND)), tmp_path, BY_HAND_STATES)
 
     assert here == there
@@ -385,29 +343,6 @@ def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
         [[name] for name in changes], list(starmap(only, changes.values())), tmp_path, BY_HAND_STATES
     )
     assert here == there
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("return made === undefined ? this.state", "return true ? this.state"),
-        ("case GUARD: return Number(this.mayHappen", "case GUARD: return Number(true || this.mayHappen"),
-        (
-            "const kept = own.filter((part) => part !== null)",
-            "const kept = own.filter((part, at) => part !== null || !at)",
-        ),
-        ("return node === null ? [] : [[variable, node ?? old]]", "return [[variable, node ?? old]]"),
-    ],
-)
-def test_a_change_that_is_made_otherwise_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
-    """In the interpreter: its properties or its texts are other ones."""
-    script = part("law.js")
-    assert script.count(right) == 1
-    here, there = _both_ways(
-        BY_HAND, list(map(_of_slips, BY_HAND)), tmp_path, BY_HAND_STATES, script.replace(right, wrong)
-    )
-
-    assert here != there
 
 
 @pytest.mark.long

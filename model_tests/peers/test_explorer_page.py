@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from model_tests.judge.browser import Browser, open_browser
 from model_tests.judge.test_browser import MEASURE, SCREENS, WATCH_CANVAS
-from model_tests.peers.test_explorer import FIELDS, HOSTILE, spelled
+from model_tests.peers.test_explorer import HOSTILE
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
@@ -20,7 +20,7 @@ from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.policy import preset
 from longpoll_spec.testing.explorer import explorer_of
 from longpoll_spec.testing.slips import slips_of
 from longpoll_spec.testing.zoo import named_slips
@@ -28,7 +28,6 @@ from longpoll_spec.testing.zoo import named_slips
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 HAN: Final = re.compile(r"[\u4e00-\u9fff]")
-BYTES_MAX: Final = 1_000_000
 FITS: Final = f"""
 (() => {{
   const areas = [...document.querySelectorAll(".scroller")], bad = [];
@@ -65,7 +64,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests."""
     with open_browser(tmp_path_factory.mktemp("browser")) as opened:
         opened.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_CANVAS)
         yield opened
@@ -73,7 +71,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, page: Path) -> Browser:
-    """The page at its first state."""
     browser.call("Page.navigate", url="about:blank")
     browser.show(page, width=1_400, dark=False)
     return browser
@@ -94,12 +91,6 @@ def _text(browser: Browser, where: str) -> str:
 def _choose(browser: Browser, which: str, value: str) -> None:
     browser.run(f"{{ const box = document.getElementById('{which}'); box.value = '{value}';"
                 " box.dispatchEvent(new Event('change')) }")  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_page_is_small(name: str) -> None:
-    """With all its laws and slips, whatever its own policy."""
-    assert len(explorer_of(preset(name), partial(named, "tiny")).encode()) < BYTES_MAX
 
 
 def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
@@ -135,21 +126,6 @@ def test_back_on_and_jump(opened: Browser) -> None:
     assert replay(_token(opened)).depth == 3
 
 
-def test_an_address_opens_its_run_and_a_bad_one_is_told(opened: Browser) -> None:
-    """A token of the command line in the address is the run on the page."""
-    opened.run(
-        f"new Promise((done) => {{ addEventListener('hashchange', done, {{ once: true }}); location.hash = '{LOST}' }})"
-    )
-    assert "lost_by_hold is broken" in _text(opened, "#broken")
-    assert _token(opened) == LOST
-    opened.run(
-        "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
-        " location.hash = 'lp1.<img src=x>' })"
-    )
-    assert "The address names no run" in _text(opened, "#notice")
-    assert opened.run("document.images.length") == 0
-
-
 def _go_to(browser: Browser, fragment: str) -> None:
     browser.run(
         "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
@@ -181,16 +157,6 @@ def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, pag
     assert browser.complaints == []
 
 
-def test_a_property_of_an_address_is_text(opened: Browser) -> None:
-    """A token may name any, and is then the address still."""
-    fields = [*FIELDS[:3], "<img src=x onerror=alert(1)>", *FIELDS[4:]]
-    _go_to(opened, spelled(fields))
-
-    assert opened.run("document.images.length") == 0
-    assert replay(_token(opened)).property_name == fields[3]
-    assert opened.complaints == []
-
-
 def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened: Browser, page: Path) -> None:
     """Steps are no pages of their own, so that one press of Back is enough; Forward shows the run again."""
     for _ in range(3):
@@ -206,31 +172,6 @@ def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened
     assert opened.run("history.length") >= 3
 
 
-ON_PAPER: Final = """
-[...document.querySelectorAll("main, main *")]
-  .filter((each) => each.getClientRects().length && each.getBoundingClientRect().right > innerWidth + 1
-    || getComputedStyle(each).overflowX !== "visible" && each.scrollWidth > each.clientWidth + 2)
-  .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
-"""
-"""What paper shows the beginning of."""
-PAPER_PX: Final = 718
-"""The width of A4 without its margins."""
-
-
-def test_a_run_of_many_threads_is_whole_on_paper(browser: Browser, page: Path) -> None:
-    """On a screen its table scrolls; without the rules for paper that is seen."""
-    browser.call("Page.navigate", url="about:blank")
-    browser.show(page, width=PAPER_PX, dark=False)
-    for step in range(14):
-        browser.run(f"{{ const may = document.querySelectorAll('#enabled button'); may[{step} % may.length].click() }}")
-    browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.run(ON_PAPER) == []
-    browser.run("void [...document.styleSheets[0].cssRules].forEach((rule, at, all) => {"
-                " if (rule.media?.mediaText === 'print') document.styleSheets[0].deleteRule(at) })")  # fmt: skip
-    assert browser.run(ON_PAPER) != []
-    browser.call("Emulation.setEmulatedMedia", media="")
-
-
 def _press(browser: Browser, key: str, code: int, text: str = "") -> None:
     more = {"text": text} if text else {}
     for kind in ("keyDown", "keyUp"):
@@ -239,7 +180,6 @@ def _press(browser: Browser, key: str, code: int, text: str = "") -> None:
 
 
 def test_a_wakeup_is_lost_by_tab_and_enter_alone(opened: Browser) -> None:
-    """The focus stays among the steps when one is taken."""
     pressed = 0
     while not opened.run("document.activeElement.closest('#enabled') !== null"):
         _press(opened, "Tab", 9)
@@ -286,7 +226,6 @@ ACTS: Final = 150
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> None:
-    """And in the end the page shows the run that its address names."""
     script = MONKEY.replace("SEED", str(seed)).replace("ACTS", str(ACTS)).replace("LOST", LOST)
     opened.run(f"void {script.strip()}")
     opened.run("document.getElementById('first').click(); document.querySelector('#enabled button').click()")
@@ -315,28 +254,6 @@ def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
     assert opened.complaints == []
 
 
-def test_a_search_can_be_stopped(opened: Browser) -> None:
-    """And begun again."""
-    opened.run("document.getElementById('search').click(); document.getElementById('stop').click()")
-    assert _text(opened, "#progress") == "The search was stopped."
-    assert opened.run("document.getElementById('search').disabled") is False
-
-
-def test_a_knob_that_closes_the_window(opened: Browser) -> None:
-    """With a recheck after the insert no wakeup is lost by hold, and other things still go wrong."""
-    number = opened.run(
-        "[...document.getElementById('knob').options]"
-        ".find((each) => each.text === 'recheck_after_hold=after_insert').value"
-    )
-    _choose(opened, "knob", number)
-    opened.run("document.getElementById('search').click()")
-    opened.run(SEARCHED)
-
-    assert opened.run("document.querySelector('[data-property=lost_by_hold]')") is None
-    assert opened.run("document.querySelectorAll('.found').length") > 0
-    assert replay(_token(opened)).model.policy.recheck_after_hold == "after_insert"
-
-
 def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
     """The second list has what changes something beside the first; the page says what, and the token has both."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
@@ -359,50 +276,6 @@ def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
     }
     _choose(opened, "knob2", opened.run("document.getElementById('knob').value"))
     assert replay(_token(opened)).model.policy.name.count("+") == 1
-    assert opened.complaints == []
-
-
-def test_a_knob_that_changes_nothing_is_said_to(opened: Browser) -> None:
-    """Under these bounds, where nobody commits; of the policy itself nothing is said."""
-    assert _text(opened, "#differs") == ""
-    _choose(opened, "knob", opened.run("[...document.getElementById('knob').options]"
-            ".find((each) => each.text === 'commit=monotone_max').value"))  # fmt: skip
-    assert _text(opened, "#differs") == "Under these bounds it changes no step."
-
-
-def test_a_slip_is_explored_at_once(opened: Browser) -> None:
-    """A click breaks the law; what catches it is told with its run, which the address keeps and no command explains."""
-    number = opened.run(
-        "[...document.getElementById('slip').options].find((each) => each.text === 'next_pull begins anew').value"
-    )
-    _choose(opened, "slip", number)
-    opened.run(SEARCHED)
-    assert opened.run("document.querySelectorAll('.found button').length") > 0
-    opened.run("document.querySelector('[data-property=offset_goes_on] button').click()")
-
-    assert "offset_goes_on is broken" in _text(opened, "#broken")
-    assert "~next_pull%20begins%20anew" in _token(opened)
-    assert "no run of the law" in _text(opened, "#command")
-
-
-@pytest.mark.parametrize(
-    ("slip", "caught", "more"),
-    [
-        ("next_pull begins anew", "offset_goes_on", ""),
-        ("append forgets what its guard says of log_end", "stays_in_range", "what was not seen is not said"),
-        ("stop forgets what its guard says of running", "", ""),
-    ],
-)
-def test_a_slip_is_caught_only_by_what_the_law_keeps(opened: Browser, slip: str, caught: str, more: str) -> None:
-    """What RocketMQ breaks by itself catches no slip; of one that makes endlessly many states the end is told."""
-    number = opened.run(f"[...document.getElementById('slip').options].find((each) => each.text === '{slip}').value")
-    _choose(opened, "slip", number)
-    opened.run(SEARCHED)
-    told = _text(opened, "#progress")
-
-    assert (f"The slip is caught by {caught}." if caught else "No property catches the slip.") in told
-    assert more in told
-    assert "The law as it is breaks it, too." in _text(opened, "[data-property=lost_by_hold]")
     assert opened.complaints == []
 
 
@@ -449,19 +322,6 @@ def _reload(browser: Browser) -> None:
         pass  # each question is answered by the page that is there by then
 
 
-@pytest.mark.parametrize("steps", [0, 2])
-def test_a_page_that_is_read_anew_shows_its_run(opened: Browser, steps: int) -> None:
-    """At the start, too, where its address names the run of no steps."""
-    for _ in range(steps):
-        opened.run("document.querySelector('#enabled button').click()")
-    token = _token(opened)
-    _reload(opened)
-
-    assert _token(opened) == token
-    assert opened.run("document.querySelectorAll('#story li').length") == steps
-    assert opened.run("document.querySelectorAll('#enabled button').length") > 0
-
-
 def _hand(browser: Browser, text: str, place: str, value: str) -> None:
     """Choose the text, and what a place of it is to say; empty for what the law says."""
     number = browser.run(f"[...document.getElementById('text').options].find((each) => each.text === '{text}').value")
@@ -494,30 +354,6 @@ def test_several_changes_by_hand_hold_at_once(opened: Browser) -> None:
     assert _text(opened, "#changes") == ""
     assert "~" not in _token(opened)
     assert opened.complaints == []
-
-
-def test_a_line_that_is_struck_out_is_shown_so_and_keeps_the_focus(opened: Browser) -> None:
-    """A second press takes it back; of two changes of one line the last counts."""
-    _choose(
-        opened, "text", opened.run("[...document.getElementById('text').options].find((e) => e.text === 'run').value")
-    )
-    strike = "document.querySelector('[data-place=open] button')"
-    opened.run(f"{strike}.focus(); {strike}.click()")
-    assert opened.run(f"[{strike}.ariaPressed, document.activeElement === {strike}]") == ["true", True]
-    assert opened.run("document.querySelector('[data-place=open] del').textContent") == "open_0 := no"
-    _hand(opened, "run", "open", "run writes yes to open")
-    assert _text(opened, "#changes") == "Changed: run writes yes to open."
-    opened.run(f"{strike}.click(); {strike}.click()")
-    assert _text(opened, "#changes") == ""
-
-
-def test_an_address_with_a_change_that_is_none_is_told(opened: Browser) -> None:
-    """And the page stays as it was."""
-    opened.run(
-        "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
-        f" location.hash = '{LOST}~hold%20sings' }})"
-    )
-    assert "this page has not this slip" in _text(opened, "#notice")
 
 
 ENGLISH_LEFT: Final = """
@@ -570,20 +406,3 @@ def test_nothing_is_cut_off(browser: Browser, page: Path, width: int, dark: bool
         ".filter((each) => !(each.textContent.trim() || each.ariaLabel)).length"
     )
     assert browser.run(unnamed) == 0
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("document.body.insertAdjacentHTML('beforeend', '<div style=\"width:3000px;height:9px\"></div>')", "too wide"),
-        ("document.querySelector('.scroller').style.overflowX = 'hidden'", "cannot be scrolled"),
-        ("document.querySelector('#sizes').style.cssText = 'height:9px;overflow:hidden'", "cut off below"),
-    ],
-)
-def test_what_does_not_fit_is_noticed(browser: Browser, page: Path, fault: str, told: str) -> None:
-    """A page with one fault put into it is told of."""
-    browser.call("Page.navigate", url="about:blank")
-    browser.show(page, width=390, dark=False)
-    browser.run(f"void ({fault})")
-
-    assert any(told in one for one in browser.run(FITS))

@@ -16,21 +16,14 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
-from model_tests.conformance.java_broker import JavaUnavailableError, free_port, resolve, running
+from model_tests.conformance.java_broker import free_port, running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.testing.client_scenarios import RUNTIME, wait_for
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_client import (
-    Admin,
-    ConsumerConfig,
-    ConsumeStatus,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-    StartAt,
-)
+from longpoll_client import Admin, ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.properties import encode_properties
@@ -73,7 +66,6 @@ class Cluster:
 
     @property
     def both(self) -> tuple[Address, Address]:
-        """Their addresses."""
         return self.java, self.ours
 
 
@@ -82,10 +74,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """One of each version; skipped where Java or its jars cannot be had."""
     version = str(request.param)
     home = tmp_path_factory.mktemp("java")
-    try:
-        class_path = resolve(home, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    class_path = class_path_of(home, version)
     with ExitStack() as stack:
         java = stack.enter_context(running(class_path, home, settings=SETTINGS))
         name_server = "{}:{}".format(*java.name_server)
@@ -104,7 +93,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> None:
-    """Each message once, from the broker that stored it, and both have some."""
     topic = "Shared"
     names = {"{}:{}".format(*cluster.java): JAVAS, "{}:{}".format(*cluster.ours): OURS}
     stored: dict[bytes, str] = {}
@@ -211,7 +199,6 @@ def _log_start(client: RawClient) -> int:
 
 
 def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> None:
-    """4.9 leaves its minimum where it was, 5.x moves it to the end."""
     java, ours = (trimmed(address) for address in cluster.both)
     assert java == ours
     minimum = {"offset": "0" if cluster.version == "4.9.7" else str(TRIMMED)}
@@ -269,7 +256,6 @@ def _shape(answer: Command) -> object:
 
 
 def test_what_waits_and_who_follows_is_told_as_java_does(cluster: Cluster) -> None:
-    """60, 61 and 907, which 4.9 does not know: bodies of one form."""
     java, ours = (waits(address, cluster.version) for address in cluster.both)
     assert java == ours
     if cluster.version == "4.9.7":

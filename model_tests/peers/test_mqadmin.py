@@ -1,25 +1,23 @@
-"""`mqadmin` and the dashboard at our broker and at the Java broker: the same calls, topic and group, the same output.
-
-Ports, times, ids and rates are masked, and lines are sorted, for hash maps have no order. All commands for one broker
-run in one Java machine. `docs/mqadmin.md` tells what came of it, and which commands do not apply.
-"""
+"""mqadmin and Java's accounts: the tools say the same of both brokers."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 from attrs import frozen
-from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.opening import ANY_PORT
+from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import ConsumerConfig, Producer, PushConsumer, StartAt
@@ -145,10 +143,7 @@ READ: Final[Commands] = (
 
 def resolved(directory: Path, version: str = "4.9.7") -> str:
     """The class path of Java's broker and tools; skips where they cannot be had."""
-    try:
-        return resolve(directory, version, ("namesrv", "broker", "tools"))
-    except JavaUnavailableError as error:
-        pytest.skip(f"MQADMIN NOT TRIED: {error}")
+    return class_path_of(directory, version, ("namesrv", "broker", "tools"))
 
 
 @frozen
@@ -175,7 +170,6 @@ class Place:
         return done.stdout
 
     def mqadmin(self, commands: Commands, first_id: str = "") -> list[str]:
-        """What each command prints."""
         names = {"BROKER": self.broker, ID: first_id}
         rows = [[*(names.get(word, word) for word in command), "-n", self.name_server] for command in commands]
         said = self.java("MqAdmin.java", told="".join("\t".join(row) + "\n" for row in rows))
@@ -193,7 +187,6 @@ def masked(text: str) -> list[str]:
 
 
 def has(got: Sequence[str], count: int) -> bool:
-    """Whether so many messages came."""
     return len(got) >= count
 
 
@@ -272,7 +265,6 @@ def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_pa
 
 
 def test_a_planted_difference_is_seen() -> None:
-    """The masks hide times, ids and rates, and no count, name or permission."""
     line = "T java-broker 0 2 2 2026-11-23 13:00:00,123 127.0.0.1:10911"
     assert masked(line) == masked(line.replace("13:00", "14:01").replace("10911", "9"))
     for other in (line.replace(" 0 2", " 0 3"), line.replace("java-broker", "broker"), line.replace("T ", "U ")):
@@ -289,7 +281,6 @@ def copies(place: Place, slave: Broker) -> list[str]:
 
 
 def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> None:
-    """Of 5.5.0, which alone has it; a slave of ours follows either."""
     class_path = resolved(tmp_path, "5.5.0")
     runtime, said = RealRuntime(), dict[str, list[str]]()
 
@@ -318,3 +309,95 @@ def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> No
 
     assert {"#SlaveNum 1", "#InSyncSlaveNum 1", "#MasterFlushOffset NUMBER"} <= set(said["ours"])
     assert said["ours"] == said["java-broker"]
+
+
+MqAdmin = Callable[..., str]
+TOOL_S = 60.0
+ACCOUNTS = """# as a person writes it
+globalWhiteRemoteAddresses:
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    topicPerms: [ "open=PUB|SUB" ]
+  - {accessKey: administrator, secretKey: 'quoted: secret', admin: true}
+"""
+TOOLS = "accessKey: administrator\nsecretKey: 'quoted: secret'\n"
+CHANGES = (
+    (
+        "updateAclConfig",
+        "-a",
+        "RocketMQ",
+        "-s",
+        "another-secret",
+        "-m",
+        "false",
+        "-u",
+        "SUB",
+        "-t",
+        "open=SUB,more=PUB",
+    ),
+    ("updateAclConfig", "-a", "newcomer", "-s", "12345678", "-w", "10.0.0.*", "-i", "PUB|SUB", "-g", "G=DENY"),
+    ("updateAclConfig", "-a", "leaver-key", "-s", "leaver-secret", "-m", "true"),
+    ("deleteAclConfig", "-a", "leaver-key"),
+    ("updateGlobalWhiteAddr", "-g", "10.1.1.1,10.2.*.*"),
+)
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of Java's broker and tools; skipped where they cannot be had."""
+    return class_path_of(tmp_path_factory.mktemp("jars"), artifacts=("namesrv", "broker", "tools"))
+
+
+def mqadmin(class_path: str, home: Path, name_server: str) -> MqAdmin:
+    """The tool, with the administrator's key; what it prints."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    (home / "conf" / "tools.yml").write_text(TOOLS)
+    logging = home / "conf" / "logback_tools.xml"
+    if not logging.exists():
+        logging.write_text("<configuration/>")
+    java = ("java", "-Xmx128m", f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
+
+    def run(*arguments: str) -> str:
+        command = [*java, "org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-n", name_server]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
+        assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def changed(tool: MqAdmin, broker: str) -> tuple[str, str]:
+    """What the tool lists after all changes, and which state it says that the accounts have."""
+    for command, *options in CHANGES:
+        tool(command, "-b", broker, *options)
+    return tool("getAclConfig", "-b", broker), tool("clusterAclConfigVersion", "-b", broker)
+
+
+def without_moments(text: str) -> str:
+    """A text without the times of its changes."""
+    return re.sub(r"timestamp: \d+", "timestamp", text)
+
+
+def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
+    """To the letter, but for the moment; what they list is the same too, and they say how often it was changed."""
+    ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"
+    ours.write_text(ACCOUNTS)
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(ACCOUNTS)
+    config = BrokerConfig(acl_file=str(ours))
+    with Broker.start(stories.RUNTIME, str(tmp_path / "store"), config=config) as broker:
+        tool = mqadmin(class_path, tmp_path / "tools", "{}:{}".format(*broker.name_server_address))
+        our_list, our_version = changed(tool, "{}:{}".format(*broker.address))
+    with running(class_path, tmp_path / "home", settings="aclEnable=true") as java:
+        tool = mqadmin(class_path, tmp_path / "home", "{}:{}".format(*java.name_server))
+        their_list, their_version = changed(tool, "{}:{}".format(*java.address))
+    assert without_moments(ours.read_text()) == without_moments(theirs.read_text())
+    assert "counter: 5" in ours.read_text()
+    assert our_list == their_list
+    assert "newcomer" in our_list
+    for version, path in ((our_version, ours), (their_version, theirs)):
+        assert str(path) in version, version

@@ -53,7 +53,6 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go", "node"], indirect=True)
 def test_ten_thousand_messages_come_exactly_once_in_queue_order(client: Client, name_server: str) -> None:
-    """Through 8 queues with their tags, keys and properties."""
     with new_topic(name_server) as topic:
         received = play(client, name_server, topic, "bulk", COUNT)
     assert faults(received, range(COUNT)) == set()
@@ -63,7 +62,6 @@ def test_ten_thousand_messages_come_exactly_once_in_queue_order(client: Client, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
 def test_an_orderly_listener_gets_each_queue_in_order(client: Client, name_server: str) -> None:
-    """Also what it puts off comes again before its successor."""
     with new_topic(name_server) as topic:
         received = play(client, name_server, topic, "orderly", 800)
     assert faults(received, range(800)) == set()
@@ -74,7 +72,6 @@ def test_an_orderly_listener_gets_each_queue_in_order(client: Client, name_serve
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
 def test_a_filter_by_sql_brings_what_it_asks_for(client: Client, name_server: str) -> None:
-    """On a property of the user's, evaluated by the broker."""
     sql = "number BETWEEN 100 AND 149 AND TAGS = 'red'"
     wanted = [number for number in range(100, 150) if number % 3 == 0]
     with new_topic(name_server) as topic:
@@ -134,7 +131,6 @@ ADMINISTRATOR = """
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
 def test_a_client_with_the_right_key_passes_and_one_with_a_wrong_one_is_refused(client: Client, tmp_path: Path) -> None:
-    """Its sends, heartbeats, pulls and offsets are signed as our broker checks them."""
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(ACCOUNTS + ADMINISTRATOR)
     config = BrokerConfig(acl_file=str(accounts))
@@ -180,7 +176,6 @@ def a_run() -> list[Received]:
 
 
 def test_every_planted_fault_of_a_client_is_named() -> None:
-    """A lost, repeated, changed and overtaken message, and one queue for all."""
     run = a_run()
     assert faults(run, range(800)) == set()
     assert faults(run[:-1], range(800)) == {"lost or strange"}

@@ -1,23 +1,37 @@
-"""Requests, replies and the message trace between our client and Java's 4.9.7 and 5.5.0, over our broker and Java's."""
+"""Java's clients and ours answer, request, trace and fail alike."""
 
 from __future__ import annotations
 
+import base64
+import ipaddress
+import logging
+import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+import attrs
 import pytest
 from attrs import frozen
+from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command
+from model_tests.client.failing.plan import Plan, draw
+from model_tests.client.failing.play import Setting
+from model_tests.client.failing.run import JAVA_LATE_MS, LENGTH_S, at_once, ours, said
+from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.client_scenarios import new_topic, wait_for
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_client import (
     Admin,
+    Compression,
     ConsumerConfig,
     ConsumeStatus,
     OutgoingMessage,
@@ -27,9 +41,18 @@ from longpoll_client import (
     StartAt,
     Tracing,
 )
+from longpoll_client.produce.message_ids import MessageIds
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.compression import pack, unpack
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import preset
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+
 RUNTIME: Final = RealRuntime()
 SOURCE: Final = Path(__file__).parent / "java" / "Requests.java"
 COUNT: Final = 20
@@ -47,7 +70,6 @@ class JavaClient:
     command: tuple[str, ...]
 
     def run(self, *arguments: str, given: str = "") -> list[str]:
-        """What it tells, line by line."""
         done = subprocess.run(
             [*self.command, *arguments], input=given, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
@@ -77,10 +99,7 @@ class JavaClient:
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     """Compiled; skipped where Java or its jars cannot be had."""
     directory = tmp_path_factory.mktemp("requests")
-    try:
-        class_path = resolve(directory, str(request.param))
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA CLIENT NOT TRIED: {error}")
+    class_path = class_path_of(directory, str(request.param))
     command = ["javac", "-cp", class_path, "-d", str(directory), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -106,7 +125,6 @@ def name_server(
 
 
 def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
-    """Each question that Java's producer asks has the reply that our consumer sends."""
     with new_topic(name_server, 2) as topic, ExitStack() as stack:
         replier = stack.enter_context(Producer(RUNTIME, name_server, "we-reply"))
 
@@ -203,3 +221,226 @@ def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: st
         for place in range(len(ours))
         if place not in different and theirs[place] != ours[place]
     } == {}
+
+
+POLICIES: Final = {"4.9.7": "rocketmq-4.9", "5.5.0": "rocketmq-5"}
+FLAGS: Final = (0, 4, 8, 1 << 30, -(2**31))
+"""Of requests that are answered: no response, not one-way."""
+DELAYS: Final = ("x", "", " 1", "1.0", "9999999999", "-", "0", "+1", "01", "99")
+
+PLACES: Final = {"msgId", "queueOffset", "transactionId", "offset", "nextBeginOffset", "maxOffset"}
+"""Fields that depend on what is stored, and on whether it is visible yet."""
+
+Answered = tuple[int, int, bool, dict[str, str] | None]
+"""An answer's code and flag, whether it has a remark, and its fields."""
+
+
+def told(reply: Command | None) -> Answered:
+    assert reply is not None
+    fields = reply.ext_fields
+    if fields is not None:
+        fields = {name: "" if name in PLACES else value for name, value in fields.items()}
+    return reply.code, reply.flag, reply.remark is not None, fields
+
+
+def flags_of(client: RawClient, topic: str) -> list[Answered]:
+    """The answers to requests of each flag: of an end, of a pull that finds nothing, of a send, of an unknown code."""
+    asked: tuple[tuple[int, dict[str, str]], ...] = (
+        (RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}),
+        (RequestCode.PULL_MESSAGE, pull_fields(topic, 10_000)),
+        (RequestCode.SEND_MESSAGE_V2, send_fields(topic)),
+        (9_999, {}),
+    )
+    return [
+        told(client.reply(client.send(code, fields, b"x", flag=flag, serialisation=kind)))
+        for code, fields in asked
+        for flag in FLAGS
+        for kind in Serialisation
+    ]
+
+
+def delays_of(client: RawClient, topic: str) -> list[Answered]:
+    """The answers to sends, alone and in a batch, that wish for levels, some of which are none."""
+    batch = encode_batch([BatchMessage(b"x", "")])
+    return [
+        told(client.call(code, send_fields(topic, properties=f"DELAY\x01{level}\x02") | more, body))
+        for code, more, body in (
+            (RequestCode.SEND_MESSAGE_V2, {}, b"x"),
+            (RequestCode.SEND_BATCH_MESSAGE, {"m": "true"}, batch),
+        )
+        for level in DELAYS
+    ]
+
+
+def answers_of(address: Address) -> dict[str, list[Answered]]:
+    with RawClient(address) as client:
+        client.call(RequestCode.SEND_MESSAGE_V2, send_fields("ODD"), b"x")
+        return {"flags": flags_of(client, "ODD"), "delays": delays_of(client, "ODD")}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
+    """Whatever a request's flag says, an answer's is 1; a level that is no number is told without the region."""
+    class_path = class_path_of(tmp_path, version)
+    with running(class_path, tmp_path / "home") as java:
+        theirs = answers_of(java.address)
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), policy=preset(POLICIES[version])) as broker:
+        ours = answers_of(broker.address)
+    assert ours == theirs
+    assert {flag for _code, flag, _remark, _fields in theirs["flags"]} == {1}
+
+
+QUEUES, DIFFERING_COUNT = 4, 40
+TAGS = ("red", "blue")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def member_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Java]:
+    """The class path of a version's broker, and its client; skipped where Java or its jars cannot be had."""
+    return compiled(str(request.param), tmp_path_factory.mktemp("member"))
+
+
+@pytest.fixture(params=[pytest.param("ours", marks=pytest.mark.long), "java's"])
+def group_name_server(request: pytest.FixtureRequest, member_client: tuple[str, Java], tmp_path: Path) -> Iterator[str]:
+    """That of our broker, or of a Java broker of the client's version."""
+    if request.param == "ours":
+        with Broker.start(RUNTIME, str(tmp_path / "store")) as broker:
+            yield "{}:{}".format(*broker.name_server_address)
+        return
+    with running(member_client[0], tmp_path / "home") as java:
+        address = "{}:{}".format(*java.name_server)
+        with Admin(RUNTIME, address) as admin:
+            wait_for(lambda: bool(admin.masters()), "the broker is registered")
+        yield address
+
+
+@contextmanager
+def java_member(java: Java, group_name_server: str, topic: str, group: str, home: Path) -> Iterator[Told]:
+    """A member that wants everything, and what it is given."""
+    told = Told()
+    member = Member("java", java_command(java, group_name_server, topic, group, "threads"), told, home)
+    try:
+        yield told
+    finally:
+        member.leave()
+        wrong = member.ended(time.monotonic() + LEAVE_S)
+    assert wrong == ""
+
+
+def test_ours_says_so_and_nobody_is_stuck(
+    member_client: tuple[str, Java], group_name_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each gets what both want of its queues; what only one wants may be lost, and the group goes on to the end."""
+    ours: set[int] = set()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        ours.update(int(message.body) for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(group_name_server, QUEUES) as topic:
+        group = f"G-{topic}"
+        config = ConsumerConfig(group, start_at=StartAt.FIRST, rebalance_s=1.0, heartbeat_s=0.5, persist_s=0.5)
+        with (
+            PushConsumer(RUNTIME, group_name_server, config, listen) as consumer,
+            Admin(RUNTIME, group_name_server) as admin,
+        ):
+            consumer.subscribe(topic, "red")
+            with caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"):
+                consumer.start()
+                # Of two wishes brokers keep the newer one, so the member that came first finds out.
+                with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
+                    wait_for(
+                        lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
+                        "what the other one wants",
+                    )
+                    with Producer(RUNTIME, group_name_server) as producer:
+                        for number in range(DIFFERING_COUNT):
+                            producer.send(topic, b"%d" % number, tags=TAGS[number % len(TAGS)])
+                    wait_for(lambda: set(range(0, DIFFERING_COUNT, 2)) <= ours | told.numbers, "all that both want")
+
+                    def left() -> int:
+                        rows = admin.offsets(group, [topic])
+                        return sum(row.lag for row in rows) if len(rows) == QUEUES else DIFFERING_COUNT
+
+                    wait_for(lambda: left() == 0, "every queue is read to its end")
+    assert f"members of group {group} want different messages, and lose some: {topic}: red here, everything there" in (
+        caplog.messages
+    )
+    assert all(number % 2 == 0 for number in ours)
+
+
+HERE = Path(__file__).parent
+RUN_S = 60.0
+BODIES = (b"0123456789" * 1000, b"0123456789" * 100_000)
+"""The longer one is many blocks of LZ4, which has 64 KiB in each."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_path: Path) -> None:
+    """Time, address and process as `mqadmin` asks an id for them; each compression both ways."""
+    pytest.importorskip("lz4", reason="LZ4 NOT TRIED: the extra 'compression' is not installed")
+    pytest.importorskip("zstandard", reason="ZSTANDARD NOT TRIED: the extra 'compression' is not installed")
+    class_path = class_path_of(tmp_path, version)
+    runtime = RealRuntime()
+    before_ms = runtime.unix_ms()
+    made = MessageIds(runtime).new(3)
+    after_ms = runtime.unix_ms()
+    given = [(kind, body) for kind in Compression for body in BODIES]
+    packed = [f"{kind.name}:{base64.b64encode(pack(kind, body)).decode()}" for kind, body in given]
+
+    command = ["java", "-Xmx128m", "-cp", class_path, str(HERE / "java" / "Reads.java"), *made, *packed]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=True).stdout
+    ids = [line.split()[1:] for line in output.splitlines() if line.startswith("ID ")]
+    bodies = [line.split()[1:] for line in output.splitlines() if line.startswith("BODY ")]
+
+    assert len(ids) == 3
+    for sent_ms, address, process in ids:
+        assert before_ms <= int(sent_ms) <= after_ms
+        assert ipaddress.ip_address(address).packed == runtime.identity()[:4]
+        assert int(process) == os.getpid() % 65_536
+    assert [name for name, _theirs, _again in bodies] == [kind.name for kind, _body in given]
+    for (kind, body), (_name, unpacked, again) in zip(given, bodies, strict=True):
+        assert base64.b64decode(unpacked) == body
+        assert unpack(kind.sys_flag, base64.b64decode(again), len(body)) == body
+
+
+JAVA_BROKERS, OUR_BROKERS = 6, 2
+SEEDS: dict[str, int] = dict(zip(VERSIONS, (100, 200), strict=True))
+"""The first seed of each version."""
+KNOWN = frozenset({"commit.told.least"})
+"""What Java's brokers are convicted of, in a run of some minutes with members that come and go."""
+MEMBER = Path(__file__).parent / "java" / "Member.java"
+
+
+def compiled(version: str, directory: Path) -> tuple[str, Java]:
+    """The class path of a version's broker, and how its members are started; skipped without Java."""
+    class_path = class_path_of(directory, version)
+    command = ["javac", "-cp", class_path, "-d", str(directory), str(MEMBER)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return class_path, Java(f"{class_path}:{directory}", directory)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.whole_machine
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_is_lost_or_stuck_whatever_fails(
+    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In groups of which some members are Java's: everything acknowledged is consumed, and in order where asked for."""
+    caplog.set_level(logging.ERROR, "longpoll_client")
+    class_path, java = compiled(version, tmp_path)
+    first = SEEDS[version]
+
+    def setting(plan: Plan, home: Path) -> Setting:
+        made = attrs.evolve(ours(plan, home), java=java)
+        if plan.seed < first + JAVA_BROKERS:
+            made = attrs.evolve(made, server=JavaServer(home, class_path), late_ms=JAVA_LATE_MS, known=KNOWN)
+        return made
+
+    found = at_once([draw(first + number, LENGTH_S) for number in range(JAVA_BROKERS + OUR_BROKERS)], setting, tmp_path)
+    for played in found:
+        print(said(played))  # noqa: T201 - the figures that the test is run for
+    assert {played.plan.seed: played.faults() for played in found} == {played.plan.seed: [] for played in found}
+    assert all(played.report.acknowledged > 500 for played in found)

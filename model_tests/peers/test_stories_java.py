@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from model_tests.client.test_orderly import Watched
-from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, JavaBroker, running
+from model_tests.support.java import class_path_of, java_broker_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing import client_scenarios as stories
@@ -44,11 +45,7 @@ PART = 50
 @pytest.fixture(scope="module", params=VERSIONS)
 def java_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
     """A fresh broker of each version; skipped where Java or its jars cannot be had."""
-    try:
-        class_path = resolve(tmp_path_factory.mktemp("jars"), str(request.param))
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
-    with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:
+    with java_broker_of(tmp_path_factory.mktemp("java"), str(request.param)) as broker:
         yield broker
 
 
@@ -68,7 +65,6 @@ def _registered(java_broker: JavaBroker) -> str:
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int) -> None:
-    """Every message comes, and one that comes twice comes after its queue changed hands."""
     report = stories.rebalance(name_server, count)
     print(f"rebalance with the Java broker: {report}")  # noqa: T201 - the figure that the test is run for
     assert report.lost == ()
@@ -77,7 +73,6 @@ def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int)
 
 
 def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> None:
-    """Under the Java broker's locks each queue's messages come one by one."""
     report = stories.orderly(name_server, 800)
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
 
@@ -126,19 +121,16 @@ def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: st
 
 
 def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str) -> None:
-    """Two more tries from the Java broker's retry topic, then its dead letter."""
     report = stories.retry(name_server, raises=False)
     assert (report.reconsume_times, report.dead, report.tags) == ((0, 1, 2), (b"poison",), "red")
 
 
 def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
-    """What the first member consumed does not come again, and everything else does."""
     first, second = stories.restart(name_server, 200)
     assert sorted(first + second) == list(range(200))
 
 
 def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
-    """As `longpoll topics`, `groups` and `offsets` do."""
     with stories.new_topic(name_server, 2) as topic, Admin(stories.RUNTIME, name_server) as admin:
         stories.send_numbered(name_server, topic, 10)
         with PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("asked", start_at=StartAt.FIRST)) as consumer:
@@ -157,14 +149,8 @@ def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
-    """What the work commits comes, what it rolls back does not, and what it leaves open the broker asks about.
-
-    5.x notes the ends of transactions late, in batches, and may ask about what was ended: it is told the same.
-    """
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    """What the work commits comes, what it rolls back does not, and what it leaves open the broker asks about."""
+    class_path = class_path_of(tmp_path, version)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     left_open = frozenset(range(2, 31, 3))
     kept = frozenset(range(0, 31, 3)) | left_open - {14}
@@ -198,10 +184,7 @@ def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path) -> None:
     """Its topics have routes beside our own broker's, clients are served by both, and it is forgotten when it ends."""
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    class_path = class_path_of(tmp_path, version)
     with Broker.start(stories.RUNTIME, str(tmp_path / "store")) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
         with Admin(stories.RUNTIME, name_server) as admin:
@@ -221,10 +204,7 @@ def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_
     version: str, tmp_path: Path
 ) -> None:
     """One producer and one group go on after both were gone, and with the broker alone; nothing is lost."""
-    try:
-        class_path = resolve(tmp_path, version)
-    except JavaUnavailableError as error:
-        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    class_path = class_path_of(tmp_path, version)
     seen: Counter[bytes] = Counter()
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:

@@ -14,10 +14,11 @@ from typing import Final
 import pytest
 from model_tests.conform.relay import Relay
 from model_tests.conform.test_faults import CONTROL, FAULTS
-from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, running
 from model_tests.conformance.test_transcripts import start
 from model_tests.peers.real_clients import ClientUnavailableError
-from model_tests.peers.vectors.runners import HERE, RUNNERS, Outcome, Place, at_once, play, play_until_steady
+from model_tests.peers.vectors.runners import RUNNERS, Outcome, Place, at_once, play, play_until_steady
+from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import wait_until
@@ -38,7 +39,6 @@ PROFILES: Final[Mapping[str, frozenset[str]]] = {
     "unreadable": USUAL - {"readable"},
 }
 """What our broker has by the settings of each profile."""
-LINES_MAX: Final = 500
 REGISTERED_S: Final = 120.0
 """A Java broker whose first registration is lost tells its name server again after 30 s."""
 Commands = Mapping[str, list[str]]
@@ -64,7 +64,6 @@ def commands(made: Mapping[str, list[str] | str]) -> Commands:
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """The shipped file of each version."""
     directory = tmp_path_factory.mktemp("vectors")
     write(directory, "1")
     return {version: directory / f"rocketmq-{version}.jsonl" for version in VERSIONS}
@@ -112,10 +111,7 @@ def test_the_java_broker_passes(
     version: str, commands: Commands, vectors: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Its own version's vectors, with SQL92; by one runner after the other, for all at once are too much for it."""
-    try:
-        class_path = resolve(tmp_path_factory.mktemp("jars"), version)
-    except JavaUnavailableError as error:
-        pytest.skip(str(error))
+    class_path = class_path_of(tmp_path_factory.mktemp("jars"), version)
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}
     with running(class_path, home, settings="enablePropertyFilter=true") as broker:
@@ -131,7 +127,6 @@ def test_the_java_broker_passes(
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that passes."""
     with start(ROCKETMQ_4_9, "default", tmp_path_factory.mktemp("good") / "store") as broker:
         yield broker
 
@@ -143,7 +138,6 @@ QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 16 == 0 a
 def test_a_planted_fault_fails_in_every_runner(
     name: str, good: Broker, commands: Commands, vectors: Mapping[str, Path]
 ) -> None:
-    """Its vector and none that it does not touch; the exit code says so."""
     planted = FAULTS[name]
     relay = Relay(good.address, planted.fault, planted.request)
     try:
@@ -163,7 +157,6 @@ def test_a_planted_fault_fails_in_every_runner(
 
 
 def test_a_broker_that_is_not_there_fails_everything(commands: Commands, vectors: Mapping[str, Path]) -> None:
-    """And no runner ends before it has said so."""
     nowhere = ("127.0.0.1", 1)
     place = Place(nowhere, nowhere, "broker-a", "DefaultCluster", USUAL)
     outcomes = {name: play(command, vectors["4.9.7"], place, CONTROL) for name, command in commands.items()}
@@ -171,15 +164,3 @@ def test_a_broker_that_is_not_there_fails_everything(commands: Commands, vectors
     for outcome in outcomes.values():
         assert (set(outcome.failed), outcome.code) == (set(CONTROL), 1)
         assert re.fullmatch("0 passed, 2 failed, 0 skipped", outcome.summary)
-
-
-def test_runners_are_small() -> None:
-    """Each is read before it is used, in a quarter of an hour."""
-    sizes = {
-        path.name: len(path.read_text().splitlines())
-        for path in HERE.rglob("*")
-        if path.suffix in {".go", ".rs", ".java", ".js"}
-    }
-
-    assert len(sizes) == len(RUNNERS)
-    assert {name: size for name, size in sizes.items() if size >= LINES_MAX} == {}

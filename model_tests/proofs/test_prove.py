@@ -1,25 +1,34 @@
-"""Our own policies are proved; every removal, weakening and slip is seen, with a run that shows it where one exists."""
+"""Proofs for a fixed number of requests: verdicts, injected faults, deadlines, symmetry and z3 terms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import attrs
 import pytest
+import z3
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
+from longpoll_spec.engines.analysis.symmetry import Renaming, is_representative, is_symmetric, slots_of
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.smt.inductive import induction, prover_of
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, prove, prove_model
-from longpoll_spec.engines.tokens import replay
+from longpoll_spec.engines.smt.terms import Frame
+from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.policy import knob_values, preset, with_knob
-from longpoll_spec.state import State
-from longpoll_spec.terms import FALSE, Effect
+from longpoll_spec.policy import PRESETS, Policy, knob_values, preset, with_knob
+from longpoll_spec.state import Notifier, Request, State
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, all_of, const, int_variable, ite
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
+from longpoll_spec.testing.strategies import BOOL_NAMES, bools, ints, runs, values
 from longpoll_spec.testing.traces import breaks_its_property
 
 OURS = ("strict", "strict-clone")
@@ -187,25 +196,7 @@ def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
     assert proof.whole == "refuted", proof.given_up
 
 
-@pytest.mark.long
-def test_a_slip_in_one_instance_is_seen() -> None:
-    """A slip that spares request 0 is found: nothing is left out where requests are not interchangeable."""
-    model = law_of(preset("strict"), UNBOUNDED)
-    actions = [
-        attrs.evolve(each, effect={**each.effect, "recheck_due_1": FALSE}) if each.label == "hold(1)" else each
-        for each in model.actions
-    ]
-    proof = prove_model(attrs.evolve(model, actions=tuple(actions)), depth_max=0)
-
-    assert proof.verdict("no_lost_wakeup") == "unknown"
-    failed = next(each for each in proof.obligations if each.counterexample is not None)
-    assert failed.counterexample is not None
-    assert failed.counterexample.action is not None
-    assert failed.counterexample.action.label == "hold(1)"
-
-
 def test_time_locked_for_ever_is_seen() -> None:
-    """An urgent step that leads nowhere breaks time_can_pass, though every deadline is then kept."""
     model = law_of(preset("strict"), UNBOUNDED)
     idle = [attrs.evolve(each, effect={}) if each.name == "expire" else each for each in model.actions]
     proof = prove_model(attrs.evolve(assemble(model.state, idle), bounds=UNBOUNDED), depth_max=0)
@@ -214,18 +205,7 @@ def test_time_locked_for_ever_is_seen() -> None:
     assert proof.verdict("queued_by_deadline") == "proved"
 
 
-@pytest.mark.long
-def test_too_short_runs_leave_it_unknown() -> None:
-    """Where runs are cut short nothing is claimed: the property is unknown, not refuted and not proved."""
-    proof = prove(with_knob(preset("strict"), "recheck_after_hold=none"), requests=2, depth_max=5)
-
-    assert proof.whole == "unknown"
-    assert proof.verdict("no_lost_wakeup") == "unknown"
-    assert [each.depth for each in proof.obligations if each.step == "bounded"] == [5, 5, 5]
-
-
 def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When z3 answers unknown to everything, nothing is proved and nothing refuted."""
     monkeypatch.setattr("z3.Solver.check", lambda *_args: "unknown")
     proof = prove(preset("strict"), requests=2)
 
@@ -243,3 +223,230 @@ def test_only_what_is_asked_for_is_shown() -> None:
         prove(preset("strict"), names=["append_fires"])
     with pytest.raises(BoundsError, match="requests"):
         prove(preset("strict"), requests=0)
+
+
+NAME = "deadline_is_its_pulls"
+
+
+def _renews_what_it_keeps(state: State, action: Action) -> Effect:
+    """A walker that puts those it keeps back with a new deadline, as Redis did (#12998)."""
+    request = _request(state, action)
+    walker: Notifier = state.dispatcher if action.name == "notify_each" else state.scanner
+    phase = action.effect[f"phase_{request.index}"]
+    assert isinstance(phase, Int)
+    return {f"deadline_{request.index}": ite(phase.is_(walker.kept), state.hold_ticks, request.deadline)}
+
+
+def _stops_at_one(state: State, _action: Action) -> Effect:
+    """A tick that comes to nobody's end."""
+    return {
+        f"deadline_{each.index}": ite(each.deadline > 1, each.deadline - 1, each.deadline) for each in state.requests
+    }
+
+
+def _two_at_once(state: State, _action: Action) -> Effect:
+    return {f"deadline_{each.index}": ite(each.deadline > 1, each.deadline - 2, 0) for each in state.requests}
+
+
+def _request(state: State, action: Action) -> Request:
+    return state.requests[int(action.actors[0])]
+
+
+DEADLINE_SLIPS: dict[str, tuple[str, Change]] = {
+    "the scanner renews what it keeps": ("scan_each", with_effect(_renews_what_it_keeps)),
+    "a tick stops at one": ("tick", with_effect(_stops_at_one)),
+    "a tick counts double": ("tick", with_effect(_two_at_once)),
+    "a tick forgets deadlines": ("tick", forgetting("deadline")),
+    "a pull has no deadline": ("next_pull", forgetting("deadline")),
+}
+WITH_TAGS: dict[str, tuple[str, Change]] = {
+    "the dispatcher renews what it keeps": ("notify_each", with_effect(_renews_what_it_keeps))
+}
+"""A dispatcher keeps whoever wants another tag; without tags all that it keeps have come in the same tick."""
+
+
+def _broken(model: Model) -> set[str]:
+    found = explore(model, [item for item in properties_of(model) if item.kind == "always"], limit_states=100_000)
+    return {each.name for each in found.verdicts if each.verdict == "violated"}
+
+
+@pytest.mark.parametrize("policy", quick_if(OURS, lambda name: name == "strict-clone"))
+@pytest.mark.parametrize("slip", [*DEADLINE_SLIPS, *WITH_TAGS])
+def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str, slip: str) -> None:
+    name, change = {**DEADLINE_SLIPS, **WITH_TAGS}[slip]
+
+    assert NAME in _broken(slipped(preset(policy), TIMEOUTS["timeout"], name, change))
+
+
+@pytest.mark.parametrize("policy", OURS)
+def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
+    """Why timeouts are explored at all: with one tick a renewal is no change, and everything holds."""
+    name, change = DEADLINE_SLIPS["the scanner renews what it keeps"]
+    model = slipped(preset(policy), named("tiny", preset(policy)), name, change)
+
+    assert _broken(model) == set()
+
+
+@pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
+@pytest.mark.parametrize("slip", quick_if(DEADLINE_SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
+def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
+    name, change = DEADLINE_SLIPS[slip]
+    make = partial(_slipped, policy, name, change)
+    proof = prove_model(make(Bounds("proof", requests=8, messages=None)), names=[NAME], smaller=make)
+
+    assert proof.verdict(NAME) == "refuted"
+    token = proof.obligations[-1].token
+    assert token is not None
+    assert parse(token).bounds.hold_ticks >= 1
+
+
+def test_a_dispatcher_that_renews_is_refuted_where_there_are_tags() -> None:
+    """Two tags are enough for a dispatcher to keep a request that is older than the tick."""
+    name, change = WITH_TAGS["the dispatcher renews what it keeps"]
+    make = partial(_slipped, "strict", name, change)
+    proof = prove_model(make(Bounds("proof", requests=1, messages=None, tags=2)), names=[NAME], smaller=make)
+
+    assert proof.verdict(NAME) == "refuted"
+
+
+def _slipped(policy: str, name: str, change: Change, bounds: Bounds) -> Model:
+    return slipped(preset(policy), bounds, name, change)
+
+
+POLICIES = (
+    *PRESETS.values(),
+    with_knob(preset("rocketmq-4.9"), "recheck_after_hold=in_lock"),
+    with_knob(preset("strict-clone"), "on_throw=keep_rest"),
+    with_knob(preset("strict-clone"), "heap_entry=one_shot"),
+)
+
+
+@cache
+def _inductive(policy: Policy) -> frozenset[str]:
+    """The statements that z3 has shown every step of the policy to keep."""
+    obligations = prove(policy, requests=2, depth_max=0).obligations
+    return frozenset(each.property_name for each in obligations if (each.step, each.verdict) == ("inductive", "proved"))
+
+
+@pytest.mark.parametrize(
+    "policy", quick_if(POLICIES, lambda policy: policy.name == "strict"), ids=lambda policy: policy.name
+)
+@settings(max_examples=settings().max_examples // 4)
+@given(data=st.data())
+def test_what_is_inductive_is_true_of_every_run(policy: Policy, data: st.DataObject) -> None:
+    model = law_of(policy, named("tiny", policy, messages=2))
+    _actions, state = data.draw(runs(model))
+    kept = [item for item in (*properties_of(model), *strengthening_of(model)) if item.name in _inductive(policy)]
+
+    assert kept
+    for item in kept:
+        assert evaluate(item.here, values_of(model, state)), f"{policy.name}: {item.name}"
+
+
+def _model(name: str = "strict") -> Model:
+    return law_of(preset(name), Bounds("proof", requests=3, messages=None))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_law_is_symmetric(name: str) -> None:
+    model = _model(name)
+
+    assert is_symmetric(model, [item.term for item in properties_of(model)])
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [lambda each: attrs.evolve(each, guard=FALSE), lambda each: attrs.evolve(each, effect={})],
+    ids=["guard", "effect"],
+)
+def test_a_slip_in_one_instance_breaks_symmetry(slip: Callable[[Action], Action]) -> None:
+    model = _model()
+    changed = [slip(each) if each.label == "hold(2)" else each for each in model.actions]
+
+    assert not is_symmetric(attrs.evolve(model, actions=tuple(changed)), [])
+
+
+def test_a_statement_about_one_request_is_not_symmetric() -> None:
+    model = _model()
+
+    assert not is_symmetric(model, [model.state.requests[1].open])
+    assert is_symmetric(model, [TRUE, model.state.running])
+
+
+def test_the_first_choice_of_each_kind_represents() -> None:
+    """Of all choices of an action's request and a statement's, only those in the order of naming are asked."""
+    model = _model()
+    by_label = {action.label: action for action in model.actions}
+    open_of = [request.open for request in model.state.requests]
+
+    assert is_representative(by_label["hold(0)"], open_of[0])
+    assert is_representative(by_label["hold(0)"], open_of[1])
+    assert not is_representative(by_label["hold(0)"], open_of[2])
+    assert not is_representative(by_label["hold(1)"], open_of[0])
+    assert is_representative(by_label["tick"], open_of[0])
+    assert not is_representative(by_label["tick"], open_of[1])
+    assert is_representative(by_label["notifier_throws(scanner,0)"])
+    assert slots_of(open_of[0] & open_of[2]) == [0, 2]
+    assert Renaming({1: 2}).name("offset_1") == "offset_2"
+    assert Renaming({1: 2}).name("visible_end") == "visible_end"
+
+
+def test_queues_are_seen_to_be_alike() -> None:
+    """Several queues are interchangeable, in names and as numbers; a slip in what one queue's action does is seen."""
+    policy = preset("strict")
+    model = law_of(policy, Bounds("three", requests=2, messages=1, queues=3))
+    slip = [
+        attrs.evolve(each, effect={**each.effect, "queue_0": const(1)}) if each.label == "next_pull(0,q0)" else each
+        for each in model.actions
+    ]
+    ordered = all_of(int_variable(f"queue_{slot}") < 2 for slot in range(2))
+
+    assert is_symmetric(model, [])
+    assert is_symmetric(model, [all_of(int_variable(f"queue_{slot}") < 3 for slot in range(2))])
+    assert not is_symmetric(attrs.evolve(model, actions=tuple(slip)), [])
+    assert not is_symmetric(model, [ordered])
+    assert not is_symmetric(model, [int_variable("visible_end_q1") > 0])
+    assert Renaming(queues={0: 2}).name("visible_end_q0") == "visible_end_q2"
+    assert Renaming(queues={0: 2}).actor("q0") == "q2"
+    assert Renaming(queues={0: 2}).actor("scanner") == "scanner"
+
+
+def _frame(given_values: dict[str, int]) -> Frame:
+    return Frame(
+        {
+            name: z3.BoolVal(bool(value)) if name in BOOL_NAMES else z3.IntVal(value)
+            for name, value in given_values.items()
+        },
+        {},
+    )
+
+
+@given(term=ints(), at=values)
+def test_an_integer_means_the_same(term: Int, at: dict[str, int]) -> None:
+    meant = z3.simplify(_frame(at).meaning(term))
+
+    assert isinstance(meant, z3.IntNumRef)
+    assert meant.as_long() == evaluate(term, at)
+
+
+@given(term=bools(), at=values)
+def test_a_truth_means_the_same(term: Bool, at: dict[str, int]) -> None:
+    assert z3.is_true(z3.simplify(_frame(at).meaning(term))) == bool(evaluate(term, at))
+
+
+def test_parameters_and_messages_are_open() -> None:
+    """What is true only of the bounds at hand is not inductive: the timeout, the scan's period, the messages."""
+    model = law_of(preset("strict"), Bounds("proof", requests=1, messages=None))
+    state = model.state
+    claims = {
+        "one_tick": state.requests[0].deadline <= 1,
+        "two_ticks": state.next_scan <= 2,
+        "two_messages": state.log_end <= 2,
+        "nothing_below_zero": state.log_end >= 0,
+    }
+    items = [Property(name, "inductive", name, term, here=term) for name, term in claims.items()]
+    made = induction(prover_of(model, items, timeout_s=10), items)
+
+    assert [item.name for item in made.kept] == ["nothing_below_zero"]
+    assert made.initial["two_ticks"].verdict == "refuted"
+    assert made.inductive["one_tick"].verdict == "refuted"

@@ -1,21 +1,27 @@
-"""The worlds of a proof for any number of requests: nothing in them is proved in vain, and named slips are refuted."""
+"""Worlds of a proof: each part by itself, and all of them together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
+from types import SimpleNamespace
+from typing import Final
 
 import attrs
 import pytest
 
-from longpoll_spec.bounds import Bounds
+from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines.evaluate import trace_of
+from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt import situations
-from longpoll_spec.engines.smt.any_number import READ, worlds_within
-from longpoll_spec.engines.smt.proof import PLAIN, prove_model
+from longpoll_spec.engines.smt import worlds as smt_worlds
+from longpoll_spec.engines.smt.any_number import READ, AnyProof, Statements, prove_any, statements_of, worlds_within
+from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
+from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, prove_model
+from longpoll_spec.engines.smt.rest import NotUniformError, Rests
 from longpoll_spec.engines.smt.runs import explored
-from longpoll_spec.engines.smt.situations import situations_of
-from longpoll_spec.engines.smt.worlds import WORLDS, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt.situations import Found, Situation, situations_of
+from longpoll_spec.engines.smt.worlds import WORLDS, WorldProof, chosen, prove_worlds, unstated, verdicts, worst
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of
@@ -27,6 +33,370 @@ from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.slips import slipped
 from longpoll_spec.testing.traces import breaks_its_property
 from longpoll_spec.testing.zoo import NAMED
+
+FIRST, SECOND = "answered_once", "no_lost_wakeup"
+"""Two properties of the plain world."""
+LAW: Final = partial(law_of, STRICT)
+Outcomes = Mapping[tuple[str, StepName], Outcome]
+
+
+def stated(requests: int, world: Bounds = PLAIN) -> Statements:
+    """What a proof of strict is about, at a number of requests."""
+    return statements_of(LAW, requests, world)
+
+
+TWO: Final = stated(2)
+BY_NAME: Final = {item.name: item for item in TWO.stated}
+
+
+def rows_of(told: Mapping[str, Answer]) -> tuple[Obligation, ...]:
+    """For each property one obligation with this verdict: refuted by a run."""
+    steps: dict[Answer, StepName] = {"proved": "implies", "unknown": "bounded", "refuted": "bounded"}
+    return tuple(
+        Obligation(name, steps[verdict], verdict, 0, "token" if verdict == "refuted" else None)
+        for name, verdict in told.items()
+    )
+
+
+def whole_of(told: Mapping[str, Answer], *more: Obligation) -> AnyProof:
+    """A proof for any number in which each property has this verdict."""
+    return AnyProof(Proof(TWO.model, tuple(BY_NAME[name] for name in told), 0, (*more, *rows_of(told)), {}), (1, 4))
+
+
+def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") -> WorldProof:
+    """A world in which each property has this verdict, and the one situation comes about or not."""
+    return WorldProof(name, PLAIN, whole_of(told), (Situation("hold_fires", "", "reached"), Situation("s", "", found)))
+
+
+# -- worlds --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", ["not found", "excluded"])
+def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run(found: Found) -> None:
+    """Of a world in which something has to come about and was not seen to, nothing is proved; a run still refutes."""
+    vain, seen = (in_world("plain", {FIRST: "proved"}, each) for each in (found, "reached"))
+    refuted = in_world("plain", {FIRST: "refuted"}, found)
+
+    assert (vain.whole, seen.whole, refuted.whole) == ("unknown", "proved", "refuted")
+    assert ([each.name for each in vain.in_vain], seen.in_vain) == (["s"], ())
+    assert (verdicts([vain]), verdicts([seen])) == ({FIRST: "unknown"}, {FIRST: "proved"})
+    assert verdicts([refuted]) == {FIRST: "refuted"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("proved", "proved", "proved"),
+        ("proved", "unknown", "unknown"),
+        ("proved", "refuted", "refuted"),
+        ("unknown", "refuted", "refuted"),
+    ],
+)
+def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: Answer) -> None:
+    """Whichever of them comes first; and a property that one of them does not state is as the other has it."""
+    told: dict[str, Answer] = {FIRST: one, SECOND: "proved"}
+    first, second = in_world("one", told), in_world("other", {FIRST: other})
+
+    for proofs in ([first, second], [second, first]):
+        assert worst(proofs) == both
+        assert verdicts(proofs) == {FIRST: both, SECOND: "proved"}
+        assert unstated(proofs) == {"one": [], "other": [SECOND]}
+
+
+def test_a_situation_is_excluded_by_what_was_proved_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement one obligation of which failed, at any number, is no lemma; nor is one that was given up."""
+    lemmas: list[set[str]] = []
+
+    def scripted(_policy: object, **_options: object) -> AnyProof:
+        bad = [Obligation(SECOND, "initial", "unknown", 0), Obligation(SECOND, "inductive", "proved", 0)]
+        return whole_of({FIRST: "proved"}, *bad)
+
+    def asked(_make: object, _world: Bounds, proved: frozenset[str], _timeout_s: float) -> tuple[Situation, ...]:
+        lemmas.append(set(proved))
+        return ()
+
+    monkeypatch.setattr(smt_worlds, "prove_any", scripted)
+    monkeypatch.setattr(smt_worlds, "situations_of", asked)
+    prove_worlds(STRICT, worlds={"plain": PLAIN})
+
+    assert lemmas == [{FIRST}]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([FIRST, "moved_is_told"], {"plain": {FIRST}, "cut": {FIRST, "moved_is_told"}}),
+        (["moved_is_told"], {"cut": {"moved_is_told"}}),
+        ([], {"plain": set(), "cut": set()}),
+    ],
+    ids=["both", "of one world", "all"],
+)
+def test_each_world_is_asked_for_what_it_states(
+    names: list[str], expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In that world and of that law, and what comes about is looked for there as well; another world is not asked."""
+    worlds = {"plain": PLAIN, "cut": attrs.evolve(PLAIN, aspects=frozenset({"truncate"}))}
+    asked: list[tuple[Bounds, set[str], object]] = []
+    looked: list[Bounds] = []
+
+    def scripted(
+        _policy: object, *, world: Bounds, names: Sequence[str], model_of: object, **_options: object
+    ) -> AnyProof:
+        asked.append((world, set(names), model_of))
+        return whole_of({FIRST: "proved"})
+
+    def seen(_make: object, world: Bounds, _proved: object, _timeout_s: float) -> tuple[Situation, ...]:
+        looked.append(world)
+        return ()
+
+    monkeypatch.setattr(smt_worlds, "prove_any", scripted)
+    monkeypatch.setattr(smt_worlds, "situations_of", seen)
+    done = prove_worlds(STRICT, worlds=worlds, names=names, model_of=LAW)
+
+    assert asked == [(worlds[name], wanted, LAW) for name, wanted in expected.items()]
+    assert looked == [each.world for each in done] == [worlds[name] for name in expected]
+    assert [each.name for each in done] == list(expected)
+
+
+def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
+    """Of a queue that is cut back less is promised: it is in the whole world, and no other is without it alone."""
+    whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "uncut", "plain"))
+
+    assert set(WORLDS) == {"plain", "uncut", "whole"}
+    assert (set(ASPECTS) - whole, set(whole - uncut), set(plain)) == ({"lateness"}, {"truncate"}, set[str]())
+
+
+# -- situations ----------------------------------------------------------------------------------------------------
+
+
+class ScriptedProver:
+    """Answers every question alike, and remembers what it was told to assume."""
+
+    def __init__(self, answer: Answer, assumed: list[str]) -> None:
+        self.answer: Answer = answer
+        self.assumed = assumed
+
+    def assume(self, statements: Sequence[Property]) -> None:
+        self.assumed += [item.name for item in statements]
+
+    def state(self, _statement: object) -> Outcome:
+        return Outcome(self.answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"), [("proved", "excluded"), ("unknown", "not found"), ("refuted", "not found")]
+)
+def test_only_what_the_solver_rules_out_is_excluded(
+    answer: Answer, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it does not know, or has a state, the situation was not found; and it assumes what was proved alone."""
+    assumed: list[str] = []
+    monkeypatch.setattr(situations, "TRIES", ())
+    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver(answer, assumed))
+
+    told = situations_of(LAW, PLAIN, {FIRST}, timeout_s=1.0)
+
+    assert {each.found for each in told} == {found}
+    assert assumed == [FIRST]
+
+
+def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only a choice within the world keeps away is seen without it, and what only the world has in the world."""
+    asked: list[tuple[bool, bool]] = []
+
+    def scripted(model: Model, sought: Sequence[Property], **_options: object) -> SimpleNamespace:
+        is_free = not model.bounds.aspects
+        names = [item.name for item in sought]
+        asked.append((is_free, "refused_alone" in names))
+        shown = [name for name in names if is_free != (name == "hold_fires")]
+        return SimpleNamespace(verdicts=[SimpleNamespace(name=name, token=f"run {is_free}") for name in shown])
+
+    monkeypatch.setattr(situations, "TRIES", ((False, 1, 1),))
+    monkeypatch.setattr(situations, "explore", scripted)
+    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
+    found = {each.name: each for each in situations_of(LAW, attrs.evolve(PLAIN, aspects=frozenset({"limit"})), (), 1.0)}
+
+    assert asked == [(True, True), (False, False)]
+    assert (found["refused_alone"].token, found["hold_fires"].token) == ("run True", "run False")
+    assert {found[name].found for name in ("refused_alone", "hold_fires")} == {"reached"}
+
+
+# -- the proof at each number --------------------------------------------------------------------------------------
+
+
+def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
+    """Be it at the first number or at the last; one that only some number has counts as well."""
+    good, bad = Outcome("proved", 1), Outcome("refuted", 2)
+    joined = smt_any._joined([{(FIRST, "initial"): good}, {(FIRST, "initial"): bad, (SECOND, "implies"): good}])
+    again = smt_any._joined([{(FIRST, "initial"): bad}, {(FIRST, "initial"): good}])
+
+    assert [(row.property_name, row.step, row.verdict, row.seconds) for row in joined] == [
+        (FIRST, "initial", "refuted", 3),
+        (SECOND, "implies", "proved", 1),
+    ]
+    assert [row.verdict for row in again] == ["refuted"]
+
+
+@pytest.mark.parametrize("broken_by_two", [True, False])
+def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last obligation is a search for runs, which proves nothing, whatever else of it was shown."""
+    by_size: list[Outcomes] = [
+        {(FIRST, "initial"): Outcome("proved"), (FIRST, "inductive"): Outcome("proved")},
+        {(FIRST, "initial"): Outcome("unknown"), (FIRST, "inductive"): Outcome("proved")},
+    ]
+    sought: list[list[str]] = []
+
+    def runs(_make: object, _world: object, names: Sequence[str], **_limits: object) -> Iterator[Obligation]:
+        sought.append(list(names))
+        yield from (Obligation(name, "bounded", "unknown", 0) for name in names)
+
+    monkeypatch.setattr(smt_any, "READ", 3)
+    few = whole_of({FIRST: "unknown" if broken_by_two else "proved"}).proof
+    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    monkeypatch.setattr(smt_any, "_at_each", lambda *_all: (by_size, (1, 4)))
+    monkeypatch.setattr(smt_any, "_runs", runs)
+    found = prove_any(STRICT, world=PLAIN, names=[FIRST])
+
+    assert found.proof.verdict(FIRST) == "unknown"
+    assert sought == ([[FIRST], []] if broken_by_two else [[], [FIRST]])
+
+
+def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run breaks it, so it is asked about at each number, where it follows from what is inductive at all of them."""
+    few = whole_of({FIRST: "unknown"}).proof
+    monkeypatch.setattr(smt_any, "READ", 3)
+    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    monkeypatch.setattr(smt_any, "_at_each", lambda _m, _r, left, *_l: ([{(left[0], "implies"): Outcome()}], (1, 4)))
+    monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
+    found = prove_any(STRICT, world=PLAIN, names=[FIRST])
+
+    assert (found.proof.verdict(FIRST), found.proved_at, found.why_not) == ("proved", (1, 4), None)
+    assert [row.step for row in found.proof.obligations] == ["implies"]
+
+
+def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a reason and no numbers, and every lemma is given up, whatever is so of two requests."""
+
+    def refused(*_all: object) -> tuple[list[Outcomes], tuple[int, ...]]:
+        raise NotUniformError("one is spared")
+
+    few = whole_of({FIRST: "proved"}).proof
+    monkeypatch.setattr(smt_any, "READ", 3)
+    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    monkeypatch.setattr(smt_any, "_at_each", refused)
+    monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
+    found = prove_any(STRICT, world=PLAIN, names=[FIRST])
+
+    assert (found.proof.verdict(FIRST), found.proved_at, found.cutoff) == ("unknown", (), None)
+    assert found.why_not == "one is spared"
+    assert set(found.proof.given_up) == {item.name for item in TWO.helping}
+
+
+def test_what_two_requests_break_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked about the one at other numbers; and the proof of the other does not need it."""
+    asked: list[Sequence[str]] = []
+
+    def at_each(
+        _make: object, _read: object, left: Sequence[str], *_limits: object
+    ) -> tuple[list[Outcomes], tuple[int, ...]]:
+        asked.append(left)
+        return [{(SECOND, "implies"): Outcome()}], (1, 4)
+
+    monkeypatch.setattr(smt_any, "READ", 3)
+    few = whole_of({FIRST: "unknown", SECOND: "proved"}).proof
+    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    monkeypatch.setattr(smt_any, "_at_each", at_each)
+    monkeypatch.setattr(
+        smt_any, "_runs", lambda _make, _world, names, **_limits: rows_of(dict.fromkeys(names, "refuted"))
+    )
+    found = prove_any(STRICT, world=PLAIN, names=[FIRST, SECOND])
+
+    assert asked == [[SECOND]]
+    assert {name: found.proof.verdict(name) for name in (FIRST, SECOND)} == {FIRST: "refuted", SECOND: "proved"}
+
+
+def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one is given up at the cutoff the smaller numbers are asked once more, without it; and all are compared."""
+    lost = TWO.candidates[0].name
+    asked: list[tuple[int, bool]] = []
+    compared: list[int] = []
+
+    def at(law: Statements, wanted: set[str], _needed: object, _timeout_s: float) -> tuple[Outcomes, set[str]]:
+        requests = law.model.bounds.requests
+        asked.append((requests, lost in wanted))
+        return {(FIRST, "implies"): Outcome("proved", len(asked))}, wanted - ({lost} if requests == 3 else set[str]())
+
+    def seen(_read: Statements, smaller: Statements, _rests: Rests) -> None:
+        compared.append(smaller.model.bounds.requests)
+
+    monkeypatch.setattr(smt_any, "numbers_of", lambda _read, kept, _rests: (1, 4 if lost in kept else 3))
+    monkeypatch.setattr(smt_any, "_at", at)
+    monkeypatch.setattr(smt_any, "compare", seen)
+    monkeypatch.setattr(smt_any, "READ", 5)
+    first, numbers = smt_any._at_each(LAW, TWO, [FIRST], 1.0, None)
+    monkeypatch.setattr(smt_any, "numbers_of", lambda _read, _kept, _rests: (1, 3))
+    asked_first, compared_first = list(asked), list(compared)
+    asked.clear()
+    second, _numbers = smt_any._at_each(LAW, TWO, [FIRST], 1.0, None)
+
+    assert (asked_first, compared_first) == ([(1, True), (4, True)], [1, 2, 3, 4])
+    assert (len(first), numbers) == (2, (1, 4))
+    assert asked == [(1, True), (3, True), (1, False), (3, False)]
+    assert [outcome.seconds for outcomes in second for outcome in outcomes.values()] == [3, 4]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_at_one_number_nothing_is_assumed_but_what_is_inductive_there(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is wanted alone; and a property that is not inductive has to follow from that."""
+    first, lemma, other = BY_NAME[FIRST], *TWO.helping[:2]
+    assumed: list[str] = []
+    tried: list[list[str]] = []
+
+    def induction(_prover: object, candidates: Sequence[Property]) -> Induction:
+        tried.append([item.name for item in candidates])
+        outcomes = {item.name: Outcome("unknown" if is_lost and item is first else "proved") for item in candidates}
+        return Induction(
+            tuple(item for item in candidates if outcomes[item.name].verdict == "proved"),
+            {item.name: Outcome("proved", 1) for item in candidates},
+            outcomes,
+        )
+
+    monkeypatch.setattr(smt_any, "prover_of", lambda *_all, **_options: ScriptedProver("proved", assumed))
+    monkeypatch.setattr(smt_any, "induction", induction)
+    monkeypatch.setattr(smt_any, "implied", lambda _prover, _item: Outcome("refuted"))
+    law = Statements(TWO.model, (first,), (lemma, other))
+    rows, kept = smt_any._at(law, {FIRST, lemma.name}, [FIRST], 1.0)
+
+    assert tried == [[FIRST, lemma.name]]
+    assert kept == set(assumed) == ({lemma.name} if is_lost else {FIRST, lemma.name})
+    assert {key: each.verdict for key, each in rows.items() if key[0] == FIRST} == (
+        {(FIRST, "implies"): "refuted"} if is_lost else {(FIRST, "initial"): "proved", (FIRST, "inductive"): "proved"}
+    )
+    assert {key[1] for key in rows if key[0] == lemma.name} == {"initial", "inductive"}
+    assert {key[0] for key in rows} == {FIRST, lemma.name}
+
+
+@pytest.mark.parametrize(("told", "expected"), [("proved", "unknown"), ("unknown", "unknown"), ("refuted", "refuted")])
+def test_what_two_requests_cannot_break_is_not_proved_of_any_number(
+    told: Answer, expected: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for runs shows a run, or nothing; where a small world has one no larger one is asked."""
+    asked: list[Bounds] = []
+
+    def prove_small(model: Model, **_options: object) -> Proof:
+        asked.append(model.bounds)
+        return whole_of({FIRST: told}).proof
+
+    world = attrs.evolve(PLAIN, aspects=frozenset({"buckets"}))
+    monkeypatch.setattr(smt_any, "prove_model", prove_small)
+    rows = list(smt_any._runs(LAW, world, [FIRST], timeout_s=1.0, depth_max=0, report=None))
+
+    assert [(row.property_name, row.step, row.verdict) for row in rows] == [(FIRST, "bounded", expected)]
+    assert (asked[0], len(asked) > 1) == (attrs.evolve(PLAIN, requests=2), told != "refuted")
+    assert told == "refuted" or asked[-1] == attrs.evolve(world, requests=2)
+
 
 OURS = ("strict", "strict-clone")
 RESTRICTED_IN_VAIN = {
@@ -116,7 +486,6 @@ def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str
 
 
 def test_the_law_itself_is_broken_by_no_run() -> None:
-    """Without a slip the same search finds nothing: it can tell."""
     names = [item.name for item in properties_of(law_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
 
     assert explored(partial(law_of, STRICT), PLAIN, 2, names) == {}
@@ -153,7 +522,6 @@ def test_a_switch_that_is_off_is_no_aspect(policy: str) -> None:
 
 
 def test_the_switches_do_restrict() -> None:
-    """On, they change the law: else leaving them open would say nothing."""
     switched, free = _as_without("strict")
     differ = {
         one.name
@@ -166,10 +534,7 @@ def test_the_switches_do_restrict() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    quick_if(
-        [(policy, world) for policy in PRESETS for world in WORLDS],
-        lambda case: case == ("strict", "plain"),
-    ),
+    quick_if([(policy, world) for policy in PRESETS for world in WORLDS], lambda case: case == ("strict", "plain")),
 )
 def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
     """Every situation that the law knows is shown by a run, and so is all that the plain world has."""

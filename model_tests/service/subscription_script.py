@@ -1,7 +1,7 @@
 """Heartbeats and the pulls that live by them, as the Java brokers 4.9.7 and 5.5.0 were seen to answer, both alike.
 
 Each topic has four messages with the bodies 0 to 3, which is also their property `idx`; their tags are a, b, a, b. The
-group of a topic has its name. Java is asked the same in `model_tests/conformance/test_java_subscriptions.py`.
+group of a topic has its name. Java is asked the same in `model_tests/conformance/test_java_alike.py`.
 """
 
 from __future__ import annotations

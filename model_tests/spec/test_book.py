@@ -1,17 +1,25 @@
-"""The book of the law: formulas, who writes what, and two policies side by side, each held against the law itself."""
+"""Pages that the specification writes: the book, the engines' page, and the explore bench."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import sys
 from itertools import combinations
+from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
+import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.bench import explore_bench
 
 from longpoll.cli import main
 from longpoll_spec.bounds import ASPECTS
+from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
@@ -50,15 +58,6 @@ def test_a_formula_says_what_the_text_says(name: str) -> None:
         assert dashed == {shown_name(each).removesuffix("[r]") for each in written_by(action)}, action.label
 
 
-def test_a_formula_has_the_signs_of_its_guard() -> None:
-    """That of a pull's look, word by word."""
-    tree = formula_of(model_of(preset("rocketmq-4.9"), OPEN), "pull_read(0)")
-
-    first, second, third = ("".join(row.itertext()).replace("\xa0", " ") for row in tree.findall(".//mtr")[:3])
-    assert (first, second) == ("whenphaser=pulling", f"thenphaser{DASH}=idle if morer")
-    assert third == f"phaser{DASH}=missed otherwise"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("token", [LOST, KEPT])
 def test_what_a_run_changes_is_said_to_be_written(token: str) -> None:
@@ -87,7 +86,6 @@ def test_two_policies_differ_where_their_text_does() -> None:
 
 
 def test_lines_that_are_the_same_stand_beside_each_other() -> None:
-    """What only one has stands alone; no line is lost."""
     pairs = list(aligned(["a", "b", "c"], ["a", "x", "y", "c"]))
 
     assert pairs == [("a", "a"), ("b", "x"), ("", "y"), ("c", "c")]
@@ -119,3 +117,71 @@ def test_every_action_has_a_page_with_its_slips() -> None:
     assert [place for place, text in made.items() if "planted slip" in text] == ["actions/hold.md"]
     assert "| planted slip | `strict` | no_lost_wakeup, 9 steps (bounds `tiny`) |" in made["actions/hold.md"]
     assert "differences/strict--rocketmq-4.9.md" in made
+
+
+LONGPOLL: Final = Path(sys.executable).with_name("longpoll")
+PAGE: Final = Path(__file__).parents[2] / "docs" / "engines.md"
+BLOCKS: Final = re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+COMMANDS: Final = [line for block in BLOCKS for line in block.splitlines() if line.startswith("longpoll ")]
+FINDS_NOTHING: Final = "--policy strict --bounds wide --engine simulate"
+
+
+def _marks(command: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long, pytest.mark.spark] if "spark" in command else []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [pytest.param(each, marks=_marks(each)) for each in COMMANDS])
+def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
+    """It ends as the page says: all holds, something is violated, or nothing was found."""
+    arguments = [str(LONGPOLL), *shlex.split(command)[1:]]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    wanted = 1 if "rocketmq" in command else 3 if FINDS_NOTHING in command else 0
+    assert done.returncode == wanted, done.stdout + done.stderr
+
+
+def test_the_page_names_every_engine() -> None:
+    told = re.findall(r"^\| `(\w+)`", PAGE.read_text("utf-8"), re.MULTILINE)
+
+    assert sorted(told) == sorted(ENGINES)
+    assert len(COMMANDS) > 4
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_engines_that_count_differently_make_it_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal counts pass and print one line each; one transition more or less is an error."""
+    asked: list[list[str]] = []
+
+    def measured(_: object, ways: list[explore_bench.Way], plain: bool) -> list[explore_bench.Figure]:
+        asked.append([way.name for way in ways])
+        return [right, spin if plain else wrong]
+
+    right = explore_bench.Figure("packed", 100, 400, 1.0, 1.0, 0.1, 8.0)
+    spin = attrs.evolve(right, name="SPIN", seconds=2.0, processor_seconds=4.0)
+    wrong = attrs.evolve(spin, transitions=401)
+    monkeypatch.setattr(explore_bench, "measure", measured)
+    explore_bench.main(["--also", "-"])
+    shown = capsys.readouterr().out
+
+    assert "2.00 x SPIN" in shown
+    assert "4.00 x SPIN by that" in shown
+    with pytest.raises(SystemExit, match="do not count the same"):
+        explore_bench.main(["--json"])
+    both = json.loads(capsys.readouterr().out)
+    assert [each["bounds"] for each in both] == ["bench", "tiny"]
+    assert both[1]["figures"][1]["transitions"] == 401
+    assert asked[0] == ["packed", "packed, 2 workers"]
+    assert asked[-1] == [*asked[0], "packed, symmetry", "packed, 500 MB", "python", "spark, 2 workers"]
+
+
+def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        explore_bench.main(["--policy", "nope"])
+
+    assert stopped.value.code == 2
+    assert "known: strict" in capsys.readouterr().err

@@ -1,8 +1,15 @@
+"""Exports to SPIN, TLA+, JANI and ITF mean what the specification means, and the checkers' output is read."""
+
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -12,20 +19,30 @@ from hypothesis import strategies as st
 
 from longpoll.cli import main
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
-from longpoll_spec.engines.evaluate import evaluate
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
+from longpoll_spec.render.export.jani import _Writer, jani_of
 from longpoll_spec.render.export.promela import promela_of, promela_type
 from longpoll_spec.render.export.promela_effects import SAVED, sequence
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
-from longpoll_spec.render.notation import Notation, Writer, identifier, name_of
+from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
+from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import Effect, Int, Term, bool_variable, int_variable, ite
+from longpoll_spec.terms import Effect, Term, int_variable, ite
+from longpoll_spec.testing import spin, tlc
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.models import model_named
+from longpoll_spec.testing.slips import conjuncts
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints
 from longpoll_spec.testing.strategies import values as valuations
+from longpoll_spec.testing.tlc import TlcRun, TlcViolation
+from longpoll_spec.testing.zoo import slips_by_label
 
 PYTHON = Notation("and", "or", "not ", "==", "!=", "True", "False", "({then} if {condition} else {otherwise})")
 """The one notation that a test can run."""
@@ -43,16 +60,6 @@ def test_infix_text_means_the_term(term: Term, values: dict[str, int]) -> None:
     assert eval(text, {}, {**values, **_parameters()}) == evaluate(term, values), text  # noqa: S307 - made above
 
 
-@given(bools(), bools(), valuations)
-def test_an_operand_may_be_negated_and_compared(left: Term, right: Term, values: dict[str, int]) -> None:
-    """An operand keeps its meaning beside any operator."""
-    writer = Writer(PYTHON, {})
-    text = f"(not {writer.operand(left)}) == {writer.operand(right)}"
-
-    expected = (not evaluate(left, values)) == bool(evaluate(right, values))
-    assert bool(eval(text, {}, {**values, **_parameters()})) == expected, text  # noqa: S307 - made above
-
-
 def test_a_value_is_written_in_its_variables_words() -> None:
     """Constants that are compared with, or assigned to, a variable with words are written as words."""
     phase = int_variable("phase_0")
@@ -61,14 +68,6 @@ def test_a_value_is_written_in_its_variables_words() -> None:
     assert writer.text(~phase.is_(1)) == "phase_0 != PHASE_HELD"
     assert writer.value(ite(phase.is_(0), 1, phase), "phase_0") == "(PHASE_HELD if phase_0 == PHASE_IDLE else phase_0)"
     assert writer.text(int_variable("offset_0").is_(1)) == "offset_0 == 1"
-
-
-def test_a_named_part_is_written_by_its_name() -> None:
-    """A part that has a name stands under it, negated as well."""
-    guard = bool_variable("running") & (int_variable("copies_0") < 2)
-    writer = Writer(PYTHON, {}).naming([(guard, "can_hold_0")])
-
-    assert writer.text(~guard) == "not can_hold_0"
 
 
 _effects = st.fixed_dictionaries({}, optional={name: ints(2) for name in INT_NAMES}) | st.permutations(INT_NAMES).map(
@@ -92,7 +91,6 @@ def test_assignments_in_sequence_are_simultaneous(numbers: Effect, truths: Effec
 
 
 def test_only_a_ring_saves_an_old_value() -> None:
-    """A chain of reads needs an order, a swap needs one saved value."""
     first, second = INT_NAMES[:2]
     chain = sequence({second: int_variable(first), first: int_variable(first) + 1})
     swap = sequence({first: int_variable(second), second: int_variable(first)})
@@ -106,12 +104,10 @@ def test_only_a_ring_saves_an_old_value() -> None:
     [(0, 1, "bit"), (0, 2, "byte"), (0, 255, "byte"), (0, 256, "short"), (-1, 1, "short"), (0, 40_000, "int")],
 )
 def test_a_type_has_its_variables_range(lower: int, upper: int, expected: str) -> None:
-    """The narrowest type of Promela that has both ends of the range."""
     assert promela_type(Variable("x", lower, upper, lower, "A number.")) == expected
 
 
 def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
-    """SPIN needs bounds and says so; TLA+ has the natural numbers."""
     policy = preset("strict")
     model = law_of(policy, Bounds("open", requests=1, messages=None))
 
@@ -122,7 +118,6 @@ def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
 
 @pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
 def test_an_export_tells_every_sentence(policy: str) -> None:
-    """Each variable, action and property stands in both exports, with its sentence."""
     model = model_named(policy)
     properties = properties_of(model)
     promela, module = promela_of(model, properties), tla_of(model, properties)
@@ -162,15 +157,6 @@ def test_a_trace_of_tlc_shows_words() -> None:
     assert "ALIAS Shown\n" in tla_configuration_of(model, ())
 
 
-def test_no_definition_stands_twice() -> None:
-    """Names of guards, actions, words and properties never collide in one module."""
-    for policy in PRESETS:
-        model = model_named(policy)
-        defined = re.findall(r"^(\w+) ==", tla_of(model, properties_of(model)), re.MULTILINE)
-
-        assert len(defined) == len(set(defined)), policy
-
-
 def _export(*words: str) -> tuple[int, str]:
     done = CliRunner().invoke(main, ["export", *words])
     return done.exit_code, done.output
@@ -186,16 +172,6 @@ def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
     assert module.name == f"{name_of(model)}.tla"
     assert module.read_text() == tla_of(model, properties_of(model))
     assert configuration.read_text() == tla_configuration_of(model, properties_of(model))
-
-
-def test_the_command_takes_knobs(tmp_path: Path) -> None:
-    """A knob set by hand is in the law that is exported, and in the file's name."""
-    code, said = _export("--to", "promela", "--knob", "recheck_after_hold=none", str(tmp_path))
-
-    assert code == 0, said
-    (path,) = tmp_path.iterdir()
-    assert path.name == "longpoll_strict_recheck_after_hold_none_tiny.pml"
-    assert "can_recheck" not in path.read_text()
 
 
 def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> None:
@@ -233,11 +209,7 @@ def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
     [
         (["--policy", "rocket"], "known: strict"),
         (["--knob", "colour=none"], "unknown knob"),
-        (["--bounds", "huge"], "known: tiny"),
-        (["--requests", "0"], "from 1 to"),
         (["--scan-ticks", "1"], "from 2 to"),
-        (["--queues", "99"], "from 1 to"),
-        (["--aspect", "weather"], "unknown aspect"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], named_there: str) -> None:
@@ -248,33 +220,6 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], named_the
     assert named_there in said
     assert "Traceback" not in said
     assert not (tmp_path / "new").exists()
-
-
-def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    """What the system refuses is told with its name."""
-    (tmp_path / "file").write_text("")
-
-    code, said = _export("--to", "promela", str(tmp_path / "file" / "below"))
-
-    assert code == 2
-    assert "cannot write" in said
-
-
-def test_a_slip_in_the_law_shows_in_both_exports() -> None:
-    """An action whose guard is dropped from the model is written without it: the exports read the model, not a copy."""
-    model = model_named("strict")
-    slipped = attrs.evolve(
-        model,
-        actions=tuple(
-            attrs.evolve(action, guard=bool_variable("running")) if action.name == "hold" else action
-            for action in model.actions
-        ),
-    )
-
-    for render in (promela_of, tla_of):
-        assert render(model, ()) != render(slipped, ())
-    assert "#define can_hold_0 running\n" in promela_of(slipped, ())
-    assert "can_hold_0 == running\n" in tla_of(slipped, ())
 
 
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
@@ -288,28 +233,305 @@ def test_an_action_that_changes_nothing_is_still_a_step() -> None:
     )
 
 
-def test_the_effect_type_of_a_swap_is_declared() -> None:
-    """A saved value has a place of its variable's type."""
-    model = model_named("strict")
-    swap: Effect = {"log_end": int_variable("next_scan"), "next_scan": int_variable("log_end")}
-    swapped = attrs.evolve(
-        model, actions=(attrs.evolve(model.actions[0], effect=swap, guard=bool_variable("running")),)
+SPIN_SAID = """\
+pan:1: some_held is reached (at depth 3)
+pan:2: lost_by_hold is violated by this step (at depth 5)
+pan:3: no_lost_wakeup is violated (at depth 6)
+
+State-vector 20 byte, depth reached 21, errors: 3
+{states} states, stored
+    11672 states, matched
+{transitions} transitions (= stored+matched)
+    8.586\ttotal actual memory usage
+pan: elapsed time 0.01 seconds
+"""
+TLC_PASSED = """\
+Model checking completed. No error has been found.
+9178 states generated, 2650 distinct states found, 0 states left on queue.
+The depth of the complete state graph search is 21.
+"""
+TLC_STOPPED = """\
+Error: Invariant answered_on_stop is violated.
+State 1: <Initial predicate>
+/\\ running = TRUE
+
+State 2: <stop line 1, col 1 to line 2, col 2 of module law>
+/\\ running = FALSE
+
+90 states generated, 59 distinct states found, 33 states left on queue.
+The depth of the complete state graph search is 5.
+"""
+
+
+def _spin(states: str = "     4787", transitions: str = "    16459") -> str:
+    return SPIN_SAID.format(states=states, transitions=transitions)
+
+
+def test_looks_are_no_transitions_and_steps_are_steps() -> None:
+    """What SPIN counted for its start and for looks at states is taken off; a deciding step makes a run longer."""
+    run = spin._read(_spin(), seconds=1.0, processor_seconds=1.0)
+
+    assert (run.distinct_states, run.transitions, run.depth) == (4787, 16459 - 2 - spin.SPIN_START_TRANSITIONS, 21)
+    assert run.violated == {"lost_by_hold": 6, "no_lost_wakeup": 6}
+    assert run.reached == {"some_held": 3}
+
+
+def test_large_counts_are_read_as_spin_rounds_them() -> None:
+    run = spin._read(_spin("3.5483607e+07", "2.5310264e+08"), seconds=1.0, processor_seconds=1.0)
+
+    assert run.distinct_states == spin.as_told(35_483_607) == 35_483_607
+    assert spin.as_told(253_102_641) == spin.as_told(253_102_639) == 253_102_640
+    assert spin.as_told(253_102_646) != spin.as_told(253_102_639)
+
+
+def test_a_finding_that_was_not_told_is_an_error() -> None:
+    """SPIN counts its errors: one that the reader does not understand is not passed over."""
+    with pytest.raises(AssertionError, match="more than it told"):
+        spin._read(_spin().replace("some_held is reached", "some other thing"), seconds=1.0, processor_seconds=1.0)
+
+
+@pytest.mark.parametrize("missing", ["stored\n", "transitions (", "depth reached"])
+def test_a_run_of_spin_that_was_cut_off_is_no_result(missing: str) -> None:
+    with pytest.raises(RuntimeError, match="did not finish"):
+        spin._read(_spin().replace(missing, "?\n"), seconds=1.0, processor_seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["error: max search depth too small", "pan:1: invalid end state (at depth 3)", "pan: reached -DMEMLIM bound"],
+)
+def test_other_trouble_of_spin_is_seen(line: str) -> None:
+    assert spin._TROUBLE.search(_spin()) is None
+    assert spin._TROUBLE.search(f"{line}\n{_spin()}") is not None
+
+
+def test_a_complete_run_of_tlc_is_read() -> None:
+    assert tlc._read(TLC_PASSED) == TlcRun(2650, 9177, 20)
+
+
+def test_a_violation_found_by_tlc_is_read() -> None:
+    assert tlc._read(TLC_STOPPED) == TlcViolation("answered_on_stop", 1)
+    assert tlc._read("Error: Invariant Never_some_idle is violated by the initial state:\n") == TlcViolation(
+        "Never_some_idle", 0
     )
-    text = promela_of(swapped, ())
-
-    assert isinstance(swap["log_end"], Int)
-    assert f"bit {SAVED}log_end = 0;" in text
-    assert text.index(f"{SAVED}log_end = log_end;") < text.index("next_scan = old_log_end;")
 
 
-@pytest.mark.long
-def test_the_commands_of_the_page_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `longpoll` line of docs/export.md runs as it stands; the page's check of a faulty policy exits 1."""
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    lines = [line.split() for line in page.splitlines() if line.startswith("longpoll ")]
+@pytest.mark.parametrize(
+    "said", ["", "Error: Parsing failed", TLC_PASSED.replace("0 states left", "3 states left"), TLC_PASSED[:60]]
+)
+def test_a_run_of_tlc_that_was_cut_off_is_no_result(said: str) -> None:
+    with pytest.raises(RuntimeError, match="did not finish"):
+        tlc._read(said)
 
-    codes = {words[1]: CliRunner().invoke(main, words[1:]).exit_code for words in lines}
 
-    assert codes == {"export": 0, "check": 1}
-    assert {path.suffix for path in Path("out").iterdir()} == {".pml", ".tla", ".cfg"}
+def test_a_configuration_can_be_cut_to_some_invariants() -> None:
+    text = "SPECIFICATION Spec\nINVARIANT TypeOK\nCHECK_DEADLOCK FALSE\n\\* INVARIANT Never_x\n"
+
+    assert tlc.only_invariants(text, ["a", "b"]) == (
+        "SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\nINVARIANT a\nINVARIANT b\n"
+    )
+
+
+def test_why_a_checker_is_not_tried_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where SPIN, Java or the class path is missing, the reason says what to do."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(tlc.CLASS_PATH, raising=False)
+
+    assert "spin and gcc not found; install" in str(spin.why_no_spin())
+    assert f"set {tlc.CLASS_PATH}" in str(tlc.why_no_tlc())
+    monkeypatch.setenv(tlc.CLASS_PATH, "tla2tools.jar")
+    assert tlc.why_no_tlc() == "java not found"
+
+
+def test_a_relative_class_path_still_names_its_files() -> None:
+    """TLC runs in another directory, so each part of the class path is made absolute."""
+    path = tlc._class_path({tlc.CLASS_PATH: os.pathsep.join(["a.jar", "", str(Path("/b.jar"))])})
+
+    assert path.split(os.pathsep) == [str(Path("a.jar").absolute()), "/b.jar"]
+
+
+CORE = {"∧", "∨", "¬", "ite", "=", "≠", "<", "≤", "+", "-"}  # noqa: RUF001 - JANI's signs
+"""The operators that JANI has without optional features, as far as they are ours."""
+
+
+def value(expression: Any, names: Mapping[str, int]) -> int:
+    match expression:
+        case bool() | int():
+            return int(expression)
+        case str():
+            return names[expression]
+        case {"op": "¬", "exp": inner}:
+            return int(not value(inner, names))
+        case {"op": "ite", "if": condition, "then": then, "else": otherwise}:
+            return value(then if value(condition, names) else otherwise, names)
+    left, right = value(expression["left"], names), value(expression["right"], names)
+    results = {
+        "∧": left and right,
+        "∨": left or right,  # noqa: RUF001 - JANI's sign
+        "=": left == right,
+        "≠": left != right,
+        "<": left < right,
+        "≤": left <= right,
+        "+": left + right,
+        "-": left - right,
+    }
+    return int(results[expression["op"]])
+
+
+def _document(model: Model) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(jani_of(model, properties_of(model), slips_by_label(model)))
+    return found
+
+
+def _conjuncts(expression: Any) -> int:
+    if not isinstance(expression, dict) or expression["op"] != "∧":
+        return 1
+    return _conjuncts(expression["left"]) + _conjuncts(expression["right"])
+
+
+@given(st.one_of(ints(), bools()), valuations)
+def test_an_expression_means_the_term(term: Term, values: dict[str, int]) -> None:
+    names = {**values, **{f"k{number}": number for number in range(32)}}
+
+    assert value(_Writer({}).text(term), names) == evaluate(term, values)
+
+
+def test_a_constant_is_a_word_where_its_variable_has_words() -> None:
+    phase = int_variable("phase_0")
+    writer = _Writer({"phase_0": ("PHASE_IDLE", "PHASE_HELD")})
+
+    assert writer.text(~phase.is_(1)) == {"op": "≠", "left": "phase_0", "right": "PHASE_HELD"}
+    assert writer.value(ite(phase.is_(0), 1, phase), "phase_0")["then"] == "PHASE_HELD"  # type: ignore[index]
+    assert writer.text(int_variable("offset_0").is_(1)) == {"op": "=", "left": "offset_0", "right": 1}
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+def test_the_first_state_and_its_steps_are_the_laws(policy: str) -> None:
+    """Types hold the first values, and each guard has the law's parts and is true where the law's is."""
+    model = model_named(policy)
+    document = _document(model)
+    names = {each["name"]: each["value"] for each in document["constants"]}
+    state = {each["name"]: value(each["initial-value"], names) for each in document["variables"]}
+
+    assert tuple(state.values()) == model.initial
+    assert list(state) == [each.name for each in model.variables]
+    for action, edge in zip(model.actions, document["automata"][0]["edges"], strict=True):
+        guard = edge["guard"]["exp"]
+        assert edge["action"] == action.label
+        assert _conjuncts(guard) == len(conjuncts(action))
+        assert value(guard, names | state) == evaluate(action.guard, values_of(model, model.initial))
+
+
+@pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
+def test_every_sentence_place_and_slip_is_told(policy: str) -> None:
+    """Each variable, action and property has its comment, and no operator needs an optional feature."""
+    model = model_named(policy)
+    text = jani_of(model, properties_of(model), slips_by_label(model))
+    document = json.loads(text)
+    comments = {
+        each["name"]: each["comment"] for key in ("variables", "actions", "properties") for each in document[key]
+    }
+
+    for variable in model.variables:
+        assert comments[variable.name] == variable.sentence
+    for item in properties_of(model):
+        assert comments[item.name] == f"{item.kind}: {item.sentence}"
+    for action in model.actions:
+        assert action.sentence in comments[action.label]
+        assert place_of(action) in comments[action.label]
+        assert ("Time waits for it." in comments[action.label]) == action.urgent
+        assert "Planted slips: " in comments[action.label]
+    assert "forgets what its guard says of phase" in comments["hold(0)"]
+    used = set(re.findall(r'"op": "([^"]+)"', text))
+    assert {"∧", "¬", "ite", "filter", "Pmax", "F"} <= used <= CORE | {"filter", "initial", "Pmax", "F"}
+
+
+def test_an_open_log_has_no_upper_end() -> None:
+    model = law_of(preset("strict"), Bounds("open", requests=1, messages=None))
+    types = {each["name"]: each["type"] for each in _document(model)["variables"]}
+
+    assert types["log_end"] == {"kind": "bounded", "base": "int", "lower-bound": 0}
+    assert types["running"] == "bool"
+
+
+@pytest.mark.parametrize("bounds", quick_if(EXPLORATIONS, lambda name: name in {"tags", "role"}))
+def test_the_command_writes_the_law_of_every_aspect(bounds: str, tmp_path: Path) -> None:
+    """With slips in the comments, a line for each edge, and the numbers of JANI's version and ours."""
+    words = ["export", "--to", "jani", "--bounds", bounds, "--json", str(tmp_path)]
+    done = CliRunner().invoke(main, words)
+    model = law_of(preset("strict"), named(bounds, preset("strict")))
+
+    assert done.exit_code == 0, done.output
+    (path,) = map(Path, json.loads(done.output)["files"])
+    text = path.read_text("utf-8")
+    document = json.loads(text)
+    assert text == jani_of(model, properties_of(model), slips_by_label(model))
+    assert (document["jani-version"], document["metadata"]["version"], document["type"]) == (1, "1", "mdp")
+    assert text.count('\n  {"location": "here", "action": ') == len(model.actions)
+
+
+@cache
+def _tokens() -> dict[str, str]:
+    """The shortest counterexamples of rocketmq-4.9, by property."""
+    policy = preset("rocketmq-4.9")
+    explored = explore(law_of(policy, named("tiny", policy)))
+    return {verdict.name: verdict.token for verdict in explored.verdicts if verdict.token is not None}
+
+
+def _value(value: Any) -> int:
+    """An ITF value as the law's own; fails for what is neither a truth value nor a big integer."""
+    if isinstance(value, bool):
+        return int(value)
+    assert list(value) == ["#bigint"]
+    assert value["#bigint"] == str(int(value["#bigint"]))
+    return int(value["#bigint"])
+
+
+def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
+    """The numbers of the states to which the action that they name does not lead from the state before."""
+    actions = {action.label: action for action in trace.model.actions}
+    states = [{name: _value(state[name]) for name in made["vars"]} for state in made["states"]]
+    wrong = []
+    for number, (before, state) in enumerate(pairwise(states), start=1):
+        action = actions[made["states"][number]["#meta"]["action"]]
+        after = before | {name: int(evaluate(term, before)) for name, term in action.effect.items()}
+        if not evaluate(action.guard, before) or after != state:
+            wrong.append(number)
+    return wrong
+
+
+@pytest.mark.parametrize("name", ["lost_by_keep", "queued_by_deadline", "dropped_by_throw"])
+def test_a_trace_has_the_shape_and_runs(name: str) -> None:
+    """Every state has every variable and its number, the first the parameters too, and each step is one of the law."""
+    token = _tokens()[name]
+    done = CliRunner().invoke(main, ["explain", token, "--format", "itf"])
+    made = json.loads(done.stdout)
+    trace = replay(token)
+    parameters = parameters_of(trace.model)
+
+    assert done.exit_code == 0
+    assert set(made) == {"#meta", "params", "vars", "states"}
+    assert made["#meta"]["format"] == "ITF"
+    assert made["#meta"]["source"] == token
+    assert made["vars"] == [variable.name for variable in trace.model.variables]
+    assert len(made["states"]) == trace.depth + 1
+    for number, state in enumerate(made["states"]):
+        assert set(state) == {"#meta", *made["vars"], *(() if number else made["params"])}
+        assert state["#meta"]["index"] == number
+        for variable in trace.model.variables:
+            assert isinstance(state[variable.name], bool) is variable.truth
+    assert {each: _value(made["states"][0][each]) for each in made["params"]} == parameters
+    assert [_value(made["states"][0][each]) for each in made["vars"]] == list(trace.model.initial)
+    assert _steps_that_do_not_run(made, trace) == []
+
+
+def test_it_goes_to_a_file(tmp_path: Path) -> None:
+    """The trace is written to a file as it is printed, one JSON object on one line."""
+    token, target = _tokens()["lost_by_hold"], tmp_path / "race.itf.json"
+    printed = CliRunner().invoke(main, ["explain", token, "--format", "itf"])
+    written = CliRunner().invoke(main, ["explain", token, "--format", "itf", "--output", str(target)])
+
+    assert written.exit_code == 0
+    assert written.stdout == ""
+    assert target.read_text("utf-8") == printed.stdout
+    assert printed.stdout.count("\n") == 1

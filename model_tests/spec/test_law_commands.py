@@ -1,22 +1,39 @@
-"""The law's commands: their keys and exit codes, and one clear line for every mistake of the user."""
+"""The commands on the specification: check, prove, explain, ablate, coverage and their errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner, Result
 
 from longpoll.cli import main
-from longpoll_spec.bounds import named
+from longpoll.commands import law
+from longpoll.shown import harm, law_shown
+from longpoll.shown.harm import HARMS, PART_OF, worst
+from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
+from longpoll_spec.engines import ablate as engine
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.ablate import Row, changes_of, row_of
+from longpoll_spec.engines.coverage import coverage_of
+from longpoll_spec.engines.evaluate import trace_of
+from longpoll_spec.engines.exploration import Exploration, Progress, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.python.search import explore
-from longpoll_spec.engines.tokens import replay
+from longpoll_spec.engines.smt.proof import Proof
+from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.policy import PRESETS, knob_values, preset
+from longpoll_spec.model import Model, Trace
+from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, preset
+from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.traces import breaks_its_property
 
 
@@ -83,42 +100,7 @@ def test_check_goes_on_to_the_aspects() -> None:
     assert breaks_its_property(replay(row["token"]))
 
 
-@pytest.mark.long
-def test_check_finds_the_tight_bounds_on_answers() -> None:
-    """The whole table ends with how late an answer is, with a run for whoever doubts it."""
-    made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", code=1)
-    shown = _run("check", "--policy", "strict", "--bounds", "tiny").stdout
-
-    assert {name: each["ticks"] for name, each in made["bounds_found"].items()} == {"late": 1, "woken": 2}
-    assert replay(made["bounds_found"]["late"]["token"]).model.bounds.has("lateness")
-    assert "late: tight bound 0 ticks" in shown
-
-
-@pytest.mark.long
-def test_strict_holds_over_many_states() -> None:
-    """Strict holds in small, over at least 100,000 distinct states, and nothing in it is vacuous."""
-    made = _json("check", "--policy", "strict", code=0)
-
-    assert made["bounds"] == "small"
-    assert made["distinct_states"] >= 100_000
-    assert made["complete"] is True
-    assert {row["verdict"] for row in made["properties"]} == {"holds", "reached"}
-
-
-def test_check_for_people() -> None:
-    """The table names verdicts and steps, and gives a command to copy for each counterexample."""
-    names = ("--property", "no_lost_wakeup", "--property", "time_can_pass")
-    done = _run("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--all", *names)
-
-    assert done.exit_code == 1
-    assert "5,043 distinct states" in done.stdout
-    assert "violated" in done.stdout
-    assert "no_lost_wakeup: longpoll explain lp1." in done.stdout
-    assert "time waits for: pull_read" in done.stdout
-
-
 def test_check_takes_sizes_knobs_and_properties() -> None:
-    """Sizes and knobs change what is explored, and named properties are judged alone."""
     words = ("--requests", "1", "--messages", "2", "--hold-ticks", "3", "--scan-ticks", "4", "--bounds", "tiny")
     made = _json("check", "--knob", "expiry=scan", *words, "--property", "queued_by_deadline", code=1)
     policy = preset(made["policy"].split("+")[0])
@@ -157,22 +139,7 @@ def test_what_the_bounds_cannot_reach_is_not_all_right() -> None:
     assert "these do not: bucket_in_two_lists" in _run(*words, "--requests", "1", "--all").stdout
 
 
-def test_ctrl_c_prints_what_was_explored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt in the middle leaves a result that is not complete, and exit 3."""
-
-    def interrupted(_self: object, state: object, _following: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("longpoll_spec.engines.python.search._Search._expand", interrupted)
-    made = _json("check", "--bounds", "tiny", "--engine", "python", code=3)
-
-    assert made["complete"] is False
-    assert made["distinct_states"] == 1
-
-
 def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted proof says so in one line and exits 3."""
-
     def interrupted(*_args: object, **_settings: object) -> None:
         raise KeyboardInterrupt
 
@@ -184,7 +151,6 @@ def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_prove_proves_strict() -> None:
-    """Strict is proved for eight requests: the contract's keys, every obligation proved, exit 0."""
     made = _json("prove", "--policy", "strict", "--requests", "8", code=0)
 
     assert {"policy", "requests", "seconds", "obligations"} <= set(made)
@@ -247,7 +213,6 @@ def token() -> str:
     ],
 )
 def test_explain_in_every_format(token: str, form: str, beginning: str, tmp_path: Path) -> None:
-    """Every format is printed, or written to a file."""
     file = tmp_path / "shown"
     shown = _run("explain", token, "--format", form)
     written = _run("explain", token, "--format", form, "--output", str(file))
@@ -258,16 +223,7 @@ def test_explain_in_every_format(token: str, form: str, beginning: str, tmp_path
     assert file.read_text(encoding="utf-8") == shown.stdout
 
 
-def test_explain_as_json(token: str) -> None:
-    """`--json` is the JSON format."""
-    made = _json("explain", token, code=0)
-
-    assert made["property"] == "lost_by_hold"
-    assert len(made["steps"]) == 6
-
-
 def test_policies_lists_all() -> None:
-    """Every preset and every knob is listed, each with its sentence."""
     made = _json("policies", code=0)
     shown = _run("policies")
 
@@ -280,7 +236,6 @@ def test_policies_lists_all() -> None:
 
 
 def test_properties_lists_all() -> None:
-    """Every property is listed with its kind and sentence, also those of a knob."""
     made = _json("properties", "--policy", "strict-clone", "--knob", "expiry=scan", code=0)
     rows = _by_name(made["properties"])
 
@@ -305,16 +260,11 @@ def test_properties_lists_all() -> None:
         (("check", "--bounds", "tinny"), "did you mean 'tiny'?"),
         (("prove", "--world", "plan"), "did you mean 'plain'?"),
         (("check", "--knob", "expiry=never"), "knob expiry cannot be 'never'; known values: scan, own_deadline"),
-        (("check", "--bounds", "huge"), "unknown bounds 'huge'"),
         (("check", "--requests", "0"), "requests must be from 1 to 64"),
-        (("check", "--queues", "9"), "queues must be from 1 to 8"),
-        (("check", "--tags", "0"), "tags must be from 1 to 3"),
         (("check", "--aspect", "weather"), "unknown aspect 'weather'; known: buckets"),
         (("check", "--queues", "2", "--property", "no_orphan"), "unknown property 'no_orphan'"),
         (("check", "--engine", "abacus"), "unknown engine 'abacus'"),
-        (("prove", "--policy", "rabbit"), "unknown policy 'rabbit'"),
         (("prove", "--property", "append_fires"), "unknown property 'append_fires'"),
-        (("properties", "--policy", "rabbit"), "unknown policy 'rabbit'"),
         (("explain", "lp9.abc"), "not a token of this version"),
         (("explain", "lp1.abc"), "the token is damaged"),
         (("explain", "lp1." + "A" * 9000), "at most 4096 are allowed"),
@@ -332,28 +282,373 @@ def test_a_mistake_is_one_clear_line(words: tuple[str, ...], says: str, as_json:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_damaged_token_is_refused(token: str) -> None:
-    """Any one character changed is refused in one line, wherever it is."""
-    for place in range(len(token)):
-        other = "A" if token[place] != "A" else "B"
-        done = _run("explain", token[:place] + other + token[place + 1 :])
-        assert done.exit_code == 2, place
-        assert done.stderr.count("\n") == 1
-
-
 def test_a_file_that_cannot_be_written_is_named(token: str, tmp_path: Path) -> None:
-    """An output that cannot be written is the user's to mend."""
     done = _run("explain", token, "--output", str(tmp_path / "no" / "such" / "place"))
 
     assert done.exit_code == 2
     assert "cannot write" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["check", "prove", "explain", "policies", "properties"])
-def test_help_has_examples(command: str) -> None:
-    """Every command's help shows examples that name it."""
-    done = _run(command, "--help")
+def test_the_command_tells_what_its_runs_came_to() -> None:
+    """The object has the contract's keys and the coverage; nothing found on strict is exit 3, a finding exit 1."""
+    words = ["check", "--bounds", "tiny", "--engine", "simulate", "--runs", "3000", "--seed", "5"]
+    done = CliRunner().invoke(main, [*words, "--json"])
+    found = CliRunner().invoke(main, [*words, "--policy", "rocketmq-4.9", "--all"])
+
+    made = json.loads(done.stdout)
+    assert done.exit_code == 3
+    assert {"policy", "bounds", "engine", "distinct_states", "transitions", "depth", "urgent"} <= set(made)
+    assert made["coverage"]["actions"]["append"] > 0
+    assert made["coverage"]["sometimes"]["some_held"] > 0
+    assert sum(made["coverage"]["actions"].values()) == made["transitions"]
+    assert found.exit_code == 1
+    assert "lost_by_hold" in found.stdout
+    assert "Steps taken" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["packed"], ["packed", "--workers", "2"], ["packed", "--memory-mb", "2000"], ["python"], ["simulate"]],
+    ids=" ".join,
+)
+def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, as a real signal in the middle: the object is printed with the counts so far, and the exit is 3."""
+
+    def interrupting(_: Callable[[str], None]) -> Callable[[Progress], None]:
+        def report(now: Progress) -> None:
+            if now.depth == 6:
+                signal.raise_signal(signal.SIGINT)
+
+        return report
+
+    monkeypatch.setattr(law, "_speed", interrupting)
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--json", "--engine", *words])
+    made = json.loads(done.stdout)
+
+    assert done.exit_code == 3
+    assert not made["complete"]
+    assert made["depth"] == 6
+    assert made["distinct_states"] > 10
+    assert {"unknown", "reached"} == {row["verdict"] for row in made["properties"] if not row["by_construction"]}
+
+
+@pytest.mark.parametrize(
+    ("option", "said", "engine"),
+    [("--workers=2", "has no workers", "packed"), ("--master=local", "does not run on Spark", "spark")],
+)
+def test_options_of_other_engines_are_refused(option: str, said: str, engine: str) -> None:
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--engine", "simulate", option])
+
+    assert done.exit_code == 2
+    assert f"the simulate engine {said}" in done.stderr
+    assert f"--engine {engine}" in done.stderr
+
+
+TINY = ("check", "--bounds", "tiny", "--max-states", "100000")
+BROKEN = ("--policy", "strict", "--knob", "recheck_after_hold=none", "--requests", "1")
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+@pytest.mark.parametrize(
+    ("violated", "shown"),
+    [
+        (("closed_is_let_go", "no_lost_wakeup", "no_orphan"), ["no_orphan", "no_lost_wakeup", "closed_is_let_go"]),
+        (("lost_by_hold", "no_lost_wakeup", "woken_within"), ["no_lost_wakeup"]),
+        (("lost_by_keep", "lost_by_hold"), ["lost_by_hold", "lost_by_keep"]),
+        (("buckets_are_swept", "seen_survives", "commit_never_regresses", "answered_by_deadline"),
+         ["seen_survives", "answered_by_deadline", "commit_never_regresses"]),
+        (("of_tomorrow", "table_is_tidy"), ["table_is_tidy", "of_tomorrow"]),
+    ],
+)  # fmt: skip
+def test_the_worst_come_first(violated: Sequence[str], shown: Sequence[str]) -> None:
+    """Lost and unanswered before late before wasted; a part of another violation is left out."""
+    assert worst(violated, 3) == shown
+    assert worst(reversed(violated), 3) == shown
+
+
+def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that some preset must always keep, and no other; a missing one is seen."""
+    bounds = [*EXPLORATIONS.values(), TIMEOUTS["timeout"]]
+    stated = {
+        item.name
+        for policy in PRESETS.values()
+        for each in (named("tiny", policy), *bounds)
+        for item in properties_of(law_of(policy, each))
+        if item.kind == "always"
+    }
+    assert {name for _kind, name, _sentence in HARMS} == stated
+    assert {*PART_OF, *PART_OF.values()} <= stated
+    assert [kind for kind, *_ in HARMS] == sorted(
+        (kind for kind, *_ in HARMS), key=["lost", "unanswered", "late", "repeated", "wasted"].index
+    )
+    monkeypatch.setattr(harm, "HARMS", HARMS[1:])
+    assert {name for _kind, name, _sentence in harm.HARMS} != stated
+
+
+def test_a_violation_is_a_few_lines() -> None:
+    """RocketMQ's, of which there are many: at most three, the rest counted, and the command for the worst."""
+    words = (*TINY[:3], "--requests", "1", "--policy", "rocketmq-4.9")
+    made = json.loads(run(*words, "--json").stdout)
+    rows = {row["name"]: row for row in made["properties"] if row["verdict"] == "violated"}
+    lines = run(*words).stdout.splitlines()
+
+    assert len(rows) > 5
+    assert len(lines) == 6
+    assert lines[0].startswith(f"verdict: violated: {len(rows)} of ")
+    assert [line.split(":")[0].strip() for line in lines[1:4]] == [each["name"] for each in made["worst"]]
+    assert all(each["sentence"] in line for each, line in zip(made["worst"], lines[1:4], strict=True))
+    assert lines[4].startswith(f"  and {len(rows) - 3} more: --all")
+    assert lines[5] == f"next: longpoll explain {rows[made['worst'][0]['name']]['token']}"
+    assert rows[made["worst"][0]["name"]]["token"] == made["worst"][0]["token"]
+
+
+def test_all_has_every_token() -> None:
+    made = json.loads(run(*TINY, *BROKEN, "--json").stdout)
+    shown = run(*TINY, *BROKEN, "--all")
+
+    assert shown.exit_code == 1
+    assert f"{made['distinct_states']:,} distinct states" in shown.stdout
+    for row in made["properties"]:
+        if row["verdict"] == "violated":
+            assert f"{row['name']}: longpoll explain {row['token']}\n" in shown.stdout
+        elif row["kind"] == "always":
+            assert f"│ {row['name']} " in shown.stdout
+
+
+def test_a_policy_that_holds_says_what_was_covered() -> None:
+    """The counts of all explorations in one line, what they cover, and the proof as the next command."""
+    done = run(*TINY[:3], "--policy", "strict")
+    lines = done.stdout.splitlines()
 
     assert done.exit_code == 0
-    assert "Examples:" in done.stdout
-    assert f"longpoll {command}" in done.stdout
+    assert lines[0].startswith("verdict: holds: all ")
+    assert re.match(r"explored: \d+,\d{3} distinct states", lines[1])
+    features = ", ".join([*EXPLORATIONS, "timeout"])
+    assert f"covered: bounds tiny (requests 2, messages 1), and each of these alone: {features}\n" in done.stdout
+    assert lines[-1] == "next: longpoll prove --policy strict"
+
+
+def test_explain_tells_the_worst_at_once() -> None:
+    """The story of the first violation after the verdict; without one it says so, and the exit code stays."""
+    done, good = run(*TINY, *BROKEN, "--explain"), run(*TINY, "--policy", "strict", "--explain", "--requests", "1")
+    token = done.stdout.split("longpoll explain ")[1].split()[0]
+
+    assert (done.exit_code, good.exit_code) == (1, 0)
+    assert done.stdout.endswith("\n" + run("explain", token).stdout)
+    assert "nothing to explain: no property is violated" in good.stdout
+    assert run(*TINY, *BROKEN, "--explain", "--json").exit_code == 2
+
+
+def test_a_next_command_names_the_whole_policy() -> None:
+    policy = attrs.evolve(preset("strict"), name="strict+tick=free+commit=monotone_max")
+
+    assert law_shown.policy_words(policy) == "--policy strict --knob tick=free --knob commit=monotone_max"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said", "noted"),
+    [
+        (("--policy", "strict", "--property", "no_lost_wakeup"), 0, "verdict: holds: 1 property", "engine python"),
+        (("--policy", "rocketmq-4.9", "--property", "closed_is_let_go"), 1, "closed_is_let_go", "engine python"),
+        (("--engine", "packed"), 2, "", "numpy is not installed"),
+    ],
+)
+def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int, said: str, noted: str) -> None:
+    text = "import sys; sys.modules['numpy'] = None; from longpoll.entry import main; main()"
+    command = [sys.executable, "-c", text, "check", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == code, done.stderr
+    assert said in done.stdout
+    assert noted in done.stderr
+
+
+@cache
+def _explored(policy: str) -> Exploration:
+    return explore(law_of(preset(policy), named("tiny", preset(policy))), engine="python")
+
+
+def _run_coverage(model: Model, *labels: str) -> Trace:
+    actions = {action.label: action for action in model.actions}
+    return trace_of(model, [actions[label] for label in labels])
+
+
+def test_a_run_exercises_what_it_does() -> None:
+    """A pull that misses and is held exercises three actions, three moves, and the places that it stands at."""
+    (found,) = coverage_of([_run_coverage(model_named("strict"), "next_pull(1)", "pull_read(1)", "hold(1)")])
+
+    assert found.part("actions").seen == {"next_pull", "pull_read", "hold"}
+    assert found.part("moves").seen == {
+        "idle --next_pull--> pulling",
+        "pulling --pull_read--> missed",
+        "missed --hold--> held",
+    }
+    assert {"phase idle", "phase pulling", "phase missed", "phase held"} <= found.part("places").seen
+    assert "phase queued" in found.part("places").missing
+    assert {"some_held", "hold_fires"} <= found.part("sometimes").seen
+    assert "run_fires" in found.part("sometimes").missing
+
+
+def test_nothing_is_exercised_by_an_empty_run() -> None:
+    """A run of no step has no action and no move, and stands where everything begins."""
+    (found,) = coverage_of([_run_coverage(model_named("strict"))])
+
+    assert not found.part("actions").seen
+    assert not found.part("moves").seen
+    assert found.part("places").seen == {"phase idle", "dispatcher idle", "scanner idle"}
+
+
+@pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
+def test_witnesses_of_all_that_must_be_reached_reach_it(policy: str) -> None:
+    """The runs of an exploration together reach every `sometimes`; that is what their tokens say."""
+    tokens = [verdict.token for verdict in _explored(policy).verdicts if verdict.token is not None]
+    (found,) = coverage_of(map(replay, tokens))
+
+    assert found.runs == len(tokens)
+    assert found.part("sometimes").missing == ()
+    assert set(found.part("actions").missing) < {action.name for action in model_named(policy).actions}
+
+
+def test_laws_are_counted_apart() -> None:
+    """Runs of two policies are two coverages, runs of one policy under two bounds are one."""
+    strict, other = model_named("strict"), model_named("rocketmq-4.9")
+    more = law_of(preset("strict"), named("small", preset("strict")))
+    found = coverage_of(
+        [_run_coverage(strict, "append"), _run_coverage(other, "append"), _run_coverage(more, "append", "make_visible")]
+    )
+
+    assert [(each.policy, each.runs) for each in found] == [("strict", 2), ("rocketmq-4.9", 1)]
+    assert found[0].part("actions").seen == {"append", "make_visible"}
+
+
+def _coverage(*words: str, read: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["coverage", *words], input=read)
+    return done.exit_code, done.output
+
+
+def test_the_command_counts_tokens_and_what_check_prints() -> None:
+    """Tokens may be named, or read from the output of `check`; both give the same numbers."""
+    model = model_named("strict")
+    tokens = [token_of(model, model.named("append")), token_of(model, model.named("stop"))]
+    code, named_ = _coverage(*tokens, "--json")
+    _, read = _coverage("-", "--json", read=f"explain {tokens[0]}\n{{{tokens[1]}}}")
+
+    assert code == 0
+    assert json.loads(named_) == json.loads(read)
+    assert json.loads(named_)["laws"][0]["actions"]["seen"] == ["append", "stop"]
+
+
+def test_the_command_for_people_names_what_is_missing() -> None:
+    model = model_named("strict")
+    code, said = _coverage(token_of(model, model.named("append")))
+
+    assert code == 0
+    assert "strict, requests 2, messages 1, hold ticks 1, scan ticks 2: 1 run" in said
+    assert "make_visible" in said
+    assert "more" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "read", "why"),
+    [(("lp1.no",), "", "damaged"), (("-",), "nothing here", "standard input has no token"), ((), "", "Missing")],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], read: str, why: str) -> None:
+    """A damaged token, and an input without any, is told in a line and exits 2."""
+    code, said = _coverage(*words, read=read)
+
+    assert code == 2
+    assert why in said
+    assert "Traceback" not in said
+
+
+def test_every_other_value_of_every_knob_is_a_change() -> None:
+    changes = list(changes_of(STRICT))
+
+    assert len(changes) == len(set(changes)) == sum(len(values) - 1 for values in knob_values().values())
+    assert "expiry=scan" in changes
+    assert "expiry=own_deadline" not in changes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", engine.POLICIES)
+def test_the_whole_table_is_right(name: str) -> None:
+    """Every change breaks something, shown by a run that replays, or is redundant as claimed; nothing is left open."""
+    done = CliRunner().invoke(main, ["ablate", "--policy", name, "--json"])
+    rows = json.loads(done.stdout)["rows"]
+
+    assert done.exit_code == 0, done.output
+    assert [row["knob"] for row in rows] == list(changes_of(preset(name)))
+    assert {row["knob"]: row["redundant_because"] for row in rows if not row["violates"]} == {
+        knob: why for (policy, knob), why in REDUNDANT.items() if policy == name
+    }
+    for row in rows:
+        assert (row["problem"], row["undecided"]) == (None, [])
+        traces = {broken: replay(row["tokens"][broken]) for broken in row["violates"]}
+        assert all(trace.property_name == broken for broken, trace in traces.items())
+        assert all(breaks_its_property(trace) for trace in traces.values())
+        assert min((trace.depth for trace in traces.values()), default=None) == row["depth"]
+
+
+def test_every_claim_is_about_a_change_that_exists() -> None:
+    assert set(REDUNDANT) <= {(name, change) for name in engine.POLICIES for change in changes_of(preset(name))}
+
+
+@pytest.mark.parametrize(
+    ("setting", "claims", "words"),
+    [
+        (
+            "recheck_after_hold=none",
+            {("strict", "recheck_after_hold=none"): "It is fast enough."},
+            "breaks no_lost_wakeup",
+        ),
+        pytest.param("recheck_after_keep=true", {}, "no reason", marks=pytest.mark.long),
+    ],
+)
+def test_a_wrong_or_missing_reason_is_red(
+    monkeypatch: pytest.MonkeyPatch, setting: str, claims: Mapping[tuple[str, str], str], words: str
+) -> None:
+    """A claim that a needed knob is redundant, and a redundancy without a claim, are told, with exit 1."""
+    row = row_of(STRICT, setting, claims=claims, requests=2)
+    monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
+    done = CliRunner().invoke(main, ["ablate", "--policy", "strict"])
+
+    assert row.redundant_because is None
+    assert row.problem is not None
+    assert words in row.problem
+    assert done.exit_code == 1
+    assert words in " ".join(done.output.split())
+
+
+@pytest.mark.long
+def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no run breaks a property and the proof fails, the change is undecided, whatever is claimed: exit 3."""
+    monkeypatch.setattr(Proof, "verdict", lambda _proof, name: "unknown" if name == "answered_once" else "proved")
+    row = row_of(STRICT, "empty_shortcut=false", requests=2)
+    monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
+    done = CliRunner().invoke(main, ["ablate", "--policy", "strict"])
+
+    assert row.undecided == ("answered_once",)
+    assert row.redundant_because is None
+    assert done.exit_code == 3
+    assert "undecided: answered_once" in done.output
+
+
+def test_the_depth_of_a_row_is_its_shortest_run() -> None:
+    """A row's depth is that of the shortest of its runs, and none where nothing breaks."""
+    runs = tuple(Verdict(name, "always", "violated", depth, "lp1.x") for name, depth in (("a", 7), ("b", 4)))
+
+    assert Row("strict", "x=y", runs).depth == 4
+    assert Row("strict", "x=y", ()).depth is None
+
+
+@pytest.mark.parametrize("name", ["rocketmq-4.9", "stricter"])
+def test_only_our_own_policies_are_ablated(name: str) -> None:
+    """Another broker's policy, and one that does not exist, are the user's mistake: one line and exit 2."""
+    done = CliRunner().invoke(main, ["ablate", "--policy", name])
+
+    assert done.exit_code == 2
+    assert name in done.stderr
+    assert len(done.stderr.splitlines()) == 1

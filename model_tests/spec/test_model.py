@@ -1,24 +1,219 @@
-"""What was made of a law is found again for the same law, and for no other."""
+"""The model: terms, variables, actions, bounds and policies, and errors for names that do not exist."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import attrs
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from longpoll_spec.bounds import named
+from longpoll_spec.actions import FAMILIES
+from longpoll_spec.bounds import NAMES, Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.analysis import decide
+from longpoll_spec.engines.analysis.decide import decided
+from longpoll_spec.engines.analysis.intervals import ranges_of
+from longpoll_spec.engines.analysis.simplify import Simplifier
+from longpoll_spec.engines.evaluate import after_step, enabled_actions, evaluate, trace_of, values_of
 from longpoll_spec.engines.packed.compile import Expand, expand_of
 from longpoll_spec.engines.packed.layout import layout_of
+from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, not_known
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import Model, Property, Said
-from longpoll_spec.policy import STRICT, policy_named
-from longpoll_spec.terms import TRUE, const
+from longpoll_spec.model import ACTION_NAMES, Model, Property, Said
+from longpoll_spec.moves import Move, moves_of, places_of
+from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, Policy, knob_values, policy_named, preset, with_knob
+from longpoll_spec.state import Tag, assign, down, phases_of, state_of
+from longpoll_spec.state.parts import tags_of, wishes_of
+from longpoll_spec.terms import (
+    FALSE,
+    TRUE,
+    Bool,
+    Int,
+    Term,
+    all_of,
+    any_of,
+    bool_variable,
+    const,
+    int_variable,
+    ite,
+    nodes,
+    substitute,
+    variables_of,
+)
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
+from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, ints, runs, values
+
+
+def test_a_term_has_no_truth_value() -> None:
+    term = int_variable("a") < 3
+
+    with pytest.raises(TypeError, match="no truth value"):
+        bool(term)
+    with pytest.raises(TypeError, match="no truth value"):
+        _ = term and TRUE
+    with pytest.raises(TypeError, match="no truth value"):
+        _ = not term
+
+
+def test_terms_are_not_compared_with_equals() -> None:
+    a = int_variable("a")
+
+    with pytest.raises(TypeError, match="is_"):
+        _ = a == 3
+    with pytest.raises(TypeError, match="is_"):
+        _ = a != 3
+    with pytest.raises(TypeError, match="no truth value"):
+        _ = 0 < a < 3
+
+
+def test_branches_of_one_kind() -> None:
+    with pytest.raises(TypeError, match="one of each"):
+        ite(bool_variable("p"), TRUE, 1)  # type: ignore[call-overload]
+
+
+def test_equal_terms_are_one_object() -> None:
+    first = (int_variable("a") + 1 < int_variable("b")) & bool_variable("p")
+    second = (int_variable("a") + 1 < int_variable("b")) & bool_variable("p")
+
+    assert first is second
+
+
+def test_constants_fold() -> None:
+    a = int_variable("a")
+
+    assert const(2) + 3 is const(5)
+    assert all_of((a < 3, FALSE)) is FALSE
+    assert any_of((a < 3, TRUE)) is TRUE
+    assert ~~(a < 3) is (a < 3)
+    assert ite(a < 3, 1, 2).is_(1) is (a < 3)
+
+
+def test_nodes_come_arguments_first() -> None:
+    term = (int_variable("a") + int_variable("b") < 3) & (int_variable("a") + int_variable("b") <= 5)
+    order = [id(node) for node in nodes(term)]
+
+    assert len(set(order)) == len(order)
+    assert all(
+        order.index(id(arg)) < order.index(id(node))
+        for node in nodes(term)
+        for arg in node.args
+        if isinstance(arg, (Int, Bool))
+    )
+
+
+@given(term=bools(), state=values)
+def test_negation_is_the_other_value(term: Bool, state: dict[str, int]) -> None:
+    assert evaluate(~term, state) == 1 - evaluate(term, state)
+
+
+@given(term=bools(), number=ints(), truth=bools(), state=values)
+def test_substitution_is_evaluation_after_the_step(term: Bool, number: Int, truth: Bool, state: dict[str, int]) -> None:
+    """A term with an effect put in has the value that the term has after the effect."""
+    effect: dict[str, Term] = {"a": number, "p": truth}
+    stepped = {**state, "a": evaluate(number, state), "p": evaluate(truth, state)}
+
+    assert evaluate(substitute(term, effect), state) == evaluate(term, stepped)
+
+
+@given(left=bools(), right=bools(), state=values)
+def test_truth_equality_and_implication(left: Bool, right: Bool, state: dict[str, int]) -> None:
+    a, b = evaluate(left, state), evaluate(right, state)
+
+    assert evaluate(left.is_(right), state) == int(a == b)
+    assert evaluate(left.implies(right), state) == int(not a or bool(b))
+
+
+@given(term=bools())
+def test_a_term_reads_only_its_variables(term: Bool) -> None:
+    names = variables_of(term)
+    low: dict[str, int] = dict.fromkeys((*INT_NAMES, *BOOL_NAMES), 0)
+    high = {name: value if name in names else 1 for name, value in low.items()}
+
+    assert evaluate(term, low) == evaluate(term, high)
+
+
+@given(st.one_of(ints(), bools()))
+def test_a_node_knows_what_it_reads(term: Term) -> None:
+    """The names of the variables below it and no others, however it was put together; and it shares what it can."""
+    for node in nodes(term):
+        assert node.reads == {each.args[0] for each in nodes(node) if each.op == "var"}
+        args = [arg for arg in node.args if isinstance(arg, Int | Bool)]
+        assert len(args) != 1 or node.reads is args[0].reads
+    assert variables_of(term) == term.reads
+
+
+RANGES: dict[str, tuple[int, int]] = {**dict.fromkeys(INT_NAMES, (0, VALUE_MAX)), **dict.fromkeys(BOOL_NAMES, (0, 1))}
+
+
+@given(term=bools(4), state=values)
+def test_a_simplified_term_means_the_same(term: Bool, state: dict[str, int]) -> None:
+    assert evaluate(Simplifier(RANGES).simplify(term), state) == evaluate(term, state)
+
+
+def test_what_a_step_adds_and_takes_away_cancels() -> None:
+    a, b, p = int_variable("a"), int_variable("b"), bool_variable("p")
+    simplify = Simplifier(RANGES).simplify
+
+    assert simplify((a - (b + 1)) - (a - b) < 0) is TRUE
+    assert simplify(ite(p, a + 1, a) - a < 1) is ~p
+    assert simplify(a + b < 0) is FALSE
+    assert simplify(a <= VALUE_MAX) is TRUE
+    assert simplify(a < b).op == "lt"
+
+
+@given(term=bools(3), guard=bools(2), state=values)
+def test_a_decided_term_means_the_same_where_the_guard_holds(term: Bool, guard: Bool, state: dict[str, int]) -> None:
+    assume(evaluate(guard, state))
+
+    assert evaluate(decided(term, guard, RANGES), state) == evaluate(term, state)
+
+
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict"))
+@given(data=st.data())
+def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.DataObject) -> None:
+    """Every condition of every enabled step keeps its value in a state of the law."""
+    policy = preset(name)
+    model = law_of(policy, named("tiny", policy))
+    _, state = data.draw(runs(model))
+    here = values_of(model, state)
+    actions = {action.label: action for action in model.actions if evaluate(action.guard, here)}
+    claims = [(label, each) for item in properties_of(model) for label, each in item.closing if label in actions]
+    if not claims:
+        return
+    label, condition = data.draw(st.sampled_from(claims))
+
+    made = decided(condition, actions[label].guard, ranges_of(model))
+    assert evaluate(made, here) == evaluate(condition, here)
+
+
+def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
+    """What no case allows goes, what every case allows goes too, and the guard rules cases out."""
+    a, b, p = int_variable("a"), int_variable("b"), bool_variable("p")
+
+    assert decided((a < b) & (b < a), TRUE, RANGES) is FALSE
+    assert decided(p | ~(p & (a <= b)), TRUE, RANGES) is TRUE
+    assert decided((a + 1 > 0) & (a < b), TRUE, RANGES) is (a < b)
+    assert decided(ite(p, a, b).is_(3), (a < 3) & (b < 3), RANGES) is FALSE
+    assert decided((a < b) & p, p, RANGES) is (a < b)
+
+
+def test_too_many_cases_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part with more cases than the limit stays, its small parts are decided all the same."""
+    a, b, c = (int_variable(name) for name in INT_NAMES)
+    monkeypatch.setattr(decide, "CASES_MAX", (VALUE_MAX + 1) ** 2)
+
+    wide = (a + b) < c + 1
+    assert decided(wide & (a <= VALUE_MAX), TRUE, RANGES) is wide
+    assert any(node is c for node in nodes(decided(wide, TRUE, RANGES)))
 
 
 def small() -> Model:
-    """A law, made anew."""
     return law_of(STRICT, named("tiny", STRICT))
 
 
@@ -29,12 +224,10 @@ def changed(model: Model, **changes: Any) -> Model:
 
 
 def expanded(model: Model, properties: Sequence[Property]) -> Expand:
-    """What expands its states."""
     return expand_of(model, layout_of(model), properties)
 
 
 def test_the_same_law_is_known_again() -> None:
-    """Made twice, by the same text: its properties and its code are made once."""
     first, second = small(), small()
     assert first is not second
     assert Said(first) == Said(second)
@@ -67,3 +260,282 @@ def test_the_same_law_with_other_statements_has_other_code(part: str) -> None:
     asked = expanded(model, [first, *others])
     assert expanded(model, [attrs.evolve(first, **{part: slips[part]}), *others]) is not asked
     assert expanded(model, others) is not asked
+
+
+@pytest.mark.parametrize("policy", PRESETS.values(), ids=str)
+def test_every_variable_is_told_in_words(policy: Policy) -> None:
+    variables = state_of(policy, named("small", policy)).variables
+
+    assert len({variable.name for variable in variables}) == len(variables)
+    for variable in variables:
+        assert variable.upper is not None
+        assert variable.lower <= variable.initial <= variable.upper
+        assert variable.sentence.endswith(".")
+        assert not variable.labels or len(variable.labels) > variable.upper
+
+
+def test_a_variable_exists_only_where_it_can_matter() -> None:
+    """The heap entry's flag is there only for one-shot entries, the recheck's only after an insert."""
+    plain = state_of(STRICT, named("tiny", STRICT))
+    one_shot = with_knob(STRICT, "heap_entry=one_shot")
+    no_recheck = with_knob(STRICT, "recheck_after_hold=none")
+
+    assert plain.requests[0].armed is FALSE
+    assert state_of(one_shot, named("tiny", one_shot)).requests[0].armed.op == "var"
+    assert state_of(no_recheck, named("tiny", no_recheck)).requests[0].recheck_due is FALSE
+
+
+def test_lists_are_shared_only_under_one_lock() -> None:
+    """In place a taken request need not say by whom; with a clone it must."""
+    assert "taken" in phases_of(STRICT)
+    assert "taken_by_scanner" in phases_of(with_knob(STRICT, "take=clone_and_clear"))
+
+
+def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
+    """The third tag passes for the first, not wanted; what the SQL filter lets through is wanted by who asks."""
+    bounds = Bounds("tags", tags=3, aspects=frozenset({"sql"}))
+    tags, (*_, sql) = tags_of(bounds), wishes_of(bounds)
+
+    def wanted(tag: Tag, wish: int) -> tuple[bool, bool]:
+        return tag.passes(const(wish)) is TRUE, tag.is_wanted(const(wish)) is TRUE
+
+    assert [tag.name for tag in tags] == ["t0", "t1", "t2", "t0_sql", "t1_sql", "t2_sql"]
+    assert [wanted(tags[2], wish) for wish in range(3)] == [(True, False), (False, False), (True, True)]
+    assert [wanted(tag, sql.index) for tag in tags] == [(False, False)] * 3 + [(True, True)] * 3
+    assert len(state_of(STRICT, bounds).tags) == 6
+
+
+def test_queues_are_named_only_where_there_are_several() -> None:
+    """The only queue's variables have no number; of two each has its own, and a slot names its queue or none."""
+    one, two = (state_of(STRICT, named("tiny", STRICT, queues=queues)) for queues in (1, 2))
+    names = {variable.name: variable for variable in two.variables}
+
+    assert "log_end" in {variable.name for variable in one.variables}
+    assert {"log_end_q0", "visible_end_q1", "unscanned_q0", "dispatcher_queue", "queue_1"} <= set(names)
+    assert (names["queue_1"].numbers_queues, names["queue_1"].show(names["queue_1"].initial)) == (True, "none")
+    assert two.lock_free(two.queues[0]) is not two.lock_free(two.queues[1])
+
+
+def test_assigning_twice_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="written twice"):
+        assign((int_variable("x"), 1), (int_variable("x"), 2))
+
+
+def test_what_the_policy_lacks_is_not_written() -> None:
+    effect = assign((FALSE, True), (int_variable("x"), 1))
+
+    assert list(effect) == ["x"]
+    assert effect["x"] is const(1)
+
+
+def test_time_left_stops_at_none() -> None:
+    assert down(const(2)) is const(1)
+    assert down(const(0)) is const(0)
+
+
+MODELS = {name: law_of(policy, named("tiny", policy, messages=2)) for name, policy in PRESETS.items()}
+
+
+def test_names_are_exactly_the_shared_ones() -> None:
+    """The law's actions carry the names that step points and histories use, and no others."""
+    assert {family.name for family in FAMILIES} == set(ACTION_NAMES)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_actions_speak_only_of_the_state(model: Model) -> None:
+    names = {variable.name for variable in model.variables}
+    labels = [action.label for action in model.actions]
+
+    assert len(set(labels)) == len(labels)
+    for action in model.actions:
+        assert variables_of(action.guard, *action.effect.values()) <= names
+        assert set(action.effect) <= names
+        assert action.effect
+
+
+def test_time_waits_only_for_the_urgent() -> None:
+    model = MODELS["strict"]
+    start, pulling = model.initial, trace_of(model, list(model.named("next_pull"))[:1]).steps[-1].state
+
+    assert "tick" in {action.name for action in enabled_actions(model, start)}
+    assert "tick" not in {action.name for action in enabled_actions(model, pulling)}
+    assert set(model.urgent).isdisjoint({"append", "next_pull", "tick", "stop", "executor_rejects", "notifier_throws"})
+
+
+def test_a_step_that_is_not_enabled_is_refused() -> None:
+    model = law_of(STRICT, named("tiny", STRICT))
+
+    with pytest.raises(ValueError, match="step 1: run\\(0\\) is not enabled"):
+        trace_of(model, model.named("run")[:1])
+
+
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-pr7359"}))
+@given(data=st.data())
+def test_no_run_leaves_the_ranges(name: str, data: st.DataObject) -> None:
+    """Guards disable at every bound: a step that would leave a range trips the assertion in `after_step`."""
+    model = MODELS[name]
+    _, state = data.draw(runs(model))
+
+    for action in enabled_actions(model, state):
+        assert len(after_step(model, action, state)) == len(model.variables)
+
+
+def test_a_pull_goes_round() -> None:
+    """The plain story: pull, miss, hold, message, wake, answer, and the consumer has moved on by one."""
+    model = law_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9")))
+    by_label = {action.label: action for action in model.actions}
+    story = [
+        "next_pull(0)",
+        "pull_read(0)",
+        "hold(0)",
+        "append",
+        "make_visible",
+        "notify_start",
+        "notify_each(0)",
+        "notify_end",
+        "run(0)",
+    ]
+    end = trace_of(model, [by_label[label] for label in story]).steps[-1].state
+    values = {variable.name: variable.show(value) for variable, value in zip(model.variables, end, strict=True)}
+
+    assert (values["phase_0"], values["offset_0"], values["open_0"], values["copies_0"]) == ("idle", "1", "no", "0")
+
+
+NEVER_MADE = {"strict": {Move("notify_end", "kept", "idle"), Move("scan_end", "kept", "idle")}}
+"""The text allows these, and no run makes them: a stop waits for the lock that a walk in place has."""
+
+
+def _made(model: Model) -> set[Move]:
+    """Every move of request 0 in any run."""
+    step, labels = successors(model), model.state.phases.labels
+    place = [variable.name for variable in model.variables].index("phase_0")
+    known, waiting, made = {model.initial}, [model.initial], set[Move]()
+    while waiting:
+        state = waiting.pop()
+        for index, after in step(state):
+            if state[place] != after[place]:
+                made.add(Move(model.actions[index].name, labels[state[place]], labels[after[place]]))
+            if after not in known:
+                known.add(after)
+                waiting.append(after)
+    return made
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_moves_are_those_that_runs_make(name: str) -> None:
+    """Every move of a run is read off the text, and every one of the text is made, but for those with a reason."""
+    model = model_named(name)
+    read = set(moves_of(model))
+
+    assert _made(model) == read - NEVER_MADE.get(name, set())
+    assert NEVER_MADE.get(name, set()) <= read
+
+
+def test_a_place_is_one_that_is_given() -> None:
+    """Only a policy that rechecks after its put-back has a notifier that rechecks, or a scanner that is due."""
+    places = {name: set(places_of(model_named(name))) for name in ("strict", "strict-clone")}
+
+    assert {("phase_0", "held"), ("dispatcher", "due"), ("scanner", "walking")} <= places["strict"]
+    assert {("scanner", "rechecking"), ("scanner", "due")} <= places["strict-clone"] - places["strict"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_gives_bounds(name: str) -> None:
+    """Every name that is printed can be asked for, and in place there is room for as many requests or more."""
+    assert named(name, STRICT).requests >= named(name, STRICT_CLONE).requests >= 1
+
+
+def test_an_override_shows_in_the_name() -> None:
+    """What was set by hand is named, so that no result passes for the preset's."""
+    bounds = named("tiny", STRICT, messages=2, requests=2)
+
+    assert (bounds.messages, bounds.name) == (2, "tiny+messages=2")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"requests": 0}, {"requests": 65}, {"messages": 0}, {"hold_ticks": 0}, {"scan_ticks": 1}, {"scan_ticks": -3}],
+)
+def test_impossible_bounds_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BoundsError, match=f"{next(iter(wrong))} must be from"):
+        named("tiny", STRICT, **wrong)
+
+
+def test_an_unbounded_log_is_for_proofs() -> None:
+    """No number of messages is a bound that exists, but not one that can be explored."""
+    assert Bounds("proof", messages=None).messages is None
+
+
+SEEN_IN = {
+    "notify_grain": "tags",
+    "notify_only_if_tag_matches": "tags",
+    "visible_after": "crash",
+    "bucket_removal": "buckets",
+    "hold_limit": "limit",
+    "commit": "commits",
+    "scan_throw": "role",
+    "on_close": "channels",
+    "on_role_change": "role",
+    "on_master_return": "role",
+    "on_truncate": "truncate",
+}
+"""Knob -> the aspect in whose world it matters; the others matter in any."""
+
+
+def test_presets_are_found_by_name() -> None:
+    assert all(preset(name).name == name for name in PRESETS)
+
+
+@pytest.mark.parametrize("knob", list(knob_values()))
+def test_every_knob_has_an_effect_in_the_law(knob: str) -> None:
+    """Turning a knob of some policy changes the reachable space or what is enabled in it."""
+    bases = [STRICT, STRICT_CLONE, with_knob(STRICT_CLONE, "tick=free"), with_knob(STRICT, "expiry=scan")]
+
+    bounds = SEEN_IN.get(knob, "tiny")
+
+    assert any(_counts(base, bounds) != _counts(other, bounds) for base in bases for other in _turned(base, knob))
+
+
+def _turned(base: Policy, knob: str) -> list[Policy]:
+    values = [value for value in knob_values()[knob] if value != getattr(base, knob)]
+    return [with_knob(base, f"{knob}={str(value).lower()}") for value in values]
+
+
+@cache
+def _counts(policy: Policy, bounds: str) -> tuple[int, ...]:
+    model = law_of(policy, named(bounds, policy))
+    # A knob may lead to the same states by another way only: then what breaks on the way tells.
+    result = explore(model, [item for item in properties_of(model) if item.name == "told_of_role_change"])
+    broken = sum(verdict.verdict == "violated" for verdict in result.verdicts)
+    return result.distinct_states, result.transitions, result.depth, broken
+
+
+MANY = [f"name-{number}" for number in range(LISTED_MAX + 1)]
+
+LONG = "1" * (GUESSED_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "whole"),
+    [
+        (not_known("engine", "pyton", ["python", "packed"]), "did you mean 'python'? known: python, packed"),
+        (not_known("engine", "x", ["python", "python"]), "known: python"),
+        (not_known("engine", "x", []), "known: none"),
+        (not_known("engine", "x", ["python"], "longpoll engines"), "known: python (see `longpoll engines`)"),
+        (not_known("engine", "x", MANY, "longpoll engines"), f"`longpoll engines` lists all {len(MANY)}"),
+        (not_known("engine", "x", MANY), "known: " + ", ".join(MANY)),
+        (not_known("engine", LONG, [LONG + "2"]), f"known: {LONG}2"),
+        (not_known("engine", LONG[1:], [LONG]), f"did you mean {LONG!r}? known: {LONG}"),
+    ],
+)
+def test_a_name_that_nobody_has(said: str, whole: str) -> None:
+    """The nearest one if there is any, and each that there is once, or the command that lists them."""
+    (_unknown, rest) = said.split("; ", 1)
+
+    assert rest == whole
+
+
+def test_a_long_name_is_shown_by_its_beginning() -> None:
+    """And how long it is; the longest that a near one is looked for is shown whole."""
+    assert not_known("engine", LONG[1:], []).startswith(f"unknown engine {LONG[1:]!r}; ")
+    assert not_known("engine", LONG, []).startswith(f"unknown engine {LONG[1:]!r}... ({len(LONG)} characters); ")

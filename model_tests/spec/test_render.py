@@ -1,29 +1,45 @@
-"""The known races of RocketMQ 4.9 are told in its own terms, in every format, from the tokens themselves."""
+"""A run is told in RocketMQ's terms, as text, diagram, page, data and picture."""
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import attrs
 import pytest
+from attrs import frozen
+from click.testing import CliRunner
+from docs.site import figures
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll.cli import main
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import UserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Trace
+from longpoll_spec.moves import moves_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render import states
-from longpoll_spec.render.pictures import html, machine, mermaid, svg, text
+from longpoll_spec.render.pictures import graph, html, lanes, machine, mermaid, plot, svg, text
+from longpoll_spec.render.pictures.letters import width_of, wrapped
+from longpoll_spec.render.pictures.phases import phases
+from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
+from longpoll_spec.render.spec_actions import model_of
 from longpoll_spec.render.story.story import Story, story_of
 from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
+from longpoll_spec.render.story.wrong_of_aspects import WRONG
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.strategies import runs
 from longpoll_spec.threads import thread_of
 
@@ -82,33 +98,6 @@ def test_suspend_after_notify_is_told() -> None:
     assert "recheck_after_hold=after_insert" in told
 
 
-def test_take_keep_window_is_told() -> None:
-    """Race (b): the scanner has the request in its own list while the dispatcher looks for it."""
-    story = _story("lost_by_keep")
-    told = _flat(text.render(story))
-    steps = {scene.action: scene.number for scene in story.scenes}
-
-    assert steps["scan_start"] < steps["notify_start"] < steps["scan_end"]
-    assert "Scanner (PullRequestHoldService) takes request 0 out of the bucket" in told
-    assert "Scanner (PullRequestHoldService) puts request 0 back into the bucket" in told
-    assert (
-        f"between step {steps['scan_start']}, ManyPullRequest.cloneListAndClear, and step {steps['scan_end']}" in told
-    )
-    assert f"notifyMessageArriving in step {steps['notify_start']} found the bucket empty" in told
-
-
-def test_late_by_a_scan_is_told() -> None:
-    """Race (c): the deadline has passed, nobody looks, and time goes on."""
-    story = _story("queued_by_deadline")
-    told = _flat(text.render(story))
-
-    assert story.scenes[-1].action == "tick"
-    assert story.scenes[-1].source == ""
-    assert "The deadline of request 0 had passed, it is held, and time went on" in told
-    assert "PullRequestHoldService.run, which sleeps 5000 ms" in told
-    assert "expiry=own_deadline" in told
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -122,7 +111,6 @@ def test_late_by_a_scan_is_told() -> None:
     ],
 )
 def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
-    """Each violated property of rocketmq-4.9 ends with its own sentence and the property's."""
     story = _story(name)
 
     assert any(words in sentence for sentence in story.wrong)
@@ -190,7 +178,6 @@ def test_svg_is_xml_within_its_sheet(name: str) -> None:
 
 
 def test_everything_is_escaped() -> None:
-    """A hostile word in a story reaches neither SVG, page nor diagram as markup."""
     evil = '<script>alert("x")</script>;#'
     story = _story("lost_by_hold")
     scenes = tuple(attrs.evolve(scene, short=evil, sentence=evil, changes=(evil,)) for scene in story.scenes)
@@ -293,9 +280,286 @@ def test_a_state_shows_what_is_odd_about_it() -> None:
 
 
 def test_properties_without_a_teller_still_say_their_sentence() -> None:
-    """A property that has no words of its own is told by its sentence."""
     model = law_of(preset("strict"), named("tiny", preset("strict")))
     item = next(each for each in properties_of(model) if each.name == "time_can_pass")
     story = story_of(trace_of(model, [], "time_can_pass"))
 
     assert story.wrong == (f"This breaks the property time_can_pass: {item.sentence}",)
+
+
+@cache
+def _explored_at(policy: str, bounds: str) -> Exploration:
+    return explore(model_named(policy, bounds))
+
+
+def _told(policy: str, bounds: str, name: str) -> Story:
+    token = _explored_at(policy, bounds).verdict(name).token
+    assert token is not None
+    return story_of(replay(token))
+
+
+def test_a_race_between_queues_names_its_queue() -> None:
+    """With several queues each step says of which it speaks, and each bucket is a lifeline of its own."""
+    story = _told("rocketmq-4.9", "queues", "lost_by_keep")
+    told = _flat(text.render(story))
+
+    assert "Bucket of q" in told
+    assert "out of the bucket of q" in told
+    assert "into the consume queue of q" in told
+    assert "its wakeup is lost" in told
+    assert [each.name for each in story.participants if each.key.startswith("bucket")] != ["Bucket"]
+    for shown in (mermaid.render(story), svg.render(story), html.render(story, "token")):
+        assert "Bucket of q" in shown
+
+
+BROKEN = sorted({(entry.policy, entry.bounds, name) for entry in pinned() for name in entry.violated if name in WRONG})
+ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKEN)}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    quick_if(BROKEN, lambda case: ONE_OF_EACH[case[2]] == case[:2] and case[2] != "return_is_whole"),
+    ids="-".join,
+)
+def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tuple[str, str, str]) -> None:
+    """Each says its window and its remedy, and the sentence of the property that it breaks."""
+    policy, bounds, name = broken
+    story = _told(policy, bounds, name)
+
+    assert story.wrong[:2] == WRONG[name]
+    assert story.wrong[1].startswith("Remedy: ")
+    assert story.wrong[2].startswith(f"This breaks the property {name}: ")
+
+
+@pytest.mark.long
+def test_every_property_that_some_preset_breaks_has_words() -> None:
+    first: dict[tuple[str, str], str] = {}
+    for entry in pinned():
+        for name in entry.violated:
+            first.setdefault((entry.policy, name), entry.bounds)
+    dumb = [(policy, name) for (policy, name), bounds in first.items() if len(_told(policy, bounds, name).wrong) < 2]
+
+    assert len({name for _, name in first}) >= 19
+    assert dumb == []
+
+
+SPACE: Final = "{http://www.w3.org/2000/svg}"
+FINDINGS: Final = Path(__file__).parents[2] / "docs" / "findings.md"
+TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-8"), re.MULTILINE)
+SIZES: Final = {
+    "lp-lanes": ({"java": lanes.SMALL, "inside": lanes.SMALL, "tick": lanes.SMALL, "number": lanes.SMALL}, lanes.SIZE),
+    "lp-chart": ({"java": svg.SMALL, "change": svg.SMALL, "number": svg.SMALL}, svg.SIZE),
+    "lp-graph": ({"words": graph.SMALL}, graph.SIZE),
+    "lp-plot": ({"small": plot.SMALL}, plot.SIZE),
+}
+"""Picture -> the sizes of its letters by class, and of all others."""
+BOLD: Final = {("lp-lanes", "number"), ("lp-chart", "name"), ("lp-plot", "head")}
+MIDDLE: Final = {
+    ("lp-lanes", "number"),
+    ("lp-lanes", "middle"),
+    ("lp-chart", "name"),
+    ("lp-chart", "java"),
+    ("lp-plot", "middle"),
+}
+END: Final = {("lp-plot", "end")}
+
+
+@frozen
+class Written:
+    """Where a text stands."""
+
+    text: str
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def meets(self, other: Written) -> bool:
+        """Whether the two lie on each other."""
+        apart = self.right <= other.left or other.right <= self.left
+        return not apart and not (self.bottom <= other.top or other.bottom <= self.top)
+
+
+def written(root: ET.Element, x: float = 0.0, y: float = 0.0) -> list[Written]:
+    """Every text of a picture, with groups that are moved."""
+    kind = root.get("class", "")
+    return _written(root, kind, x, y)
+
+
+def _written(element: ET.Element, kind: str, x: float, y: float) -> list[Written]:
+    moved = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform", ""))
+    if moved:
+        x, y = x + float(moved[1]), y + float(moved[2])
+    if element.tag == f"{SPACE}text":
+        return [_placed(element, kind, x, y)]
+    return [each for child in element for each in _written(child, kind, x, y)]
+
+
+def _placed(element: ET.Element, kind: str, x: float, y: float) -> Written:
+    sizes, other = SIZES[kind]
+    classes = element.get("class", "").split()
+    size = next((sizes[each] for each in classes if each in sizes), other)
+    text = element.text or ""
+    width = width_of(text, size, bold=any((kind, each) in BOLD for each in classes))
+    middle = kind == "lp-graph" or any((kind, each) in MIDDLE for each in classes)
+    end = any((kind, each) in END for each in classes)
+    left = x + float(element.get("x", "0")) - (width / 2 if middle else width if end else 0)
+    base = y + float(element.get("y", "0"))
+    return Written(text, left, left + width, base - 0.75 * size, base + 0.2 * size)
+
+
+def wrong(picture: str) -> list[str]:
+    """What runs over the sheet, over the box that it stands in, or over another text."""
+    root = ET.fromstring(picture)  # noqa: S314 - it is our own text
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    texts = written(root)
+    found = [
+        f"{each.text!r} lies outside"
+        for each in texts
+        if each.left < 0 or each.right > width + 0.5 or each.top < 0 or each.bottom > height
+    ]
+    found += [
+        f"{one.text!r} lies on {other.text!r}"
+        for number, one in enumerate(texts)
+        for other in texts[number + 1 :]
+        if one.meets(other)
+    ]
+    return found + [
+        f"{text.text!r} runs out of its box" for text in texts for box in _boxes(root) if _leaves(text, box)
+    ]
+
+
+def _boxes(root: ET.Element) -> list[Written]:
+    kinds = {"box", "bar", "head", "bad"}
+    boxes = [each for each in root.iter(f"{SPACE}rect") if each.get("class") in kinds]
+    places = [[float(each.attrib[name]) for name in ("x", "y", "width", "height")] for each in boxes]
+    return [Written("", x, x + width, y, y + height) for x, y, width, height in places]
+
+
+def _leaves(text: Written, box: Written) -> bool:
+    """Whether the text's middle is in the box and its end is not."""
+    x, y = (text.left + text.right) / 2, (text.top + text.bottom) / 2
+    inside = box.left < x < box.right and box.top < y < box.bottom
+    return inside and (text.left < box.left or text.right > box.right)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_every_finding_is_drawn(token: str) -> None:
+    """With a numbered mark and words for each step, what is wrong, and nothing cut off; both ways to draw it."""
+    trace = replay(token)
+    story = story_of(trace)
+    picture = lanes.render(trace)
+    root = ET.fromstring(picture)  # noqa: S314 - it is our own text
+    marks = [each.text for each in root.iter(f"{SPACE}text") if each.get("class") == "number"]
+
+    assert marks == [str(scene.number) for scene in story.scenes]
+    assert story.wrong[0].split()[0] in picture
+    assert wrong(picture) == []
+    assert wrong(svg.render(story)) == []
+    assert "prefers-color-scheme:dark" in picture
+
+
+def test_every_finding_of_the_page_has_a_token() -> None:
+    sections = re.split(r"^## ", FINDINGS.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    letters = {
+        letter for text in sections if "longpoll explain" in text for letter in re.findall(r"\((\w)\)", text[:20])
+    }
+
+    assert letters == set("abcdeghijlmop")
+    assert len(TOKENS) >= 19
+
+
+def test_a_moving_picture_has_the_same_steps() -> None:
+    """Each comes in its turn, and a reader who asked for less motion sees all at once."""
+    trace = replay(TOKENS[0])
+    moving = lanes.render(trace, moving=True)
+
+    assert [f"@keyframes lp-step-{number}{{" in moving for number in range(1, 8)] == [True] * 6 + [False]
+    assert "@media (prefers-reduced-motion:no-preference)" in moving
+    assert wrong(moving) == []
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_phases_are_drawn_from_the_law(name: str) -> None:
+    moves = moves_of(model_of(preset(name)))
+    picture = phases(moves, name)
+    shown = {text.text for text in written(ET.fromstring(picture))}  # noqa: S314 - it is our own text
+
+    assert {end.replace("_", " ") for move in moves for end in (move.before, move.after)} <= shown
+    assert all(any(move.action in text for text in shown) for move in moves)
+    assert wrong(picture) == []
+
+
+def test_a_text_is_broken_where_it_must_be() -> None:
+    lines = wrapped("a bucket and aVeryLongNameOfSomeMethodThatHasNoSpaces", 80, 13)
+
+    assert all(width_of(line, 13) <= 80 for line in lines)
+    assert "".join(lines).replace(" ", "") == "abucketandaVeryLongNameOfSomeMethodThatHasNoSpaces"
+    assert width_of("i", 10) < width_of("W", 10) < width_of("W", 10, bold=True)
+
+
+def test_explain_writes_a_picture(tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["explain", TOKENS[0], "--format", "svg", "--output", str(tmp_path / "race.svg")])
+
+    assert told.exit_code == 0, told.output
+    assert (tmp_path / "race.svg").read_text() == lanes.render(replay(TOKENS[0])) + "\n"
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "polling.md").read_text("utf-8")
+
+
+def drawn(*series: Line) -> str:
+    return lines(series, title="A plot", across="ms", up="messages")
+
+
+def test_a_share_goes_up_by_one_part_at_each_value() -> None:
+    assert shares("a", [4.0, 1.0]).points == ((1.0, 0.0), (1.0, 0.0), (1.0, 0.5), (4.0, 0.5), (4.0, 1.0))
+    with pytest.raises(UserError, match="a has no figures; measure first"):
+        shares("a", [])
+
+
+def test_a_point_stands_where_its_figure_says() -> None:
+    """Of an axis from 1 to 100, 10 is in the middle; what is twice as much of the messages is twice as high."""
+    picture = drawn(Line("a", ((1.0, 0.0), (10.0, 0.5), (100.0, 1.0))))
+    path = re.search(r'class="curve s0" d="M([^"]*)"', picture)
+    assert path is not None
+    points = [tuple(map(float, point.split())) for point in path[1].split("L")]
+
+    assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.1)
+    assert points[1][1] == pytest.approx((points[0][1] + points[2][1]) / 2, abs=0.1)
+    assert points[0][1] > points[2][1]
+
+
+def test_a_bar_is_as_long_as_its_figure() -> None:
+    """Beside the longest of its group, and none for nothing; the figure stands beside it."""
+    picture = bars([Bars("head", (("a", 400.0), ("b", 100.0), ("c", 0.0)))], title="Bars")
+    root = ET.fromstring(picture)  # noqa: S314 - it is our own text
+    widths = [float(each.attrib["width"]) for each in root.iter(f"{SPACE}rect")]
+    words = [each.text for each in root.iter(f"{SPACE}text")]
+
+    assert widths[1] == pytest.approx(widths[0] / 4, abs=0.1)
+    assert widths[2] == 0.0
+    assert words == ["head", "a", "400", "b", "100", "c", "0.0"]
+
+
+def test_the_page_has_what_was_measured() -> None:
+    """Its table, its machine and its pictures are those of the file of figures, and nothing in them is cut off."""
+    found = figures.measured()
+
+    assert figures.table(found) in PAGE
+    assert figures.machine(found) in PAGE
+    for name, picture in figures.pictures(found).items():
+        assert (figures.FIGURES / name).read_text("utf-8") == picture + "\n", "python -m docs.site.figures"
+        assert f"](figures/{name})" in PAGE
+        assert wrong(picture) == []
+        assert "prefers-color-scheme:dark" in picture
+
+
+def test_a_file_of_other_figures_is_refused(tmp_path: Path) -> None:
+    """None, one that is no JSON, one without latencies: each with the way to make it anew."""
+    path = tmp_path / "polling.json"
+    for content in (None, "no", "{}", json.dumps({"results": []}), json.dumps({"results": [{"way": "a"}]})):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(UserError, match="no figures of polling_bench; write it anew"):
+            figures.measured(path)

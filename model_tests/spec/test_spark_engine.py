@@ -1,4 +1,4 @@
-"""The Spark engine: the packed engine's numbers and tokens, from any number of tasks, also after a kill."""
+"""The Spark engine finds the packed engine's states, goes on after an interrupt, and reports faults."""
 
 from __future__ import annotations
 
@@ -8,27 +8,36 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
+from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
 from longpoll_spec.engines.packed.compile import source_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
+from longpoll_spec.engines.python.compile import Packed, successors
 from longpoll_spec.engines.spark import search as spark
 from longpoll_spec.engines.spark import seen, share
 from longpoll_spec.engines.spark.checkpoint import STATE_FILE, Checkpoint
+from longpoll_spec.engines.spark.columns import effect_columns, guard_column, legal_step, state_ddl
 from longpoll_spec.engines.spark.runs import count, runs_in, write_cut
 from longpoll_spec.engines.spark.seen import Seen
 from longpoll_spec.engines.spark.share import Share
@@ -38,13 +47,85 @@ from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
 from longpoll_spec.testing.cases import quick_if
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-
 
 @pytest.fixture
 def session(spark_engine: SparkEngine) -> SparkSession:
     """The one session of the whole run."""
     return spark_engine.session
+
+
+def _model() -> Model:
+    return law_of(preset("strict-clone"), Bounds("two", requests=2, messages=2, queues=2))
+
+
+def _run(model: Model, seed: int, steps: int) -> list[Packed]:
+    step, random, states = successors(model), Random(seed), [model.initial]
+    while len(states) < steps and (following := step(states[-1])):
+        states.append(random.choice(following)[1])
+    return states
+
+
+def _row(model: Model, state: Packed) -> tuple[int | bool, ...]:
+    return tuple(bool(value) if each.truth else value for each, value in zip(model.variables, state, strict=True))
+
+
+def _frame(session: SparkSession, path: Path, ddl: str, rows: Sequence[tuple[int | bool, ...]]) -> DataFrame:
+    """Rows as a DataFrame, by way of a file: PySpark's sockets are left to the garbage collector."""
+    names = [column.split()[0] for column in ddl.split(", ")]
+    kinds = [pa.bool_() if column.endswith("boolean") else pa.int32() for column in ddl.split(", ")]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    path.mkdir()
+    pq.write_table(pa.Table.from_arrays(columns, names), path / "part-0.parquet")
+    return session.read.schema(ddl).parquet(str(path)).coalesce(1)
+
+
+def _rows(frame: DataFrame, path: Path) -> list[dict[str, Any]]:
+    frame.write.parquet(str(path))
+    rows: list[dict[str, Any]] = ds.dataset(sorted(map(str, path.glob("*.parquet")))).to_table().to_pylist()
+    return rows
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.long
+def test_guards_and_effects_mean_the_same(session: SparkSession, tmp_path: Path) -> None:
+    """Every action's guard, and its effect where it is enabled, come out as a plain walk over the term says."""
+    model = _model()
+    states = [state for seed in range(5) for state in _run(model, seed, 25)]
+    frame = _frame(session, tmp_path / "states", state_ddl(model), [_row(model, state) for state in states])
+    columns = {f"guard {action.label}": guard_column(action) for action in model.actions}
+    for action in model.actions:
+        columns |= {f"{action.label} {name}": value for name, value in effect_columns(action).items()}
+    rows = _rows(frame.select(*(column.alias(name) for name, column in columns.items())), tmp_path / "told")
+
+    for state, row in zip(states, rows, strict=True):
+        values = values_of(model, state)
+        for action in model.actions:
+            assert row[f"guard {action.label}"] == bool(evaluate(action.guard, values))
+            if row[f"guard {action.label}"]:
+                after = {name: evaluate(term, values) for name, term in action.effect.items()}
+                assert after == {name: int(row[f"{action.label} {name}"]) for name in after}
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.long
+def test_legal_steps_are_told_from_others(session: SparkSession, tmp_path: Path) -> None:
+    """Steps of runs are legal; the same steps with one variable changed, or skipping a state, are as the law says."""
+    model = _model()
+    step = successors(model)
+    runs = [_run(model, seed, 20) for seed in range(6)]
+    pairs = [pair for run in runs for pair in pairwise(run)] + [(run[0], run[-1]) for run in runs]
+    pairs += [(before, (*after[:-1], 1 - min(after[-1], 1))) for before, after in pairs[:40]]
+    ddl = f"{state_ddl(model, 'before_')}, {state_ddl(model, 'after_')}"
+    frame = _frame(
+        session, tmp_path / "steps", ddl, [(*_row(model, before), *_row(model, after)) for before, after in pairs]
+    )
+    told = [row["is_legal"] for row in _rows(frame.select(legal_step(model).alias("is_legal")), tmp_path / "told")]
+    meant = [after in [following for _, following in step(before)] for before, after in pairs]
+
+    assert told == meant
+    assert set(told) == {True, False}
 
 
 @pytest.fixture
@@ -53,7 +134,7 @@ def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 0)
 
 
-def _model(policy: str, bounds: str) -> Model:
+def _model_of(policy: str, bounds: str) -> Model:
     return law_of(preset(policy), named(bounds, preset(policy)))
 
 
@@ -76,6 +157,8 @@ def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(share, "SORTED_STATES", 20)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("here_max", quick_if([1 << 30, 0], bool))
 def test_runs_give_the_packed_engines_numbers(
@@ -88,21 +171,12 @@ def test_runs_give_the_packed_engines_numbers(
     assert _same(explore(model, engine="spark", session=session), explore(model))
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("tight")
-def test_states_of_several_words_are_the_same(session: SparkSession) -> None:
-    """The first levels of a law whose states do not fit a word."""
-    model = law_of(preset("strict"), named("wide", preset("strict"), queues=2))
-    found = explore(model, [], engine="spark", session=session, limit_states=2_000)
-
-    assert layout_of(model).words > 1
-    assert (found.distinct_states, found.depth) == _of(explore(model, [], limit_states=2_000))
-
-
 def _of(found: Exploration) -> tuple[int, int]:
     return found.distinct_states, found.depth
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "entry",
@@ -111,21 +185,13 @@ def _of(found: Exploration) -> tuple[int, int]:
 )
 def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> None:
     """Every preset at tiny and small, and our own with aspects; the driver hands over to jobs or does it all."""
-    model = _model(entry.policy, entry.bounds)
+    model = _model_of(entry.policy, entry.bounds)
 
     assert entry_of(explore(model, engine="spark", session=session)) == entry
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("by_jobs")
-@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
-def test_jobs_alone_find_the_pinned_numbers(session: SparkSession, policy: str) -> None:
-    """At tiny, from the first level on."""
-    (entry,) = (each for each in pinned() if (each.policy, each.bounds) == (policy, "tiny"))
-
-    assert entry_of(explore(_model(policy, "tiny"), engine="spark", session=session)) == entry
-
-
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small levels by the driver and others by jobs; the packed engine's numbers and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 8)
@@ -143,12 +209,14 @@ def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: 
     assert set(jobs) == {False, True}
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("forgets", [False, True])
 def test_a_search_goes_on_with_all_that_is_known(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
     """From a level in the midst, with a later one half written. Planted: the first state is forgotten."""
-    model, path = _model("strict", "tiny"), tmp_path / "part"
+    model, path = _model_of("strict", "tiny"), tmp_path / "part"
     explore(model, [], engine="spark", session=session, checkpoint=path, limit_states=100)
     depth = len(list(path.glob("level-*")))
     for name in (f"level-{depth}", "made"):
@@ -163,6 +231,8 @@ def test_a_search_goes_on_with_all_that_is_known(
     assert (rest.distinct_states == explore(model, []).distinct_states) == (not forgets)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("limit_states", quick_if([100, None], lambda limit: limit is not None))
 @pytest.mark.parametrize("here_max", quick_if([spark.HERE_STATES_MAX, 0], bool))
 def test_two_goes_give_the_numbers_of_one(
@@ -170,7 +240,7 @@ def test_two_goes_give_the_numbers_of_one(
 ) -> None:
     """Ctrl-C leaves whole levels, from which the next call goes on; one go has the packed engine's tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
-    model = _model("strict", "tiny")
+    model = _model_of("strict", "tiny")
 
     def interrupt(progress: Progress) -> None:
         if progress.depth == 3:
@@ -201,6 +271,8 @@ def test_two_goes_give_the_numbers_of_one(
     assert _same(whole, explore(model, limit_states=limit_states))
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path: Path) -> None:
     """Other law, damaged file, missing level, somebody else's files: one line each, and nothing is deleted."""
     model, other = _least(), law_of(preset("strict"), Bounds("least", requests=1, messages=1))
@@ -236,43 +308,8 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     assert (tmp_path / "mine" / "level-0").is_dir()
 
 
-@pytest.mark.parametrize("here_max", quick_if([1 << 30, 0], bool))
-def test_a_dropped_run_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int) -> None:
-    """Were some of the successors lost, counts would be less: the agreement can fail."""
-    monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
-    honest = spark._Search._by_shares
-
-    def loses(self: spark._Search, do: Any, kind: Any, is_here: bool) -> Any:
-        told = honest(self, do, kind, is_here)
-        for run in sorted(self.checkpoint.made.glob("*.npy"))[1:]:
-            run.unlink()
-        return told
-
-    monkeypatch.setattr(spark._Search, "_by_shares", loses)
-    model = _least()
-
-    found = explore(model, [], engine="spark", session=session, limit_states=20)
-    assert found.distinct_states != explore(model, [], limit_states=20).distinct_states
-
-
-def test_a_level_that_is_not_subtracted_is_seen(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were states not sought in all levels, some would be new again: the agreement can fail."""
-    honest = Checkpoint.expanded
-
-    def loses(self: Checkpoint, told: Any, ledger: Any) -> None:
-        honest(self, told, ledger)
-        self.empty(self.level(max(0, self.state.expanded - 2)))
-        shutil.rmtree(self.path / "seen", ignore_errors=True)
-
-    monkeypatch.setattr(Checkpoint, "expanded", loses)
-    model = _least()
-
-    found = explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "new", limit_states=40)
-    assert found.distinct_states != explore(model, [], limit_states=40).distinct_states
-
-
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("by_jobs")
 def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark answers for every share, or nothing counts, and answers of the step before are none."""
@@ -287,9 +324,11 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
         explore(_least(), [], engine="spark", session=session, limit_states=20)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Path) -> None:
     """The second is refused and the first goes on to its numbers; after it the directory is free."""
-    model, refused = _model("strict", "tiny"), []
+    model, refused = _model_of("strict", "tiny"), []
 
     def again(progress: Progress) -> None:
         if progress.depth == 3:
@@ -304,11 +343,13 @@ def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Pat
     assert _of(found) == _of(told) == _of(explore(model, []))
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_a_disk_that_is_full_is_one_line(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the directory and what to do; with room again the search goes on to its numbers."""
-    model, honest = _model("strict", "tiny"), np.save
+    model, honest = _model_of("strict", "tiny"), np.save
     written = itertools.count()
 
     def full(file: Any, words: Any) -> None:
@@ -326,9 +367,10 @@ def test_a_disk_that_is_full_is_one_line(
     assert _of(found) == _of(explore(model, []))
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("by_jobs")
 def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in a worker is told without a traceback."""
     planted = Source(("def expand(*_):", "    raise ValueError('planted in a worker')"), "int8", {})
     monkeypatch.setattr(spark, "source_of", lambda *_: planted)
 
@@ -337,9 +379,10 @@ def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
-    """Without Spark: successors come sorted and once, with the transitions and the findings."""
-    model = _model("rocketmq-4.9", "tiny")
+    model = _model_of("rocketmq-4.9", "tiny")
     layout, judged = layout_of(model), properties_of(model)
     source = source_of(model, layout, judged)
     task = Share(tmp_path, 1, source, layout.words, len(model.actions), len(judged))
@@ -358,6 +401,8 @@ def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
 LEVELS = st.lists(st.lists(st.integers(1, (1 << 128) - 1), max_size=12), min_size=1, max_size=9)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 @settings(max_examples=15)
 @given(LEVELS, st.integers(1, 3), st.integers(1, 8))
 def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:

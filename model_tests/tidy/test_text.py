@@ -50,7 +50,6 @@ GUARD = "reference/longpoll/guard.py"
 
 
 def offences(name: str, text: str) -> list[str]:
-    """The rules that a text breaks."""
     allowed = {"a broad except": 1} if name == GUARD else {}
     return [f"{name}: {rule}" for rule, pattern in BANNED.items() if len(pattern.findall(text)) > allowed.get(rule, 0)]
 
@@ -64,12 +63,10 @@ def test_text_is_clean() -> None:
 
 @pytest.mark.parametrize("rule", BANNED)
 def test_each_rule_fails_on_a_planted_line(rule: str) -> None:
-    """A rule that nobody has seen fail does not count."""
     assert offences("planted", PLANTS[rule]) == [f"planted: {rule}"]
 
 
 def python_files(*folders: str) -> list[Path]:
-    """The Python files below some folders."""
     return [path for path in tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
 
 
@@ -85,7 +82,6 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_tests_do_not_sleep() -> None:
-    """A test waits for the event, not for the clock."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
     found = [str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())]
 
@@ -114,7 +110,6 @@ def silent_tests(source: str) -> list[str]:
 
 
 def test_tests_assert() -> None:
-    """Every test function asserts, itself or by a helper of its module."""
     silent = [
         f"{path.relative_to(ROOT)}::{name}"
         for path in python_files("model_tests")
@@ -125,7 +120,6 @@ def test_tests_assert() -> None:
 
 
 def test_a_silent_test_is_seen() -> None:
-    """A test that only calls is found; one whose helper asserts is not."""
     helper = "def look(x):\n    assert x\n\n"
 
     assert silent_tests(helper + "def test_a():\n    print(1)\n") == ["test_a"]
@@ -172,36 +166,3 @@ def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
         "docs/safety.md#none",
         "#here",
     ]
-
-
-RIDDLES = re.compile(r"\b(so many|so much|whoever|whosever)\b", re.IGNORECASE)
-UNNAMED_IN = ("spec/longpoll_spec/actions/", "spec/longpoll_spec/policy.py")
-"""The law's own sentences, which speak of threads that have no name."""
-
-
-def riddles(source: str) -> list[str]:
-    """The docstrings that count or name something without saying what: a parameter has a name, a thread too."""
-    if not RIDDLES.search(source):
-        return []
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
-    said = [node.value for node in texts if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [found.group() for text in said for found in RIDDLES.finditer(text)]
-
-
-def test_docstrings_name_what_they_speak_of() -> None:
-    """A reader need not guess which argument `so many` is."""
-    found = {
-        name: told
-        for path in python_files("spec", "reference")
-        if not (name := path.relative_to(ROOT).as_posix()).startswith(UNNAMED_IN)
-        and (told := riddles(path.read_text("utf-8")))
-    }
-
-    assert found == {}
-
-
-def test_a_planted_riddle_is_seen() -> None:
-    """In a function's docstring, and in the text below a constant."""
-    assert riddles('def wait(count: int) -> None:\n    """Wait until so many have come."""\n') == ["so many"]
-    assert riddles('MAX = 3\n"""Whoever asks for more gets none."""\n') == ["Whoever"]
-    assert riddles('def wait(count: int) -> None:\n    """Wait until `count` have come."""\n') == []

@@ -1,21 +1,53 @@
-"""The page, its exit code and its HTML say what the rows say."""
+"""The rows of verify: pages, widths, shell completion, stages and the main job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable
+from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Final
 
 import pytest
+from click.shell_completion import BashComplete, ShellComplete, get_completion_class
+from click.testing import CliRunner
+from rich.cells import cell_len
 
-from longpoll.output import Exit
-from longpoll.verification import html
+from longpoll import output
+from longpoll.cli import COMMANDS, COMPLETING, main
+from longpoll.commands.judge import show
+from longpoll.options import completion
+from longpoll.output import WIDTH_MIN, WIDTH_OF_A_FILE, Exit, out, table
+from longpoll.verification import broker, history, html, law, store
+from longpoll.verification.declared import limits_of
+from longpoll.verification.history import PLANTED
 from longpoll.verification.page import Outcome, Page, Row
-from longpoll_judge.run.job import judge
+from longpoll.verification.served import ServedBroker, ServeError
+from longpoll_broker.testing import load
+from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll_client.messages import decode_messages
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import LATE_MS, WAKE_MS, judge, judge_on
+from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.testing.plant import plant
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
+from longpoll_spec.engines import ENGINES
+from longpoll_spec.engines.ablate import POLICIES
+from longpoll_spec.engines.smt.worlds import WORLDS
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.policy import PRESETS, STRICT, knob_values, preset, with_knob
 
 
 def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row:
-    """A row with this outcome."""
     return Row("law", "what", outcome, detail, 1.5, token)
 
 
@@ -29,27 +61,13 @@ def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row
     ],
 )
 def test_exit_code_is_the_worst_row(outcomes: list[Outcome], code: Exit) -> None:
-    """One violated row decides, then one unknown row; what is skipped decides nothing."""
     page = Page()
     page.stage("title", lambda: [row(outcome) for outcome in outcomes], part="law")
 
     assert page.exit_code == code
 
 
-def test_page_prints_every_row_and_token(capsys: pytest.CaptureFixture[str]) -> None:
-    """The human page has each row's words, and a command for each counterexample."""
-    page = Page([row("ok", "first detail"), row("violated", "second detail", "lp1.abc")])
-
-    page.print()
-
-    text = capsys.readouterr().out
-    assert "first detail" in text
-    assert "second detail" in text
-    assert "longpoll explain lp1.abc" in text
-
-
 def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
-    """A detail with markup stays text, and the file is one whole page."""
     recorded = tmp_path / "history"
     write(recorded, simulate(Load(events=300)), simulated_meta())
     judged = judge([recorded], engine="local")
@@ -65,17 +83,406 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert written.endswith("</html>\n")
 
 
-def test_ctrl_c_in_a_stage_ends_the_command_and_is_no_row() -> None:
-    """What else a stage raises is one: the others go on."""
+SOURCE: Final = Path(output.__file__).parent
+WIDTHS: Final = (20, 33, 40, 60, 80, 140, 300)
+HEADS: Final = ("property", "verdict", "seen", "where")
+ROWS: Final = (
+    (
+        "no_lost_wakeup_of_any",
+        "violated",
+        "a pull waited though its message was there",
+        "a-rather-long-id-without-a-break",
+    ),
+    ("answered_once", "holds", "", "T/0"),
+)
+BORDERS: Final = re.compile("[┏┓┗┛━┃┳╇┡┩└┘┴│├┤┼─\\s]+")
 
-    def raising(error: BaseException) -> Callable[[], Sequence[Row]]:
-        def work() -> Sequence[Row]:
-            raise error
 
-        return work
+def assert_within(text: str, width: int) -> None:
+    """No line is longer than there are columns."""
+    assert text
+    assert [line for line in text.splitlines() if cell_len(line) > width] == []
 
-    page = Page()
-    page.stage("a stage", raising(OSError("gone")), part="suite")
-    with pytest.raises(KeyboardInterrupt):
-        page.stage("another", raising(KeyboardInterrupt()), part="suite")
-    assert [(one.part, one.what, one.outcome) for one in page.rows] == [("suite", "a stage", "unknown")]
+
+def letters(text: str) -> str:
+    """A text without what a layout adds."""
+    return BORDERS.sub("", text)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
+    """What a pipe gets of one table with this COLUMNS."""
+    file = io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        if columns is not None:
+            patch.setenv("COLUMNS", columns)
+        patch.setattr(out, "_file", file)
+        table("Always true of it", HEADS, ROWS)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_fits_and_no_letter_is_lost(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Whatever COLUMNS says: each cell is there in one piece where rows are stacked, each of its words else."""
+    text = shown(monkeypatch, str(width))
+
+    assert_within(text, width)
+    if "│" in text:
+        assert all(
+            word in text for row in ROWS for cell in row for word in cell.split() if len(word) <= output.WORD_MAX
+        )
+    else:
+        assert all(letters(cell) in letters(text) for row in ROWS for cell in row)
+    assert ("│" in text) == (width >= 80)
+
+
+@pytest.mark.parametrize(
+    ("columns", "width"),
+    [
+        (None, WIDTH_OF_A_FILE),
+        ("", WIDTH_OF_A_FILE),
+        ("0", WIDTH_OF_A_FILE),
+        ("-40", WIDTH_OF_A_FILE),
+        ("forty", WIDTH_OF_A_FILE),
+        ("\u0664\u0660", WIDTH_OF_A_FILE),
+        ("9" * 40, WIDTH_OF_A_FILE),
+        ("40", 40),
+        ("3", WIDTH_MIN),
+        ("999999", output.WIDTH_MAX),
+    ],
+)
+def test_columns_is_what_the_environment_says_of_them(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
+) -> None:
+    """Where it says nothing that makes sense, a pipe has its usual width; nothing narrower than can be read."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(out, "_file", io.StringIO())
+
+    assert out.width == width
+
+
+def test_a_page_and_a_judgement_fit_forty_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The main job's table, whose parts are said once where it has columns, and all that `judge` prints."""
+    monkeypatch.setenv("COLUMNS", "40")
+    page = Page([Row("law", "each engine", "ok", "5,043 states"), Row("law", "strict", "violated", "no_lost_wakeup")])
+    page.print()
+    narrow = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "100")
+    page.print()
+    wide = capsys.readouterr().out
+    write(tmp_path, simulate(Load(events=300)), simulated_meta())
+    result = judge([tmp_path], engine="local")
+    monkeypatch.setenv("COLUMNS", "40")
+    show(result)
+    judged = capsys.readouterr().out
+
+    assert_within(narrow, 40)
+    assert_within(judged, 40)
+    assert narrow.count("law") == 2
+    assert wide.count("│ law ") == 1
+    for text in (narrow, wide):
+        assert text.startswith("verdict: violated (1 ok, 1 violated)\n")
+    assert judged.startswith(f"verdict: {result.verdict}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--requests", "1"], "violated: 10 of 20 properties"),
+        (["check", "--bounds", "tiny", "--requests", "1"], "holds: "),
+        (["check", "--bounds", "tiny", "--requests", "1", "--max-states", "5"], "unknown: "),
+        (["prove", "--property", "answered_once", "--requests", "2"], "proved"),
+    ],
+)
+def test_the_verdict_stands_above_all_counts(words: list[str], said: str) -> None:
+    lines = CliRunner().invoke(main, words, env={"COLUMNS": "100"}).stdout.splitlines()
+
+    assert lines[0].startswith(f"verdict: {said}")
+    assert [line for line in lines if line.startswith("verdict: ")] == lines[:1]
+
+
+def own_layouts(source: str) -> list[int]:
+    """The lines that make a table or a console of rich's, which know nothing of `output`."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if ast.unparse(call.func).rpartition(".")[2] in {"Table", "Console", "grid"}]
+
+
+def test_no_command_lays_out_a_table_by_itself() -> None:
+    found = {path.name for path in SOURCE.rglob("*.py") if own_layouts(path.read_text("utf-8"))}
+
+    assert found == {"output.py"}
+    assert own_layouts("from rich.table import Table\ngrid = Table(title='a')") == [2]
+
+
+def test_prose_is_wrapped_where_columns_are_known_and_else_not() -> None:
+    """At 40 columns all but the commands to copy fits; in a pipe each sentence is one line, to be searched for."""
+    words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--requests", "1", "--all"]
+    narrow, piped = (CliRunner().invoke(main, words, env={"COLUMNS": columns}).stdout for columns in ("40", ""))
+
+    prose = [
+        "\n".join(line for line in each.splitlines() if "longpoll explain" not in line) for each in (narrow, piped)
+    ]
+
+    assert_within(prose[0], 40)
+    assert narrow.count("longpoll explain lp1.") == piped.count("longpoll explain lp1.") > 5
+    assert piped.splitlines()[2].startswith("time waits for: ")
+    with pytest.raises(AssertionError):
+        assert_within(prose[1], 100)
+
+
+KNOBS: Final = [f"{name}={str(value).lower()}" for name, values in knob_values().items() for value in values]
+
+
+def shell(name: str) -> ShellComplete:
+    """Click's view of one shell, with ours for bash."""
+    kind = get_completion_class(name)
+    assert kind is not None
+    return kind(main, {}, "longpoll", COMPLETING)
+
+
+def offered(*words: str, by: str = "zsh") -> list[str]:
+    """The values offered for the last of the words of a call."""
+    return [each.value for each in shell(by).get_completions(list(words[:-1]), words[-1])]
+
+
+OFFERS: Final[list[tuple[tuple[str, ...], Iterable[str]]]] = [
+    (("",), COMMANDS),
+    (("check", "--policy", ""), PRESETS),
+    (("serve", "--policy", ""), PRESETS),
+    (("ablate", "--policy", ""), POLICIES),
+    (("check", "--knob", ""), KNOBS),
+    (("prove", "--knob", "expiry="), ["expiry=scan", "expiry=own_deadline"]),
+    (("serve", "--knob=on_throw=k"), ["on_throw=keep_rest"]),
+    (("check", "--bounds", ""), NAMES),
+    (("export", "out", "--bounds", "ti"), [name for name in NAMES if name.startswith("ti")]),
+    (("check", "--aspect", ""), ASPECTS),
+    (("check", "--engine", ""), ENGINES),
+    (("prove", "--world", ""), WORLDS),
+    (("check", "--policy", "strict", "--prop"), ["--property"]),
+    (("no-such", "--prop"), []),
+    (("prove", "--policy", "no-such", "--property", "no_lost_w"), ["no_lost_wakeup"]),
+]
+
+
+def _named(case: object) -> str:
+    return " ".join(case) if isinstance(case, tuple) else ""
+
+
+@pytest.mark.parametrize(("words", "values"), OFFERS, ids=_named)
+def test_each_value_is_offered_by_its_beginning(words: tuple[str, ...], values: Iterable[str]) -> None:
+    assert set(offered(*words)) == set(values)
+
+
+@pytest.mark.parametrize("name", completion.SHELLS)
+def test_each_shell_offers_the_same(name: str) -> None:
+    cut = "" if name == "bash" else "expiry="
+
+    assert offered("check", "--policy", "strict", by=name) == ["strict", "strict-clone"]
+    assert offered("check", "--knob", "expiry=o", by=name) == [f"{cut}own_deadline"]
+    assert offered("check", "--knob=expiry=o", by=name) == [f"{cut}own_deadline"]
+
+
+def test_what_is_offered_is_taken() -> None:
+    for name in offered("check", "--policy", ""):
+        assert preset(name).name == name
+    for setting in offered("check", "--knob", ""):
+        assert with_knob(STRICT, setting).name.endswith(setting)
+    for name in offered("check", "--bounds", ""):
+        assert named(name, STRICT).name == name
+    assert len(offered("check", "--knob", "")) == len(KNOBS) > 40
+    assert tuple(WORLDS) == completion.WORLD_NAMES
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", PRESETS)
+def test_every_property_of_a_policy_is_offered(policy: str) -> None:
+    chosen = preset(policy)
+    all_bounds = [named("tiny", chosen), *EXPLORATIONS.values(), *TIMEOUTS.values()]
+    stated = {item.name: item.kind for bounds in all_bounds for item in properties_of(law_of(chosen, bounds))}
+
+    assert set(offered("check", "--policy", policy, "--property", "")) == set(stated)
+    always = {name for name, kind in stated.items() if kind == "always"}
+    assert set(offered("prove", "--policy", policy, "--property", "")) == always
+
+
+@pytest.mark.parametrize(
+    ("asked", "environment", "said"),
+    [
+        ("ksh_source", {}, "use one of: bash_source, zsh_source, fish_source"),
+        ("bash", {}, "use one of: bash_source"),
+        ("bash_complete", {}, "the script that bash_source prints"),
+        ("zsh_complete", {"COMP_WORDS": "longpoll", "COMP_CWORD": "first"}, "the script that zsh_source prints"),
+        ("bash_complete", {"COMP_WORDS": "longpoll", "COMP_CWORD": "9" * 5000}, "the script that bash_source prints"),
+    ],
+)
+def test_what_no_script_asks_for_is_one_clear_line(
+    asked: str, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COMP_WORDS", raising=False)
+    done = CliRunner().invoke(main, [], env={COMPLETING: asked, **environment}, prog_name="longpoll")
+
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_command_without_its_extra_offers_nothing_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called it says what it lacks; while a shell completes, that would stand in the middle of the user's line."""
+
+    def lacking(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named 'pyarrow', for {name}", name="pyarrow")
+
+    monkeypatch.setattr("longpoll.cli.importlib.import_module", lacking)
+
+    assert offered("judge", "--eng") == []
+    done = CliRunner().invoke(main, ["judge", "x"], prog_name="longpoll")
+    assert done.exit_code == 2
+    assert "pip install 'longpoll[judge]'" in done.stderr
+
+
+BASH: Final = """
+eval "$(_LONGPOLL_COMPLETE=bash_source longpoll)"
+COMP_WORDS=(longpoll check --knob expiry = o); COMP_CWORD=5
+_longpoll_completion longpoll
+echo "${COMPREPLY[@]}"
+"""
+
+
+def test_bash_completes_what_stands_after_the_equals_sign() -> None:
+    """With the words as bash splits them at `=`; click's own class offers nothing there."""
+    folder = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "--norc", "-c", BASH],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
+    )
+
+    assert done.stdout == "own_deadline\n"
+    assert done.stderr == ""
+    own = BashComplete(main, {}, "longpoll", COMPLETING)
+    assert own.get_completions(["check", "--knob", "expiry", "="], "o") == []
+
+
+LIMITS = limits_of(0, wake_ms=None, late_ms=None)
+
+
+def test_races_are_found() -> None:
+    rows = law.races_are_found()
+
+    assert [row.outcome for row in rows] == ["ok"] * len(law.HAZARDS)
+    assert all(row.token for row in rows)
+
+
+@pytest.mark.long
+def test_a_broken_own_policy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own policy without its recheck is refuted by exploration and by proof, each with a counterexample."""
+    broken = with_knob(STRICT, "recheck_after_hold=none")
+    monkeypatch.setattr(law, "preset", lambda _name: broken)
+    monkeypatch.setattr(law, "PROOF_REQUESTS", 2)
+    rows = [*law.ours_holds(), *law.ours_is_proved()]
+
+    assert {row.outcome for row in rows} == {"violated"}
+    assert all(row.token for row in rows)
+    assert len(law.charts(rows)) == len(rows)
+
+
+def test_java_store_is_read_and_damage_is_seen(tmp_path: Path) -> None:
+    """The Java broker's store is sound; with one byte of a body flipped it is not, and the place is named."""
+    assert store.java_store_is_read()[0].outcome == "ok"
+
+    with as_file(files("longpoll.verification") / store.JAVA_STORE) as archive, tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    log = min((tmp_path / "store" / "commitlog").iterdir())
+    content = bytearray(log.read_bytes())
+    content[100] ^= 0xFF
+    log.write_bytes(content)
+    row = store.store_row("damaged", tmp_path / "store")
+
+    assert row.outcome == "violated"
+    assert log.name in row.detail
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A valid history that is long enough for every fault."""
+    directory = tmp_path_factory.mktemp("recorded") / "history"
+    write(directory, simulate(Load(events=5_000)), simulated_meta())
+    return directory
+
+
+def test_planted_faults_are_found(recorded: Path, tmp_path: Path) -> None:
+    assert history.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
+
+
+def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = decode_messages
+    monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
+    with ServedBroker(tmp_path / "store", None) as served:
+        assert broker.load(RealRuntime(), served.address, "T_whole", lambda _done, _all: None)[0].outcome == "ok"
+        monkeypatch.setattr(load, "STALL_S", 2.0)
+        monkeypatch.setattr(load, "decode_messages", lambda body: honest(body)[:-1])
+        row = broker.load(RealRuntime(), served.address, "T_lossy", lambda _done, _all: None)[0]
+
+    assert row.outcome == "violated"
+    assert re.search(r"\d+ of \d+ delivered|nothing was delivered", row.detail)
+
+
+def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends without its ready line is an error for the user, and no process is left."""
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+
+    with pytest.raises(ServeError, match="was not ready"):
+        ServedBroker(tmp_path / "store", None)
+
+
+LONGPOLL = Path(sys.executable).with_name("longpoll")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_main_job_ends_well_and_writes_its_report(tmp_path: Path) -> None:
+    """Exit 0, a row for every part, and a page with the race as a chart."""
+    done = subprocess.run(
+        [LONGPOLL, "verify", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = json.loads(done.stdout)
+    parts = {row["part"] for row in page["rows"]}
+    assert {"law", "proof", "store", "broker", "suite", "client", "history"} <= parts
+    report = (tmp_path / page["report"]).read_text()
+    assert report.count("<svg") >= 3
+    assert "The history is" in report
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_recorded_run_is_valid_and_planted_faults_are_found_on_spark(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """A real run of at least 50,000 events is valid; with each planted fault it is invalid, rightly named."""
+    recorded = tmp_path / "history"
+    with ServedBroker(tmp_path / "store", recorded) as served:
+        assert drive(RealRuntime(), served.address, LoadPlan("T_recorded")).problems == []
+
+    def judged(history: Path) -> Result:
+        return judge_on(spark_engine, find([history]), wake_ms=WAKE_MS, late_ms=LATE_MS, say=lambda _stage: None)
+
+    clean = judged(recorded)
+
+    assert clean.verdict == "valid", clean.findings
+    assert clean.events >= 50_000
+    for name in PLANTED:
+        fault = plant(recorded, name, tmp_path / name)
+        result = judged(tmp_path / name)
+        found = {finding.property for finding in result.findings}
+        assert result.verdict == "invalid", name
+        assert found, name
+        assert found <= fault.properties, name

@@ -2,7 +2,7 @@
 
 A broker is stopped, killed and started again, the network resets, slows down, swallows and half-opens connections, name
 servers are gone or mute, and members join, leave and are killed, while three kinds of senders go on. `docs/client.md`
-tells what came of it; `test_schedules_java` has the same with Java's brokers and members.
+tells what came of it; `test_requests_java` has the same with Java's brokers and members.
 """
 
 from __future__ import annotations

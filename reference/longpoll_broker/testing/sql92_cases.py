@@ -1,7 +1,7 @@
 """Random SQL92 expressions and properties: mostly sense, some nonsense, many edges of Java's numbers.
 
 Every case comes from a `random.Random`, so a seed names it. Leaves out what the outcome must be: RocketMQ's own parser
-says that (`model_tests/conformance/test_java_sql92.py`), or a recording of it (`model_tests/core/golden`).
+says that (`model_tests/conformance/test_java_alike.py`), or a recording of it (`model_tests/core/golden`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""What the benches share: processes of ours from their ready line to their end, what the kernel says of them, options.
+
+The ready line of `longpoll serve --json` names the broker's and the name server's addresses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from attrs import frozen
+
+from longpoll_runtime import Address
+
+MAIN: Final = "from longpoll.cli import main; main()"
+COMMAND: Final = (sys.executable, "-c", MAIN)
+ANY_PORT: Final = "127.0.0.1:0"
+END_S: Final = 600.0
+"""A broker with many queues takes its time to stop."""
+
+
+def address_of(text: str) -> Address:
+    """An address as a ready line has it."""
+    host, _colon, port = text.rpartition(":")
+    return host or "127.0.0.1", int(port)
+
+
+def processor_s(pid: int) -> float:
+    """The processor time of a process up to now, user and system, seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def status_kib(pid: int, name: str) -> int:
+    """A line of a process's status, such as VmHWM or RssAnon, KiB."""
+    found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text("utf-8"), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+@frozen
+class Served:
+    """A process of `longpoll serve` that is ready."""
+
+    process: subprocess.Popen[str]
+    address: Address
+    name_server: Address
+
+    def most_memory_kib(self) -> int:
+        """The most memory it has had, KiB."""
+        return status_kib(self.process.pid, "VmHWM")
+
+    def processor_s(self) -> float:
+        """The processor time it has had, seconds."""
+        return processor_s(self.process.pid)
+
+
+@contextmanager
+def serving(
+    store: Path,
+    options: Sequence[str] = (),
+    *,
+    settings: str = "",
+    before: str = "",
+    ends: signal.Signals = signal.SIGINT,
+) -> Iterator[Served]:
+    """Run `longpoll serve` on a store, ended by a signal; `settings` are of `broker.conf`, `before` is Python."""
+    config = store.parent / f"{store.name}.conf"
+    config.write_text(settings)
+    command = [sys.executable, "-c", before + MAIN, "serve", "--store", str(store), "--config", str(config), "--json"]
+    command += ["--listen", ANY_PORT, "--name-server", ANY_PORT, "--log-level", "error", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = msgspec.json.decode(process.stdout.readline())
+            yield Served(process, address_of(ready["broker"]), address_of(ready["name-server"]))
+        finally:
+            process.send_signal(ends)
+            process.wait(END_S)
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """Options of a bench whose module has this docstring; every bench can print JSON."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    return parser
+
+
+def print_json(found: Any) -> None:
+    """Print what was measured as one line of JSON."""
+    sys.stdout.write(msgspec.json.encode(found).decode() + "\n")

@@ -1,0 +1,591 @@
+"""The packed engine: workers, disk, symmetry and its table of states."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import permutations, product
+from multiprocessing import connection
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from longpoll.cli import main
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.analysis.symmetry import Renaming
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.exploration import Exploration, Progress
+from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
+from longpoll_spec.engines.packed import part as packed_part
+from longpoll_spec.engines.packed import search as packed
+from longpoll_spec.engines.packed import spill as packed_spill
+from longpoll_spec.engines.packed import word_table, words
+from longpoll_spec.engines.packed import workers as packed_workers
+from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
+from longpoll_spec.engines.packed.spill import MEGABYTE, Plan, SpillStore, plan_of
+from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.words import Words, distinct, first_head, key_of, mixed, unmixed, words_of
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import EngineLimitError, MemoryShortError, SymmetryError
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model
+from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
+from longpoll_spec.testing.strategies import runs
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left() -> Iterator[None]:
+    """Every test ends with the processes it began with."""
+    yield
+    assert not multiprocessing.active_children()
+
+
+def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels that are expanded in several stretches, with trays that are used again and again, change nothing."""
+    monkeypatch.setattr(packed_part, "CHUNK_STATES", 64)
+    monkeypatch.setattr(packed_part, "STRETCH_STATES", 256)
+
+    for workers in (1, 2):
+        assert entry_of(explore(model_named("strict-clone"), workers=workers)) == pinned_entry("strict-clone", "tiny")
+
+
+def test_owners_share_every_head() -> None:
+    """The ranges of the owners follow one another from the least head to the greatest."""
+    for workers in range(1, packed_workers.WORKERS_MAX + 1):
+        firsts = [first_head(number, workers) for number in range(workers + 1)]
+        assert firsts[0] == 0
+        assert firsts[-1] == 2**64
+        assert firsts == sorted(set(firsts))
+
+
+def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
+    """Ctrl-C, as a real signal in the middle, gives the counts so far; no process is left."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.depth == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    result = explore(model_named("strict"), workers=2, report=interrupt)
+
+    assert not result.complete
+    assert result.depth == 5
+    assert 0 < result.distinct_states < pinned_entry("strict", "tiny").distinct_states
+    assert result.verdict("no_lost_wakeup").verdict == "unknown"
+    assert result.verdict("some_pulling").verdict == "reached"
+
+
+def test_an_interrupt_while_workers_work_counts_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that comes while the foreman waits lets the step end, and no answer is taken for another's."""
+    asked: list[int] = []
+
+    def interrupted(pipes: list[object]) -> object:
+        asked.append(len(pipes))
+        if len(asked) == 40:
+            raise KeyboardInterrupt
+        return connection.wait(pipes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(packed_workers, "wait", interrupted)
+    result = explore(model_named("rocketmq-4.9"), workers=2)
+
+    assert not result.complete
+    assert 0 < result.distinct_states < pinned_entry("rocketmq-4.9", "tiny").distinct_states
+    for verdict in result.verdicts:
+        if verdict.token is not None:
+            assert replay(verdict.token).depth == verdict.depth
+
+
+def test_a_worker_that_is_killed_is_named() -> None:
+    def kill(progress: Progress) -> None:
+        if progress.depth == 4:
+            victim = multiprocessing.active_children()[0].pid
+            assert victim is not None
+            os.kill(victim, signal.SIGKILL)
+
+    with pytest.raises(MemoryShortError, match=r"worker [12] of 2 was ended by signal 9.* use --memory-mb"):
+        explore(model_named("strict"), workers=2, report=kill)
+
+
+def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_self: packed_part.Part, _words: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(packed_part.Part, "take", full)
+    with pytest.raises(MemoryShortError, match=r"worker [12] of 2 ran out of memory; use --memory-mb"):
+        explore(model_named("strict"), workers=2)
+    with pytest.raises(MemoryShortError, match=r"this search ran out of memory"):
+        explore(model_named("strict"))
+
+
+def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = packed_workers._start
+    begun: list[object] = []
+
+    def refused(process: ForkProcess) -> None:
+        if begun:
+            raise BlockingIOError("no more processes")
+        begun.append(process)
+        starts(process)
+
+    monkeypatch.setattr(packed_workers, "_start", refused)
+    with pytest.raises(EngineLimitError, match="cannot start worker 2 of 3: no more processes; use --workers 1"):
+        explore(model_named("strict"), workers=3)
+
+
+TIGHT = Plan(chunk_states=64, stretch_states=300, sorted_states=200)
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every search be so short of memory that each of its levels goes to disk in several runs."""
+    monkeypatch.setattr(packed, "plan_of", lambda *_: TIGHT)
+
+
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"symmetry": True}], ids=["alone", "workers", "symmetry"])
+def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
+    """States, transitions, depth and every verdict are pinned, and every token is the one found in memory."""
+    spilled = explore(model_named(policy), memory_mb=1, **options)
+
+    assert entry_of(spilled) == pinned_entry(policy, "tiny")
+    assert spilled.verdicts == explore(model_named(policy), **options).verdicts
+
+
+@given(st.lists(st.lists(st.lists(st.integers(0, 2**65), max_size=20), max_size=4), max_size=8), st.integers(2, 3))
+def test_a_level_on_disk_is_what_was_not_seen(levels: list[list[list[int]]], width: int) -> None:
+    """Whatever comes, in however many pieces: a level is what came and was in no level before."""
+    store, seen = SpillStore(width, sorted_states=8), set[int]()
+    for depth, batches in enumerate(levels):
+        for batch in batches:
+            store.take(distinct(mixed(words_of(batch, width))))
+        level = unmixed(store.next_level().copy())
+        keys = [key_of(level, column) for column in range(level.shape[1])]
+        assert sorted(keys) == sorted({key for batch in batches for key in batch} - seen)
+        assert store.level(depth).shape == level.shape
+        seen |= set(keys)
+
+
+def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for workers in (1, 2):
+        with pytest.raises(MemoryShortError, match=r"cannot write to .*: No space left on device; set TMPDIR"):
+            explore(model_named("strict"), memory_mb=1, workers=workers)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
+@example(101, 2, 1, 1)  # the least chunk is more than a third of what a worker has
+def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int, actions: int) -> None:
+    """Whatever is asked: either it is refused, or chunks, stretches and sorting together fit what there is."""
+    try:
+        plan = plan_of(memory_mb, 100, workers, words, actions)
+    except MemoryShortError as error:
+        assert f"{memory_mb} MB is too little" in str(error)  # noqa: PT017 - either outcome is right
+        return
+    state = 8 * words
+    chunk = plan.chunk_states * (state * actions + packed_spill.COLUMNS_BYTES)
+    sorting = packed_spill.COPIES * state * (plan.stretch_states + plan.sorted_states)
+    assert workers * (chunk + sorting) <= (memory_mb - 100) * MEGABYTE
+    assert min(plan.chunk_states, plan.stretch_states, plan.sorted_states) >= packed_spill.CHUNK_STATES_MIN
+
+
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
+def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
+    """Files have no name from the start, so an interrupt or a kill in the middle leaves nothing."""
+    code = (
+        "import os, signal, sys\n"
+        "from longpoll_spec.bounds import named\n"
+        "from longpoll_spec.engines import explore\n"
+        "from longpoll_spec.law import law_of\n"
+        "from longpoll_spec.policy import preset\n"
+        "def end(now):\n"
+        "    if now.depth == 9: os.kill(os.getpid(), int(sys.argv[1]))\n"
+        "model = law_of(preset('strict'), named('tiny', preset('strict')))\n"
+        "found = explore(model, memory_mb=2000, workers=int(sys.argv[2]), report=end)\n"
+        "print(found.complete, found.depth, found.distinct_states > 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(int(how)), str(workers)],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert list(tmp_path.iterdir()) == []
+    if how == signal.SIGINT:
+        assert done.stdout.split() == ["False", "9", "True"], done.stderr
+    else:
+        assert done.returncode == -signal.SIGKILL
+
+
+def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tight: None) -> None:
+    """Another directory for temporary files is used, and has nothing in it while the search runs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made: list[str] = []
+    honest = tempfile.TemporaryFile
+
+    def noted() -> Any:
+        file = honest()
+        made.append(str(Path(f"/proc/self/fd/{file.fileno()}").readlink()))
+        return file
+
+    monkeypatch.setattr(packed_spill, "TemporaryFile", noted)
+    names: list[Path] = []
+
+    def look(_: Progress) -> None:
+        names.extend(tmp_path.iterdir())
+
+    explore(model_named("strict"), memory_mb=1, report=look)
+    assert made
+    assert all(name.startswith(str(tmp_path)) for name in made)
+    assert names == []
+
+
+_WATCHED: Final = """
+import sys, threading
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
+from longpoll_spec.law import law_of
+from longpoll_spec.policy import preset
+peak, over = [0], threading.Event()
+def watch():
+    while not over.wait(0.01):
+        text = open("/proc/self/status").read()
+        peak[0] = max(peak[0], int(text.split("RssAnon:")[1].split()[0]) >> 10)
+threading.Thread(target=watch, daemon=True).start()
+model = law_of(preset("strict"), named("bench", preset("strict")))
+limit = int(sys.argv[1])
+found = explore(model, [], memory_mb=limit or None)
+over.set()
+print(peak[0], found.distinct_states, found.transitions, found.depth)
+"""
+
+
+@pytest.mark.long
+def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
+    """Bounds `bench` with a limit of 400 MB: less than that is used at any moment looked at, and more without it."""
+    told: list[list[int]] = []
+    for limit in (400, 0):
+        done = subprocess.run(
+            [sys.executable, "-c", _WATCHED, str(limit)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told.append([int(word) for word in done.stdout.split()])
+    (limited, *counts), (unlimited, *same) = told
+
+    assert limited <= 400 < unlimited
+    assert counts == same
+
+
+def test_check_gives_the_same_numbers_however_it_searches() -> None:
+    """States, transitions and depth are the pinned ones, and so are the properties that are violated."""
+    entry = pinned_entry("rocketmq-4.9", "tiny")
+    named = [word for name in entry.violated for word in ("--property", name)]
+    words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", *named, "--workers", "2", "--symmetry", "--json"]
+    done = CliRunner().invoke(main, words)
+
+    made = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert (made["distinct_states"], made["transitions"], made["depth"]) == (
+        entry.distinct_states,
+        entry.transitions,
+        entry.depth,
+    )
+    violated = {row["name"]: row["depth"] for row in made["properties"] if row["verdict"] == "violated"}
+    assert violated == entry.violated
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--workers", "0"], "--workers must be from 1 to 64, not 0"),
+        (["--workers", "2", "--engine", "python"], "the python engine has no workers; use --engine packed"),
+        (["--symmetry", "--engine", "python"], "the python engine has no symmetry; use --engine packed"),
+        (["--memory-mb", "900", "--engine", "python"], "the python engine has no memory_mb; use --engine packed"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) -> None:
+    """A mistake in the call is told in one line that says what to do."""
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", *options], env={"COLUMNS": "300"})
+
+    assert done.exit_code == 2
+    assert line in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_too_little_memory_is_one_line_and_exit_3() -> None:
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--memory-mb", "1"], env={"COLUMNS": "300"})
+
+    assert done.exit_code == 3
+    assert "1 MB is too little memory; this search needs" in done.stderr
+    assert "increase --memory-mb" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+WORDS = st.integers(0, 40) | st.integers(0, 2**64 - 1)
+WIDTHS = st.integers(1, 3)
+
+
+def _keys(made: words.Words) -> list[int]:
+    return [key_of(made, column) for column in range(made.shape[1])]
+
+
+def _wide(numbers: list[int], width: int) -> list[int]:
+    """Keys of so many words: a number says what each word is."""
+    return [sum((number * (row + 1) % 2**64) << (64 * row) for row in range(width)) for number in numbers]
+
+
+def _check_is_a_set(table: WordTable, batches: list[list[int]], width: int) -> None:
+    members = set[int]()
+    for batch in batches:
+        new = _keys(unmixed(table.add(distinct(mixed(words_of(batch, width))))))
+        assert sorted(new) == sorted(set(batch) - members)
+        members |= set(batch)
+    assert table.used == len(members)
+
+
+@given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(1, 6), WIDTHS)
+@settings(max_examples=100)
+def test_a_word_table_is_a_set(batches: list[list[int]], bits: int, width: int) -> None:
+    """What is new comes out once, whatever came before, however small the table began and however it grew."""
+    _check_is_a_set(WordTable(width, bits), [_wide(batch, width) for batch in batches], width)
+
+
+@given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(2, 5), st.data())
+def test_a_table_of_a_share_is_a_set(batches: list[list[int]], shares: int, data: st.DataObject) -> None:
+    """A table whose states have only a share of all heads spreads them over all its slots, and loses none."""
+    number = data.draw(st.integers(0, shares - 1))
+    first, end = first_head(number, shares), first_head(number + 1, shares)
+    own = [[first + head % (end - first) for head in batch] for batch in batches]
+    keys = [_keys(unmixed(words_of(batch, 1))) for batch in own]
+
+    _check_is_a_set(WordTable(1, 2, number=number, shares=shares), keys, 1)
+
+
+@given(st.lists(st.integers(0, 2**130), max_size=40), WIDTHS)
+def test_mixing_is_undone(keys: list[int], width: int) -> None:
+    short = [key % 2 ** (64 * width) for key in keys]
+    stirred = mixed(words_of(short, width))
+
+    assert len({tuple(column) for column in stirred.T.tolist()}) == len(set(short))
+    assert _keys(unmixed(stirred)) == short
+
+
+def test_a_table_that_is_moved_block_by_block_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growing in many blocks, over chains that go round the end of the slots, loses nothing and adds nothing."""
+    monkeypatch.setattr(word_table, "BLOCK_SLOTS", 3)
+    high = [((1 << 64) - 1 - number, number) for number in range(20)]
+    heads = [head for pair in high for head in pair]
+    batches = [_keys(unmixed(words_of(heads[start : start + 5], 1))) for start in range(0, len(heads), 5)]
+
+    _check_is_a_set(WordTable(1, 3), batches, 1)
+
+
+def _colliding() -> list[int]:
+    return [(low << 128) | (middle << 64) | head for low, middle, head in product(range(3), range(3), (0, 7))]
+
+
+def test_states_of_one_head_stay_apart() -> None:
+    """A head never stands for a state: with equal heads, the free slot's too, all states are kept, each once."""
+    keys = _colliding()
+    table = WordTable(3, 3)
+    wide = words_of([*keys, *keys[::-1], *keys], 3)
+
+    assert sorted(_keys(distinct(wide.copy()))) == sorted(keys)
+    assert sum(table.add(words_of([key], 3)).shape[1] for key in keys[:9]) == 9
+    assert sorted(_keys(table.add(distinct(wide.copy())))) == sorted(keys[9:])
+    assert not table.add(distinct(wide)).shape[1]
+    assert words.find(words_of([*keys, 1], 3), distinct(words_of(keys, 3)))[-1] == -1
+
+
+@given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.integers(0, 30), max_size=20), WIDTHS)
+def test_what_is_found_is_there(wanted: list[int], there: list[int], width: int) -> None:
+    """Every state is found where it is, and only there, heads being equal or not."""
+    keys = [[(number // 4 << 64 * (width - 1)) | number % 4 for number in numbers] for numbers in (wanted, there)]
+    among = distinct(words_of(keys[1], width))
+    found = words.find(words_of(keys[0], width), among).tolist()
+
+    for key, column in zip(keys[0], found, strict=True):
+        assert (column >= 0) == (key in keys[1])
+        assert column < 0 or key_of(among, column) == key
+
+
+VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"]
+
+
+@pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
+@pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
+def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> None:
+    """A run is rebuilt with the requests that really act, has the shortest length, and ends where it should."""
+    model = model_named(name, requests=requests)
+    plain, folded = explore(model), explore(model, symmetry=True)
+    broken = {item.name: item for item in properties_of(model)}
+
+    assert entry_of(plain) == entry_of(folded)
+    assert dict(plain.fired) == dict(folded.fired)
+    for verdict in (each for each in folded.verdicts if each.token is not None):
+        assert verdict.token is not None
+        trace = replay(verdict.token)
+        item = broken[verdict.name]
+        # A step that breaks a property is the run's last; what is said is about the state before it.
+        ends = [values_of(model, step.state) for step in trace.steps[-2:]]
+        wanted = 1 if item.kind == "sometimes" else 0
+        assert trace.depth == verdict.depth
+        assert wanted in [evaluate(item.term, end) for end in ends]
+
+
+@cache
+def _orbits(name: str, queues: int) -> Orbits:
+    return orbits_of(law_of(preset(name), Bounds("three", requests=3, messages=1, queues=queues)), [])
+
+
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
+@given(data=st.data())
+def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
+    """Renaming requests and queues changes neither what stands for a state nor how many states it stands for."""
+    orbits = _orbits(name, data.draw(st.integers(1, 3)))
+    model = orbits.model
+    _, state = data.draw(runs(model))
+    keys = {orbits.layout.pack(each) for each in _arrangements(model, state)}
+
+    canonical = orbits.canonical(words_of(sorted(keys), orbits.layout.words))
+    assert {key_of(canonical, column) for column in range(len(keys))} == {key_of(canonical, 0)}
+    assert key_of(canonical, 0) in keys
+    assert orbits.sizes(canonical[:, :1])[0] == len(keys)
+
+
+def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The state under every renaming, made variable by variable."""
+    values = values_of(model, state)
+    made: list[tuple[int, ...]] = []
+    numbers = [permutations(range(count)) for count in (model.bounds.requests, model.bounds.queues)]
+    for requests, queues in product(*numbers):
+        renaming = Renaming(dict(enumerate(requests)), dict(enumerate(queues)))
+        renamed = {
+            renaming.name(variable.name): (
+                renaming.queues.get(values[variable.name], values[variable.name])
+                if variable.numbers_queues
+                else values[variable.name]
+            )
+            for variable in model.variables
+        }
+        made.append(tuple(renamed[variable.name] for variable in model.variables))
+    return made
+
+
+@pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
+def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
+    """Two queues and three requests, as far as they go: counts by instance are those of the plain engine."""
+    model = law_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
+    judged = [item for item in properties_of(model) if item.kind == "always"]
+    plain = explore(model, judged, engine="python", limit_states=5_000)
+    fast = explore(model, judged, symmetry=symmetry, limit_states=5_000)
+
+    assert (plain.distinct_states, plain.depth) == (fast.distinct_states, fast.depth)
+    assert dict(plain.fired) == dict(fast.fired)
+
+
+def test_more_queues_than_can_be_renamed_are_refused() -> None:
+    model = law_of(preset("strict"), Bounds("five", requests=1, messages=1, queues=5))
+
+    with pytest.raises(SymmetryError, match="5 queues have too many renamings; check at most 4 with --symmetry"):
+        explore(model, [], symmetry=True, limit_states=10)
+
+
+def test_what_tells_requests_apart_is_refused() -> None:
+    """A property of request 0 alone, or an action that only request 1 lacks, is named: folding would be wrong."""
+    model = model_named("strict")
+    stated = properties_of(model)[0]
+    partial = attrs.evolve(stated, name="first_only", term=model.state.requests[0].copies <= 1)
+    lame = attrs.evolve(model, actions=tuple(each for each in model.actions if each.label != "expire(1)"))
+
+    with pytest.raises(SymmetryError, match="first_only tells requests or queues apart"):
+        explore(model, [stated, partial], symmetry=True)
+    with pytest.raises(SymmetryError, match="the law tells requests or queues apart"):
+        explore(lame, [stated], symmetry=True)
+
+
+QUICK_STATES: Final = 5_000
+TOGETHER: Final[Mapping[str, Any]] = {"workers": 2, "symmetry": True, "memory_mb": 1}
+MODES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "python": {"engine": "python"},
+    "packed": {},
+    "workers": {"workers": 2},
+    "three workers": {"workers": 3},
+    "symmetry": {"symmetry": True},
+    "spill": {"memory_mb": 1},
+    "together": TOGETHER,
+}
+
+
+@pytest.fixture
+def spilling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search with a limit on memory be so short of it that every level goes to disk in several runs."""
+    monkeypatch.setattr(packed, "plan_of", lambda *_: Plan(chunk_states=512, stretch_states=4_000, sorted_states=3_000))
+
+
+def _explored(entry: Entry, options: Mapping[str, Any]) -> Exploration:
+    policy = preset(entry.policy)
+    return explore(law_of(policy, named(entry.bounds, policy)), **options)
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.policy}-{entry.bounds}"
+
+
+OWN: Final = [entry for entry in pinned() if entry.policy == "strict" and entry.distinct_states <= QUICK_STATES]
+
+
+@pytest.mark.parametrize("mode", ["python", "together"])
+@pytest.mark.parametrize("entry", OWN, ids=_name)
+@pytest.mark.usefixtures("spilling")
+def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None:
+    """States, transitions, depth and verdicts with their lengths, also with every aspect, are the pinned ones."""
+    assert entry_of(_explored(entry, MODES[mode])) == entry
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("entry", pinned(), ids=_name)
+@pytest.mark.usefixtures("spilling")
+def test_everything_pinned_is_the_same_in_every_mode(entry: Entry, mode: str) -> None:
+    assert entry_of(_explored(entry, MODES[mode])) == entry
+
+
+@pytest.mark.parametrize("mode", ["packed", "workers", "symmetry", "spill"])
+@pytest.mark.usefixtures("spilling")
+def test_a_lost_state_is_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were one state dropped on its way into the store, every mode would count less: the agreement can fail."""
+    honest = packed_part.Part.take
+
+    def lossy(self: packed_part.Part, words: Words) -> None:
+        kept = np.ones(words.shape[1], dtype=bool)
+        kept[5:6] = False
+        honest(self, words.compress(kept, axis=1))
+
+    monkeypatch.setattr(packed_part.Part, "take", lossy)
+    entry = next(each for each in OWN if each.bounds == "tiny")
+
+    assert _explored(entry, MODES[mode]).distinct_states < entry.distinct_states

@@ -1,0 +1,29 @@
+"""What a capture of loopback has written: tests wait for it before they stop tcpdump."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+def wait_until_captured(process: subprocess.Popen[str], port: int, file: Path, patience_s: float) -> None:
+    """Wait until a connection to the port that is made now is in the file.
+
+    Packets that a stopped tcpdump has not read are lost. Raises TimeoutError where the connection never comes or
+    tcpdump has ended.
+    """
+    here = socket.inet_aton("127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port)) as last:
+        packet = here + here + struct.pack(">HH", last.getsockname()[1], port)
+    until_s = time.monotonic() + patience_s
+    while packet not in file.read_bytes():
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"the last connection is never in {file}")
+        process.send_signal(signal.SIGUSR2)
+        with suppress(subprocess.TimeoutExpired):
+            raise TimeoutError(f"tcpdump ended by itself, with {process.wait(0.05)}")

@@ -1,0 +1,256 @@
+"""Packages: which modules a package holds and imports, threads, tables, duplicates and the protocol page."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.service.cold_conversions import NEVER_DECODED, is_decodable, struct_classes
+from model_tests.service.test_threads_end_loudly import THREADS
+from model_tests.tidy.duplicates import Pair, pairs, sources
+
+from longpoll_broker.testing import protocol_page
+from longpoll_broker.testing.protocol_page import anchor, contents, heading, section_text
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_spec.tables import WITH_TABLE
+
+ROOT = Path(__file__).parents[2]
+SIBLINGS_MAX: Final = 15
+"""Modules and rooms in one room."""
+LARGER: Final = {
+    "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
+    "spec/longpoll_spec/actions": 17,  # one family of actions a module
+    "reference/longpoll_client": 16,  # its rooms, and what threads and event loop both stand on
+    "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
+}
+NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
+"""A module with its room, perhaps with a name inside."""
+
+
+def packages() -> Iterator[Path]:
+    """Every shipped package, whatever stands in it."""
+    for folder in ("spec", "reference"):
+        yield from (path.parent for path in (ROOT / folder).rglob("__init__.py"))
+
+
+def siblings(package: Path) -> list[str]:
+    """What stands in a room besides its door."""
+    inside = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    return sorted(path.stem for path in inside if not path.name.startswith("__"))
+
+
+def sizes() -> Mapping[str, int]:
+    """Room -> how many things stand in it."""
+    return {path.relative_to(ROOT).as_posix(): len(siblings(path)) for path in packages()}
+
+
+def too_large(found: Mapping[str, int]) -> set[str]:
+    """Rooms with more than they may have; a room that may have more and has not, too."""
+    large = {name for name, size in found.items() if size > LARGER.get(name, SIBLINGS_MAX)}
+    return large | {name for name, size in LARGER.items() if found.get(name) != size}
+
+
+def test_no_room_is_crowded() -> None:
+    """Nor is a larger one allowed for nothing; one module more than there may be is seen."""
+    found = sizes()
+
+    assert len(found) > 30
+    assert too_large(found) == set()
+    for planted in ("reference/longpoll_judge/rules", *LARGER):
+        assert too_large({**found, planted: LARGER.get(planted, SIBLINGS_MAX) + 1}) == {planted}
+
+
+def test_every_room_says_what_it_is() -> None:
+    silent = [path for path in packages() if not ast.get_docstring(ast.parse((path / "__init__.py").read_text()))]
+
+    assert silent == []
+
+
+def homeless(text: str, package: Path) -> set[str]:
+    """Modules that a text of a package names by their room and that are not there."""
+    top = next(path for path in (package, *package.parents) if path.parent.name in {"spec", "reference"})
+    rooms = {path.name: path for path in top.iterdir() if (path / "__init__.py").is_file()}
+    found = set()
+    for name in NAMED.findall(text):
+        first, *inside = name.split(".")
+        place = rooms.get(first)
+        if place is not None and not any(
+            place.joinpath(*inside[:depth]).with_suffix(".py").is_file() for depth in range(1, len(inside) + 1)
+        ):
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("folder", ["spec", "reference"])
+def test_a_module_that_is_named_is_there(folder: str) -> None:
+    paths = [path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"]
+    found = {(path.name, name) for path in paths for name in homeless(path.read_text(encoding="utf-8"), path.parent)}
+
+    assert found == set()
+    core = ROOT / "reference" / "longpoll_broker" / "core"
+    assert homeless("as `core.topics.RETRY` and `core.tables.topics.Topics` say", core) == {"core.topics"}
+
+
+if __name__ == "__main__":
+    for name, size in sorted(sizes().items()):
+        print(f"{size:4} {name}")  # noqa: T201 - that is what it is called for
+
+
+STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "ThreadingHTTPServer", "start_http_server"}
+HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
+ALLOWED = {
+    "longpoll_runtime/threads.py": "the one place",
+    "longpoll_judge/run/sweep.py": "a pool hands what is raised to whoever asks for the result",
+    "longpoll_judge/run/local.py": "the same",
+    "longpoll_judge/read/tail.py": "the same",
+    "longpoll_conform/capabilities.py": "the same",
+    "longpoll_conform/suite.py": "the same",
+    "longpoll_conform/record.py": "the same",
+    "longpoll_runtime/stalls.py": "a control thread that only looks whether the machine stands still",
+    "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
+    "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
+    "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
+    "longpoll/shown/following/metrics.py": "the same",
+}
+"""Who else starts threads, and why nobody is left waiting when they end."""
+
+
+def started_in(text: str) -> list[int]:
+    """The lines of a text that start a thread by themselves."""
+    tree = ast.parse(text)
+    imported = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in HOMES
+        for name in node.names
+    }
+    made = (called for node in ast.walk(tree) for called in _made_of(node))
+    return [called.lineno for called in made if _starts(called, imported)]
+
+
+def _made_of(node: ast.AST) -> list[ast.expr]:
+    """What a call calls, or a class is made of."""
+    if isinstance(node, ast.ClassDef):
+        return node.bases
+    return [node.func] if isinstance(node, ast.Call) else []
+
+
+def _starts(called: ast.expr, imported: set[str]) -> bool:
+    if isinstance(called, ast.Attribute):
+        return called.attr in STARTERS and ast.unparse(called.value) in HOMES
+    return isinstance(called, ast.Name) and called.id in STARTERS & imported
+
+
+def test_threads_are_started_in_one_place() -> None:
+    paths = [path for path in (ROOT / "reference").rglob("*.py") if "/testing/" not in path.as_posix()]
+    found = {path.relative_to(ROOT / "reference").as_posix() for path in paths if started_in(path.read_text("utf-8"))}
+    assert found == set(ALLOWED)
+
+
+SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)
+"""A thread's name where it is started, or that of a `ServiceThread`."""
+SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
+"""What runs in the processes of `longpoll serve` and `longpoll observe`."""
+
+
+def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
+    reference = ROOT / "reference"
+    paths = [path for name in SERVERS for path in (reference / name).rglob("*.py")]
+    names = set()
+    for path in (path for path in paths if "/testing/" not in path.as_posix()):
+        names |= set(SPAWNED.findall(path.read_text("utf-8")))
+    tried = {re.sub(r"\d+$", "", name) for name in THREADS}
+    # An I/O loop is given its name.
+    assert names == tried - {"io-"}
+
+
+def test_every_class_that_can_be_decoded_has_its_table() -> None:
+    without = [kind for kind in struct_classes() if kind not in WITH_TABLE]
+    assert [kind for kind in without if is_decodable(kind)] == []
+    assert {kind.__name__ for kind in without} == NEVER_DECODED
+
+
+BLOCK = "\n".join(f"value_{number} = {number}" for number in range(6))
+
+
+def test_no_six_lines_are_written_twice() -> None:
+    files = sources(ROOT)
+
+    assert len(files) > 1000
+    assert [str(pair) for pair in pairs(files)] == []
+
+
+def test_a_copy_is_found_and_told_once() -> None:
+    """However long it is, also within one file, and wherever blank lines and comments stand in it."""
+    longer = f"{BLOCK}\n\n# why\nlast = 1\n"
+
+    assert pairs({"a.py": f"x = 1\n{longer}", "b.py": longer.replace("\n\n", "\n")}) == [Pair("a.py", 2, "b.py", 1, 7)]
+    assert pairs({"a.py": f"{BLOCK}\ny = 1\n{BLOCK}\n"}) == [Pair("a.py", 1, "a.py", 8, 6)]
+
+
+page = cache(protocol_page.page)
+sections = cache(protocol_page.sections)
+
+
+def section_of(code: RequestCode, text: str) -> str:
+    """What a page says of one code."""
+    return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
+
+
+def test_every_code_is_listed_and_told() -> None:
+    """In the table at the top, with a link to its section; a code that is left out changes the page."""
+    found, text = sections(), page()
+
+    assert len(found) > 35
+    for section in found:
+        assert f"](#{anchor(section.code)})" in contents(found)
+        assert section_text(section).rstrip().endswith(section_of(section.code, text).strip())
+        assert section_of(section.code, text).strip()
+    assert all(f"| {code.value} | `{code.name}` |" in text for code in ResponseCode)
+    assert section_of(RequestCode.PULL_MESSAGE, contents(found)) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (RequestCode.PULL_MESSAGE, "`suspendTimeoutMillis` | int64 | may be left out | With SUSPEND"),
+        (RequestCode.PULL_MESSAGE, "`nextBeginOffset`"),
+        (RequestCode.SEND_MESSAGE_V2, "`e` (queue_id) | int32 | required | Negative"),
+        (RequestCode.HEART_BEAT, "list of `ConsumerData`"),
+        (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, "Sent to clients by the broker"),
+        (RequestCode.REGISTER_BROKER, "Served by the name server"),
+    ],
+)
+def test_a_section_tells_what_its_classes_say(code: RequestCode, words: str) -> None:
+    assert words in section_of(code, page())
+
+
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+
+def lint(tree: Path) -> tuple[int, str]:
+    """Exit code and text of import-linter over the packages of a tree."""
+    done = subprocess.run(
+        [LINT_IMPORTS, "--no-cache"],
+        cwd=tree,
+        env={"PYTHONPATH": f"{tree / 'spec'}:{tree / 'reference'}", "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_contracts_hold() -> None:
+    code, text = lint(ROOT)
+
+    assert code == 0, text
+    assert re.search(r"\b[1-9][0-9] kept, 0 broken", text), text
