@@ -236,7 +236,7 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
     """Stopped by one and opened by the other, four times: each serves everything and goes on."""
     sent = Sent()
 
-    java = partial(theirs, class_path=class_paths["4.9.7"])
+    java: Opened = partial(theirs, class_path=class_paths["4.9.7"])
     turns = [java, ours, java, ours] if first == "java" else [ours, java, ours, java]
     home = tmp_path / "0"
     for number, opened in enumerate(turns):
