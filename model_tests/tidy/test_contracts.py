@@ -1,0 +1,173 @@
+"""Each import contract holds, and each fails on a planted forbidden import."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+PLANTS = {
+    "the house: broker, judge and proxy never meet, and all of them stand on the spec": (
+        "reference/longpoll_judge/errors.py",
+        "import longpoll_broker.errors",
+    ),
+    "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
+    "the broker serves clients and is none": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_client.errors",
+    ),
+    "spec: engines give meaning to text, text to terms": (
+        "spec/longpoll_spec/terms.py",
+        "import longpoll_spec.state",
+    ),
+    "java: rules below, moves of a run above them, a broker that is made to follow at the top": (
+        "reference/longpoll_java/rules.py",
+        "import longpoll_java.schedule",
+    ),
+    "engines: one folder a meaning, and none knows those who ask several": (
+        "spec/longpoll_spec/engines/analysis/decide.py",
+        "import longpoll_spec.engines.packed.words",
+    ),
+    "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),
+    "broker: threads outside, decisions inside": (
+        "reference/longpoll_broker/config.py",
+        "import longpoll_broker.service",
+    ),
+    "protocol: a frame knows no message, a header no body": (
+        "reference/longpoll_protocol/headers/base.py",
+        "import longpoll_protocol.frames",
+    ),
+    "client: sending and sharing queues stand on one connection": (
+        "reference/longpoll_client/remoting.py",
+        "import longpoll_client.admin",
+    ),
+    "proxy: the loop moves bytes and reads none": (
+        "reference/longpoll_observe/loop.py",
+        "import longpoll_observe.events\nimport longpoll_observe.tap",
+    ),
+    "conform: what is held against a broker shares nothing with ours but a thread's start": (
+        "reference/longpoll_conform/wire.py",
+        "import longpoll_protocol.codes",
+    ),
+    "conform: bytes below, what came of a run above": (
+        "reference/longpoll_conform/compare.py",
+        "import longpoll_conform.suite",
+    ),
+    "dojo: a line below, what is right above it, every order at the top": (
+        "reference/longpoll_dojo/world.py",
+        "import longpoll_dojo.play",
+    ),
+    "the dojo knows the protocol of its page, and no broker or wire of ours": (
+        "reference/longpoll_dojo/world.py",
+        "import longpoll_protocol.codes",
+    ),
+    "kit: rules choose, an example does, the model judges": (
+        "reference/longpoll_kit/model.py",
+        "import longpoll_kit.polls",
+    ),
+    "the kit assumes no wire, and its threads and clock are the runtime's": (
+        "reference/longpoll_kit/polls.py",
+        "import longpoll_protocol.codes",
+    ),
+    "judge: what is read, what is right, how it is run, what is shown": (
+        "reference/longpoll_judge/read/source.py",
+        "import longpoll_judge.evidence.survey",
+    ),
+    "rules: each stands beside the others, on one queue's case": (
+        "reference/longpoll_judge/rules/falls.py",
+        "import longpoll_judge.rules.sends",
+    ),
+    "runs: in pieces, put together, and either engine beside the other": (
+        "reference/longpoll_judge/run/local.py",
+        "import longpoll_judge.run.spark",
+    ),
+    "core: a table decides nothing of pulls, a filter nothing of tables": (
+        "reference/longpoll_broker/core/filter/__init__.py",
+        "import longpoll_broker.core.tables.topics",
+    ),
+    "store: bytes below, one store above": (
+        "reference/longpoll_broker/store/queues/__init__.py",
+        "import longpoll_broker.store.log.commit_log",
+    ),
+    "service: sends know no pulls, and connections neither": (
+        "reference/longpoll_broker/service/send/__init__.py",
+        "import longpoll_broker.service.pull.scan_service",
+    ),
+    "who reads the plain code meets none that is only quick": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_protocol.fast.send_request",
+    ),
+    "protocol and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
+    "only the runtime touches threads, clock, sockets and files": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import threading",
+    ),
+    "what runs sees only the history schema and the policies of the spec": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_spec.state",
+    ),
+    "nobody imports the command line": ("reference/longpoll_judge/errors.py", "import longpoll.output"),
+}
+
+
+def contract_names() -> list[str]:
+    """The contracts' names, as .importlinter has them."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    return [config[section]["name"] for section in config.sections() if section.startswith("importlinter:contract:")]
+
+
+def lint(tree: Path) -> tuple[int, str]:
+    """Exit code and text of import-linter over the packages of a tree."""
+    done = subprocess.run(
+        [LINT_IMPORTS, "--no-cache"],
+        cwd=tree,
+        env={"PYTHONPATH": f"{tree / 'spec'}:{tree / 'reference'}", "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the packages and their contracts."""
+    for folder in ("spec", "reference"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    return tmp_path
+
+
+def test_every_contract_has_a_plant() -> None:
+    """A contract that nobody has seen fail does not count."""
+    assert sorted(contract_names()) == sorted(PLANTS)
+
+
+def test_contracts_hold() -> None:
+    """The tree as it stands keeps every contract."""
+    code, text = lint(ROOT)
+
+    assert code == 0, text
+    assert f"{len(PLANTS)} kept, 0 broken" in text
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_contract_fails_on_a_planted_import(tree: Path, name: str) -> None:
+    """A forbidden import breaks the contract that forbids it."""
+    path, line = PLANTS[name]
+    file = tree / path
+    file.write_text(file.read_text() + f"\n{line}\n")
+
+    code, text = lint(tree)
+
+    assert code == 1
+    assert f"{name} BROKEN" in " ".join(text.split())
