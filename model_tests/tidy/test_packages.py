@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -229,6 +228,3 @@ def test_every_code_is_listed_and_told() -> None:
 )
 def test_a_section_tells_what_its_classes_say(code: RequestCode, words: str) -> None:
     assert words in section_of(code, page())
-
-
-LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
