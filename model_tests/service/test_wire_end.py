@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from longpoll_broker.testing import wire_end
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.wire_end import WireEnd
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command, encode
@@ -51,6 +52,8 @@ def test_who_is_said_to_reads_while_a_write_waits(reads: bool, listening: socket
     taken = bytearray()
 
     def take() -> None:
+        # A peer that takes at once leaves no write to wait: it begins when its push was read.
+        wait_until(lambda: client.codes == [40] * reads)
         while len(taken) < len(CONTENT):
             taken.extend(peer.recv(1 << 20))
 

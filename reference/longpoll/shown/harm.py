@@ -1,6 +1,7 @@
 """What a violated property means for a user, the worst first.
 
-The order is this table's, not that of the specification: `worst` picks what `longpoll check` prints by default.
+The order is this table's, not that of the specification: `worst` picks what `longpoll check` prints by default. What
+needs no fault comes before what needs a full executor, an exception or a crash.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-Kind = Literal["lost", "unanswered", "late", "repeated", "wasted"]
+Kind = Literal["lost", "missed", "unanswered", "late", "repeated", "crash", "wasted"]
 HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     # A message does not reach a consumer, or an answer is wrong.
     ("lost", "nothing_skipped", "A consumer never gets a message that has its tag."),
-    ("lost", "seen_survives", "A crash removes a message that a consumer may already have seen."),
-    ("lost", "only_disk_survives", "After a crash the broker is not in the state that is on disk."),
     ("lost", "visible_is_monotone", "A message that was visible disappears without a crash."),
     ("lost", "offset_goes_on", "A consumer's next pull skips messages or asks for some again."),
     ("lost", "answer_is_right", "A pull gets an answer that does not match its queue."),
+    # A message is there, and the pull that waits for it is not woken.
+    ("missed", "no_lost_wakeup", "A pull keeps waiting although a message for it is there."),
+    ("missed", "lost_by_hold", "A message that comes between a pull's read and its hold does not wake the pull."),
+    ("missed", "lost_by_keep", "A message that comes while a notifier has the pull in its list wakes no pull."),
+    ("missed", "woken_within", "A message is visible, and the pull that waits for it is answered ticks later."),
     # A consumer waits until its own timeout.
     ("unanswered", "no_orphan", "A held pull is lost in the table: no message, no scan and no deadline answers it."),
     ("unanswered", "nothing_dropped", "The broker drops a waiting pull and never answers it."),
@@ -24,10 +28,6 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("unanswered", "dropped_by_throw", "An exception in a notifier drops its pulls: they never get an answer."),
     ("unanswered", "time_can_pass", "The broker can reach a state in which it does nothing more."),
     # A message or an answer comes later than it should.
-    ("late", "no_lost_wakeup", "A pull keeps waiting although a message for it is there."),
-    ("late", "lost_by_hold", "A message that comes between a pull's read and its hold does not wake the pull."),
-    ("late", "lost_by_keep", "A message that comes while a notifier has the pull in its list does not wake the pull."),
-    ("late", "woken_within", "A message is visible, and the pull that waits for it is answered ticks later."),
     ("late", "answered_by_deadline", "A pull is answered after its deadline."),
     ("late", "queued_by_deadline", "A held pull stays in the table past its deadline."),
     ("late", "no_lost_deadline", "A held pull that is past its deadline cannot expire."),
@@ -46,6 +46,9 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("repeated", "answered_once", "A pull is answered twice."),
     ("repeated", "not_answered_early", "A pull is answered as not found before its deadline."),
     ("repeated", "deadline_is_its_pulls", "A pull's deadline changes while it waits."),
+    # What only a crash shows.
+    ("crash", "seen_survives", "A crash removes a message that a consumer may already have seen."),
+    ("crash", "only_disk_survives", "After a crash the broker is not in the state that is on disk."),
     # Memory or work for nothing.
     ("wasted", "hold_limit_kept", "The broker holds more pulls than its limit allows."),
     ("wasted", "closed_is_let_go", "Pulls of a closed connection stay in memory."),
