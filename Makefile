@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
-# Some tests wait for sockets and processes: twice as many workers as there are cores keep those busy.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
+# Some tests wait for sockets and processes: three workers for each core keep those busy.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all
@@ -19,7 +19,7 @@ SEED ?=
 BASE ?= $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
 MODULE ?=
 # What is told of the project, what is shipped, and whether its tests see faults: looked at by `make check`.
-CHECKED := model_tests/tidy model_tests/docs model_tests/mutants model_tests/door
+CHECKED := model_tests/tidy model_tests/docs model_tests/docs_site model_tests/mutants model_tests/door
 # Tests are compiled once, on all cores: else each worker compiles all of them anew.
 COMPILED := build/compiled-tests
 TESTS := $(filter-out $(CHECKED:%=%/%),$(wildcard model_tests/*/*.py model_tests/*/*/*.py))

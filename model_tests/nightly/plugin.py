@@ -18,6 +18,8 @@ import pytest
 
 PLAN: Final = "LONGPOLL_NIGHTLY"
 """The environment variable that holds the plan, as JSON."""
+CRASHED: Final = "???"
+"""The phase in pytest-xdist's report of a test whose worker ended."""
 STATE_MACHINES: Final = Path("model_tests/machines")
 """The Hypothesis state machines run more and longer examples at night."""
 
@@ -80,8 +82,8 @@ class Nightly:
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Log what became of a test; with xdist, the worker and the controller both see it, and the worker logs."""
-        if hasattr(report, "node"):
+        """Log what became of a test; with xdist the worker logs, and the controller logs a worker that crashed."""
+        if hasattr(report, "node") and report.when != CRASHED:
             return
         if report.when == "teardown":
             self._log(Line(test=report.nodeid, outcome="finished"))

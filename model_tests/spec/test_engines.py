@@ -193,10 +193,6 @@ def _questions(name: str) -> list[tuple[Bool, Question]]:
 _COMPILED: dict[str, list[tuple[Bool, Question]]] = {}
 
 
-QUICK = ("rocketmq-4.9",)
-"""Presets whose whole table is made in the quick tests; the pinned numbers hold the others to the facts."""
-
-
 def _plainly(model: Model, judged: Sequence[Property], _asked: bool) -> Exploration:
     return explore(model, judged)
 
@@ -209,7 +205,8 @@ def _survey(name: str, *names: str, alone: bool = False) -> Survey:
     return survey(preset(name), named("tiny", preset(name)), _plainly, names=names, alone=alone)
 
 
-@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in QUICK))
+@pytest.mark.long
+@pytest.mark.parametrize("name", PRESETS)
 def test_the_table_is_whole(name: str) -> None:
     """Every property has one row, broken are those that the facts name, and all that is meant to be reached is."""
     found = _survey(name)

@@ -84,6 +84,15 @@ def test_a_test_that_does_not_end_is_ended_and_unfinished(suite: list[str]) -> N
     assert (part.passed, part.failed, len(part.unfinished)) == (0, (), 1)
 
 
+def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:
+    """The test that ran in it is named."""
+    Path(suite[-1]).write_text("import os, pytest\n@pytest.mark.long\ndef test_crash():\n    os._exit(70)\n")
+    part = run_tests("shared", 1.0, 1, [*suite, "-n", "1"])
+
+    assert [name.rpartition("::")[2] for name in part.failed] == ["test_crash"]
+    assert exit_of([part]) == Exit.VIOLATED
+
+
 def test_a_suite_that_cannot_be_collected_is_a_failure(suite: list[str]) -> None:
     """Nothing of it ran, and that is not green."""
     Path(suite[-1]).write_text("import no_such_module")

@@ -119,7 +119,7 @@ class Broker(Stoppable):
         self.sending = sending_of(
             shared,
             flushed=self._flushed,
-            save_topics=config_files.save_names,
+            save_topics=config_files.save_topics,
             producer_of=administering.clients.producer_of,
             replicator=replicator if shared.config.role == "SYNC_MASTER" else None,
         )

@@ -23,6 +23,8 @@ from longpoll_conform.differs import VERSIONS
 from longpoll_conform.line import Conversation, Line, SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.wire import lenient_json
+from longpoll_spec.errors import UserError
+from longpoll_spec.policy import policy_named
 
 ANSWER_S: Final = 10.0
 KNOWN_S: Final = 10.0
@@ -233,6 +235,10 @@ def _table(answer: Mapping[str, Any] | None) -> Mapping[str, str]:
 def _by_policy(reported: str, version: str) -> Identity | None:
     preset, *knobs = reported.split("+")
     if preset not in VERSIONS:
+        return None
+    try:
+        policy_named(reported)
+    except UserError:  # a newer broker's knobs: its version decides
         return None
     return Identity(preset, "policy", f"the broker reports that it runs policy {reported}", version, tuple(knobs))
 

@@ -18,6 +18,7 @@ import click
 import msgspec
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from longpoll import extras
 from longpoll.options.amounts import Amount
 from longpoll.options.completion import worlds
 from longpoll.options.engine import default_engine, engine_options, opened
@@ -175,7 +176,7 @@ def _bounds_without_numpy(chosen: str) -> str:
     bounds = SIZES[0] if is_default else chosen
     err.print(
         f"longpoll: numpy is not installed, so the engine python explores bounds {bounds}, about 20 times slower; "
-        "for the fast engine: pip install 'longpoll[law]'",
+        f"for the fast engine: {extras.install('law')}",
         soft_wrap=True,
     )
     return bounds

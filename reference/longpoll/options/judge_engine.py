@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 from attrs import frozen
 
+from longpoll import extras
 from longpoll_judge.read import files
 from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.source import kind_of
@@ -59,7 +60,7 @@ def choose(places: Iterable[Path | str], *, master: str | None, conf: Mapping[st
 
 def _spark(why: str) -> Choice:
     if importlib.util.find_spec("pyspark") is None:
-        return Choice("local", f"{why}, but pyspark is not installed: pip install 'longpoll[spark]'")
+        return Choice("local", f"{why}, but pyspark is not installed: {extras.install('spark')}")
     return Choice("spark", why)
 
 

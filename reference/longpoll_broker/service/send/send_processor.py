@@ -9,7 +9,7 @@ Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, ch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -199,7 +199,7 @@ class SendProcessor(Serving):
         self,
         asked: Asked,
         fields: dict[str, str],
-        stored: Iterable[Stored],
+        stored: Sequence[Stored],
         log_end: int,
         outbox: Outbox,
         *,
@@ -216,7 +216,8 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         if waits and self.keepers.are_there:
-            wants_topics = asked.header.topic in self.topics.unsaved
+            # Not the header's topic alone: a message of too many tries is stored as a dead letter.
+            wants_topics = any(message.topic in self.topics.unsaved for message, _tag, _result in stored)
             self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
         self.events.acknowledged(asked, stored, outbox)

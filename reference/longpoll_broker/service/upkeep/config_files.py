@@ -105,19 +105,29 @@ class ConfigFiles:
                 if has_changed:
                     self._write(TIMERS, {"offsetTable": self.timers.table()})
 
+    def save_topics(self) -> None:
+        """Write the topics if they have changed; raises OSError as `save` does."""
+        with self._saving:
+            self._save_topics()
+
+    def _save_topics(self) -> None:
+        with _taken(self.topics) as has_changed:
+            # A thread that makes a topic notes it as unsaved before it sets `changed`.
+            if not has_changed and not self.topics.unsaved:
+                return
+            topics = self.topics.by_name.copy()
+            self._write(TOPICS, {"topicConfigTable": topics, "dataVersion": self._version()})
+            for name, topic in self.topics.unsaved.copy().items():
+                if topics.get(name) == topic:
+                    self.topics.unsaved.pop(name, None)
+
     def save_names(self) -> None:
         """Write topics and groups, if they have changed; raises OSError as `save` does.
 
         When this returns everything that was changed before it was called is on the disk.
         """
         with self._saving:
-            with _taken(self.topics) as has_changed:
-                if has_changed:
-                    topics = self.topics.by_name.copy()
-                    self._write(TOPICS, {"topicConfigTable": topics, "dataVersion": self._version()})
-                    for name, topic in self.topics.unsaved.copy().items():
-                        if topics.get(name) is topic:
-                            self.topics.unsaved.pop(name, None)
+            self._save_topics()
             with _taken(self.groups) as has_changed:
                 if has_changed:
                     groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}
