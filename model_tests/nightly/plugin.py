@@ -18,7 +18,7 @@ import pytest
 
 PLAN: Final = "LONGPOLL_NIGHTLY"
 """The environment variable that holds the plan, as JSON."""
-CRASHED: Final = "???"
+CRASHED: Final[str] = "???"
 """The phase in pytest-xdist's report of a test whose worker ended."""
 STATE_MACHINES: Final = Path("model_tests/machines")
 """The Hypothesis state machines run more and longer examples at night."""
@@ -83,7 +83,7 @@ class Nightly:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Log what became of a test; with xdist the worker logs, and the controller logs a worker that crashed."""
-        if hasattr(report, "node") and report.when != CRASHED:
+        if hasattr(report, "node") and str(report.when) != CRASHED:
             return
         if report.when == "teardown":
             self._log(Line(test=report.nodeid, outcome="finished"))

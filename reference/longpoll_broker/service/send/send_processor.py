@@ -9,7 +9,7 @@ Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, ch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -193,19 +193,25 @@ class SendProcessor(Serving):
             handle = self.maker.recall_handle(stored[0], properties)
             if handle is not None:
                 fields["recallHandle"] = handle
-        return self._acknowledge(asked, fields, (stored,), result.log_end, outbox, waits=_waits(properties))
+        return self._acknowledge(
+            asked, fields, (stored,), result.log_end, outbox, topic=stored[0].topic, waits=_waits(properties)
+        )
 
     def _acknowledge(
         self,
         asked: Asked,
         fields: dict[str, str],
-        stored: Sequence[Stored],
+        stored: Iterable[Stored],
         log_end: int,
         outbox: Outbox,
         *,
+        topic: str,
         waits: bool,
     ) -> Parts | None:
-        """The answer to messages that are in the log; None when it follows once they are durable."""
+        """The answer to messages that are in the log; None when it follows once they are durable.
+
+        `topic` is where they are stored, which is not the header's for a message of too many tries.
+        """
         # Without the body, which is a part of the connection's buffer.
         command = replace(asked.command, body=EMPTY)
         asked = replace(asked, command=command)
@@ -216,8 +222,7 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         if waits and self.keepers.are_there:
-            # Not the header's topic alone: a message of too many tries is stored as a dead letter.
-            wants_topics = any(message.topic in self.topics.unsaved for message, _tag, _result in stored)
+            wants_topics = topic in self.topics.unsaved
             self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
         self.events.acknowledged(asked, stored, outbox)
@@ -238,7 +243,9 @@ class SendProcessor(Serving):
             asked.channel.gives_way = True
         put = [(message, tag, result) for (message, tag), result in zip(batch, results, strict=True)]
         fields = self._batch_fields(properties, queue_id, results[0], (result.physical_offset for result in results))
-        return self._acknowledge(asked, fields, put, results[-1].log_end, outbox, waits=_waits(properties))
+        return self._acknowledge(
+            asked, fields, put, results[-1].log_end, outbox, topic=batch[0][0].topic, waits=_waits(properties)
+        )
 
     def _put_in_turns(
         self, asked: Asked, queue_id: int, properties: Mapping[str, str], messages: Iterator[tuple[MessageToStore, str]]
@@ -262,7 +269,9 @@ class SendProcessor(Serving):
         fields = self._batch_fields(properties, queue_id, first, batch.starts(first))
         put = ((batch.first, *each) for each in zip(tags, batch.results(first), strict=True))
         log_end = first.physical_offset + len(batch.content)
-        return partial(self._acknowledge, asked, fields, put, log_end, waits=_waits(properties))
+        return partial(
+            self._acknowledge, asked, fields, put, log_end, topic=batch.first.topic, waits=_waits(properties)
+        )
 
     def _batch_fields(
         self, properties: Mapping[str, str], queue_id: int, first: PutResult, starts: Iterable[int]
