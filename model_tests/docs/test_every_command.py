@@ -61,14 +61,15 @@ OF_A_PART: Final = {
 """Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
 SOME: Final = "longpoll conform --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9; done"
 SETUP: Final = tuple(
-    f"make setup EXTRAS={each}" for each in ("law", "testing", "judge", "law,judge", "law,judge,simulation")
+    f"make setup EXTRAS={each}"
+    for each in ("law", "judge", "testing", "testing,judge", "law,judge", "law,judge,simulation")
 )
 OFFLINE: Final = "--no-index --no-deps --no-build-isolation"
 SHORTER: Final = {
     **{line: line.replace("make", "make --dry-run") for line in SETUP},
     **{
         f"pip install '.[{each}]'": f"pip install --dry-run {OFFLINE} '.[{each}]'"
-        for each in ("testing", "testing,judge", "law,judge")
+        for each in ("testing,judge", "law,judge")
     },
     "pip wheel --no-deps --wheel-dir dist .": f"pip wheel {OFFLINE} --wheel-dir dist .",
     **{f"make bench PART={part}": f"make --dry-run bench PART={part} && {it}" for part, it in OF_A_PART.items()},

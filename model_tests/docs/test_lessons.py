@@ -28,7 +28,7 @@ from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
 from longpoll_spec.testing.mutant import broken_by, report, rewritten
 
-BEGUN: Final = "`make setup`"
+BEGUN: Final = "`make setup EXTRAS=law,judge,simulation`"
 """What a reader has done before."""
 
 

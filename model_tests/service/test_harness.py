@@ -20,7 +20,7 @@ from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import missed
 from model_tests.bench.broker_sides import Side, ours
-from model_tests.support.service import Clock
+from model_tests.support.service import ShiftedRuntime
 from rich.progress import Progress
 
 from longpoll.racing.plan import Delivery, RaceReport
@@ -77,7 +77,7 @@ HOUR_MS = 3_600_000
 def test_held_pulls_are_counted_to_the_last(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, same_moment: bool
 ) -> None:
-    clock = Clock()
+    clock = ShiftedRuntime()
     monkeypatch.setattr(held, "monotonic_ns", clock.monotonic_ns)
     broker = start_broker(
         runtime=clock, config=BrokerConfig(hold_timeout_ms_max=HOUR_MS, channel_idle_ms_max=2 * HOUR_MS)
@@ -93,7 +93,7 @@ def test_held_pulls_are_counted_to_the_last(
 
     def read_after_an_hour(holding: _Holding, *, until_accepted: bool) -> None:
         if not until_accepted:
-            clock.ahead_ns = HOUR_MS * 1_000_000
+            clock.gone_ms = HOUR_MS
             broker.loops[0].wake()
         read(holding, until_accepted=until_accepted)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from model_tests.support.service_b import served
+from model_tests.support.service import served
 
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message

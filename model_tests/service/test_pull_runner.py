@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from model_tests.support.service_b import Box, decoded
+from model_tests.support.service import Box, decoded
 
 from longpoll_broker.core.hold import ANSWERED, HELD, Cause, Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.observed import events_of
-from model_tests.support.service_b import served, served_two
+from model_tests.support.service import served, served_two
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields, send_message

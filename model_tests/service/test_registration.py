@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from attrs import evolve
-from model_tests.support.service_b import answer_of, decoded
+from model_tests.support.service import answer_of, decoded
 
 from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 import pytest
 from model_tests.conformance.java_broker import free_port
-from model_tests.support.service_b import ScriptedMaster, answer_of, copies_of
+from model_tests.support.service import ScriptedMaster, answer_of, copies_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
-from model_tests.support.service_b import answer_of, served
+from model_tests.support.service import answer_of, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.handler import BrokerHandler

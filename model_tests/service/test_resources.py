@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from model_tests.support.service_b import fields_of
+from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

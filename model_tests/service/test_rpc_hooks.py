@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import define, field
-from model_tests.support.service_b import answer_of, served, served_two
+from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.service.io.rpc_hooks import RequestAbortedError
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until

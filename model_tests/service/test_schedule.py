@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.support.service_b import ShiftedRuntime, answer_of, served, served_two
+from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.support.service_b import answer_of, served, served_two
+from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.io.channel import NO_END_NS

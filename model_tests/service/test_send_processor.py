@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import attrs
 import pytest
-from model_tests.support.service_b import Box, decoded
+from model_tests.support.service import Box, decoded
 
 from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits

@@ -19,7 +19,7 @@ import pytest
 from attrs import define, field
 from model_tests.service.sequences import BROKER_CODES, KINDS, NAME_SERVER_CODES, Script
 from model_tests.service.test_bad_input import watching
-from model_tests.support.service_b import answer_of
+from model_tests.support.service import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from model_tests.support.service_b import answer_of, served
+from model_tests.support.service import answer_of, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from model_tests.service.subscription_script import play, play_strict
-from model_tests.support.service_b import served
+from model_tests.support.service import served
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until

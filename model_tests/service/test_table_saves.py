@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from model_tests.support.service_b import answer_of, served_two
+from model_tests.support.service import answer_of, served_two
 
 from longpoll_broker.service.upkeep import config_files, table_saves
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker

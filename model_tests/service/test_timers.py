@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.service_b import ScriptedMaster, copies_of
+from model_tests.support.service import ScriptedMaster, copies_of
 from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from model_tests.support.service_b import ShiftedRuntime
+from model_tests.support.service import ShiftedRuntime
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.test_administered import commit, joined, told
-from model_tests.support.service_b import ShiftedRuntime, served
+from model_tests.support.service import ShiftedRuntime, served
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.tables.offsets import Offsets

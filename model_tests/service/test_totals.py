@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.test_metrics import values
-from model_tests.support.service_b import served, served_two
+from model_tests.support.service import served, served_two
 
 from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker

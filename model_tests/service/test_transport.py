@@ -6,7 +6,7 @@ import errno
 import threading
 
 import pytest
-from model_tests.support.service_b import answer_of, fields_of, served, served_two
+from model_tests.support.service import answer_of, fields_of, served, served_two
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io import transport

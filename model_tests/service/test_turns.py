@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import define
-from model_tests.support.service_b import answer_of, served, served_two
+from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig

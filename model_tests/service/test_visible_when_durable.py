@@ -6,7 +6,7 @@ import threading
 
 import attrs
 import pytest
-from model_tests.support.service_b import answer_of, served, served_two
+from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until

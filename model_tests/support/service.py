@@ -1,20 +1,37 @@
-"""Stand-ins that tests of the broker's services share."""
+"""Fakes and helpers that tests of the broker's services share."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from longpoll_broker.broker import Broker
+from longpoll_broker.service.following.asking import Asking, PeerError
+from longpoll_broker.service.following.master import Master
+from longpoll_broker.service.following.table_copies import TableCopies
+from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
 
 
-class Clock(RealRuntime):
-    """A runtime whose monotonic clock a test sets forward by `ahead_ns`."""
+class ShiftedRuntime(RealRuntime):
+    """A real runtime whose clocks a test moves, so that nothing waits for an hour."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead_ns = 0
-        self.monotonic_ns = lambda: time.monotonic_ns() + self.ahead_ns
+    ahead_ms = 0
+    """By how much the wall clock is ahead."""
+    gone_ms = 0
+    """By how much the monotonic clock is ahead."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        really_ns = self.monotonic_ns
+        self.monotonic_ns: Callable[[], int] = lambda: really_ns() + self.gone_ms * 1_000_000
+
+    def unix_ms(self) -> int:
+        return super().unix_ms() + self.ahead_ms
 
 
 class Noting:
@@ -32,3 +49,76 @@ class Noting:
         """What was noted since this was asked."""
         notes, self.notes = self.notes, []
         return notes
+
+
+def decoded(parts: Parts) -> Command:
+    """The one command of these buffers."""
+    connection = Connection()
+    connection.receive_data(b"".join(map(bytes, parts)))
+    command = connection.next_event()
+    assert isinstance(command, Command)
+    return command
+
+
+class Box(Outbox):
+    """An outbox that keeps the replies."""
+
+    __slots__ = ("replies",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies: list[Command] = []
+
+    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        self.replies.append(decoded(parts))
+
+    def write_in_herd(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        self.replies.append(decoded(parts))
+
+
+def answer_of(client: RawClient, opaque: int) -> Command:
+    """The reply to a request; an AssertionError when none comes."""
+    reply = client.reply(opaque)
+    assert reply is not None, "no reply came"
+    return reply
+
+
+def fields_of(reply: Command) -> dict[str, str]:
+    """The fields of a reply that must have some."""
+    assert reply.ext_fields is not None
+    return reply.ext_fields
+
+
+def served(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient]:
+    """A broker, and a client of it."""
+    broker = start_broker(**options)
+    return broker, connect(broker.address)
+
+
+def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient, RawClient]:
+    """A broker, and two clients of it."""
+    broker = start_broker(**options)
+    return broker, connect(broker.address), connect(broker.address)
+
+
+class ScriptedMaster(Asking):
+    """A master that answers a slave's questions for tables from a script, and refuses the others."""
+
+    def __init__(self, answers: Mapping[int, Command | bytes]) -> None:
+        self._answers = answers
+
+    def ask(self, code: int, fields: dict[str, str] | None = None, body: object = b"") -> Command:
+        answer = self._answers.get(code)
+        if answer is None:
+            raise PeerError("refused")
+        return answer if isinstance(answer, Command) else Command(0, body=answer)
+
+    def __str__(self) -> str:
+        return "a master"
+
+
+def copies_of(slave: Broker) -> TableCopies:
+    """What copies a master's tables to a slave, on the test's thread."""
+    shared = slave.shared
+    tables = (shared.topics, shared.groups, shared.offsets, shared.delays, shared.timers)
+    return TableCopies(shared.runtime, Master(None, None), *tables, lambda: slave.store.log_end)
