@@ -132,7 +132,8 @@ def run_tests(
     )
     with _process(command, environment) as process:
         code = _wait(process, begun_s + minutes * 60 + grace_s)
-    part = result_of(name, log, time.monotonic() - begun_s)
+        # Before the process is ended: a test that fails because it is interrupted is unfinished, not wrong.
+        part = result_of(name, log, time.monotonic() - begun_s)
     if code not in {0, 1, NO_TEST_RAN, None} or (code == 1 and not part.failed):
         failed = f"pytest ended with exit code {code} before it ran all tests"
         return Part(name, part.passed, (*part.failed, failed), part.unfinished, part.not_reached, part.seconds)

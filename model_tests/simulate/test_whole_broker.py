@@ -451,3 +451,10 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str) -> None:
 def test_every_promise_has_a_name_that_can_be_asked_for() -> None:
     """Names are plain words, and each says itself in a sentence."""
     assert all(name == name.lower() and said and not said.endswith(".") for name, said in PROMISES.items())
+
+
+def test_a_start_after_a_power_cut_may_log_what_it_cuts_off() -> None:
+    """Seed 1141: the disk kept a whole record behind a torn one. No promise is broken."""
+    done = CliRunner().invoke(main, ["simulate-broker", "--runs", "1", "--seed", "1141"])
+
+    assert done.exit_code == 0, done.stdout

@@ -243,6 +243,9 @@ class Run:
         self.account.stopping(self.world.now_ns / 1e6)
         # First, for who is ended may write on its way out.
         left = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
+        if mishap.kind == "power":
+            # A disk keeps unsynced bytes in any order, so the next start may cut off whole records, and logs that.
+            self.bad_disk.told.add("whole records follow from")
         self.runtime.kill()
         self.disk = left
 
