@@ -545,3 +545,20 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     queue.segments.segments[0].view[2 * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
     assert recover_clean(log, [queue], -1) == Recovered(0, 2)
     assert standing(queue) == (3, -1)
+
+
+def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
+    """Those of one among several, after a crash: the checkpoint says that there were more."""
+    config = evolve(SMALL, commit_log_file_size=65_536)
+    store = open_store(tmp_path, config)
+    put_and_dispatch(store, mixed_messages(20))
+    expected = {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()}
+    store.close()
+    (tmp_path / "abort").touch()
+    shutil.rmtree(next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()))
+    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset > 0
+    store = open_store(tmp_path, config)
+    # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
+    assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
+    assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
+    store.close()
