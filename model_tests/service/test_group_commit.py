@@ -14,6 +14,8 @@ import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.service.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
@@ -110,6 +112,14 @@ def send_first(client: RawClient) -> int | None:
     return reply.code
 
 
+@pytest.fixture
+def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other thread saves topics, so none can be in time by chance."""
+    monkeypatch.setattr(ConfigFiles, "save_names", lambda _files: None)
+    monkeypatch.setattr(ConfigFiles, "save", lambda _files: None)
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
 def test_a_topic_that_a_send_made_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
 ) -> None:
@@ -121,6 +131,33 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
     topic = restarted.topics.get("New")
     assert topic is not None
     assert topic.write_queue_nums == 8
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
+def test_a_topic_of_dead_letters_outlives_a_kill(
+    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+) -> None:
+    """A send to the retry topic, which is saved already, makes it; the saved table has it with the answer."""
+    client = connect(start_broker(store_config=SYNC).address)
+    fields = send_fields("%RETRY%G")
+    codes = [
+        client.call(RequestCode.SEND_MESSAGE_V2, fields | {"j": str(tries), "l": "16"}, b"x").code for tries in (1, 17)
+    ]
+    saved = (tmp_path / "store" / "config" / "topics.json").read_bytes()
+
+    assert codes == [ResponseCode.SUCCESS] * 2
+    assert b'"%DLQ%G"' in saved
+
+
+def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:
+    """A thread that makes a topic may be interrupted between the two; another thread already sends to it."""
+    broker = start_broker(store_config=SYNC)
+    broker.topics.put(TopicConfig("New", 8, 8))
+    broker.topics.changed = False
+    assert broker.sending.commits is not None
+    broker.sending.commits.save_topics()
+
+    assert broker.topics.unsaved == {}
 
 
 def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
