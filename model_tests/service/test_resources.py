@@ -18,13 +18,14 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.access import ADMIN_CODES
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers.base import Header
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
 BOTH: Final = "PUB|SUB"
@@ -246,6 +247,28 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
         assert (answer.code == 0, is_refused(answer, f"topic:{topic}")) == (is_read, not is_read)
     asked = {"topic": topic, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**62)}
     assert is_refused(call(client, RequestCode.QUERY_MESSAGE, asked, account="trusted"), f"topic:{topic}")
+
+
+def colliding(text: str, prefix: str) -> str:
+    """What follows `prefix` in a text that has the Java hash of another: seven characters of 31."""
+    target, begun = java_hash(text), java_hash(prefix)
+    base = sum(ord("0") * 31**place for place in range(7))
+    left = (target - begun * 31**7 - base) % 2**32
+    return "".join(chr(ord("0") + left // 31**place % 31) for place in reversed(range(7)))
+
+
+def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Connect) -> None:
+    """12 compares topic and key of what the index finds; a colliding message does not use up the asked count."""
+    client = connect(broker.address)
+    key = colliding("secret#hidden", "open#")
+    assert java_hash(f"open#{key}") == java_hash("secret#hidden")
+    place_of(client, "open", f"KEYS\x01{key}\x02")
+    place_of(client, "secret", "KEYS\x01hidden\x02")
+    asked = {"topic": "open", "key": key, "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    found = call(client, RequestCode.QUERY_MESSAGE, asked)
+    assert [record.topic for record in records_of(found)] == ["open"]
+    missed = call(client, RequestCode.QUERY_MESSAGE, asked | {"key": "other-" + colliding("secret#hidden", "open#other-")})
+    assert (missed.code, bytes(missed.body)) == (22, b"")
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:
