@@ -103,6 +103,7 @@ class Broker(Stoppable):
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,
             ha_status=lambda: self.replicating.status,
+            access=access,
         )
         replicator = replicator_of(shared, ha_listener)
         listens_on = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared

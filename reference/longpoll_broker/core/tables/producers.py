@@ -7,13 +7,16 @@ Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`, `
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from attrs import define, field
 
 from longpoll_protocol.names import GROUP_SIZE_MAX
 
+LOOKS_MAX: Final = 256
+"""Most connections of a group that are looked at for one that may be asked."""
 PRODUCER_COUNT_MAX: Final = 100_000
 """Most pairs of a group and a connection; one more is not noted, and so never asked."""
 
@@ -25,30 +28,33 @@ class Producers:
     `_clients` and `_client_of` say from both sides which client id each connection of `_groups_of` last said it has.
     """
 
-    _groups: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
+    _groups: dict[str, OrderedDict[Hashable, None]] = field(factory=dict, init=False)
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
+    _named: dict[str, Hashable] = field(factory=dict, init=False)
+    """The connections of `_groups_of`, by what `str` gives."""
     _count: int = field(default=0, init=False)
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """A connection has a producer of the group; one with a longer name than groups have is not noted."""
-        members = self._groups.get(group, {})
+        members = self._groups.get(group, ())
         if channel in members:
             if self._client_of[channel] != client_id:
                 self._note_client(channel, client_id)
             return
         if self._count >= PRODUCER_COUNT_MAX or len(group) > GROUP_SIZE_MAX:
             return
-        self._groups.setdefault(group, {})[channel] = None
+        self._groups.setdefault(group, OrderedDict())[channel] = None
+        self._named[str(channel)] = channel
         self._groups_of.setdefault(channel, set()).add(group)
         self._note_client(channel, client_id)
         self._count += 1
 
     def unregister(self, channel: Hashable, group: str) -> None:
         """It has none any more."""
-        members = self._groups.get(group, {})
-        if channel not in members:
+        members = self._groups.get(group)
+        if members is None or channel not in members:
             return
         del members[channel]
         if not members:
@@ -57,6 +63,7 @@ class Producers:
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
+            del self._named[str(channel)]
             self._forget_client(channel)
         self._count -= 1
 
@@ -89,11 +96,23 @@ class Producers:
             if not self._clients[known]:
                 del self._clients[known]
 
-    def pick(self, group: str) -> Hashable | None:
-        """One of the group's connections, each in its turn; None when there is none."""
+    def pick(
+        self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
+    ) -> Hashable | None:
+        """One of the group's connections that may be asked, each in its turn; None when there is none.
+
+        The one whose name (`str`) is `first` comes before its turn.
+        """
         members = self._groups.get(group)
         if not members:
             return None
-        channel = next(iter(members))
-        members[channel] = members.pop(channel)
-        return channel
+        channel = self._named.get(first)
+        if channel in members and may_ask(channel):
+            members.move_to_end(channel)
+            return channel
+        for _ in range(min(len(members), LOOKS_MAX)):
+            channel = next(iter(members))
+            members.move_to_end(channel)
+            if may_ask(channel):
+                return channel
+        return None

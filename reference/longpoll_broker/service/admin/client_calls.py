@@ -19,6 +19,7 @@ import msgspec
 from attrs import define, field, frozen
 from msgspec import structs
 
+from longpoll_broker.core.tables.access import Right
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.topics import Topics
 from longpoll_broker.service.admin.client_processor import ClientProcessor
@@ -41,6 +42,7 @@ from longpoll_protocol.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from longpoll_protocol.log_record import Record
 from longpoll_protocol.message import message_id_position
 from longpoll_protocol.properties import (
     PUSH_REPLY_TIME,
@@ -212,11 +214,13 @@ class ClientCalls(Serving):
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         _host, _port, physical_offset = message_id_position(header.msg_id)
         record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
-        if record is None:
+        read = self.store.read_record(physical_offset) if record is not None else None
+        if record is None or read is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id[:56]} here")
         fields = header.encode() | {"brokerName": self.broker_name}
         asked = _request(command.code, fields, bytes(record), flag=command.flag)
-        return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id or ""))
+        member = (header.consumer_group, header.client_id or "")
+        return self._call(channel, command, asked, outbox, member=member, record=read)
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
@@ -360,19 +364,31 @@ class ClientCalls(Serving):
         outbox.flush()
 
     def _call(
-        self, asker: Channel, command: Command, asked: Command, outbox: Outbox, *, member: tuple[str, str]
+        self,
+        asker: Channel,
+        command: Command,
+        asked: Command,
+        outbox: Outbox,
+        *,
+        member: tuple[str, str],
+        record: Record | None = None,
     ) -> Parts | None:
-        """Ask a member, by its group and client id; None when it is asked, else the refusal."""
+        """Ask a member, by its group and client id; None when it is asked, else the refusal.
+
+        A member that may not read `record`, which it is sent, counts as not there.
+        """
         group, client_id = member
         name = f"<{group[:255]}> <{client_id[:255]}>"
         with self.members.lock:
             live = self.members.clients.group(group)
             found = [] if live is None else [each for each, other in live.members.items() if other == client_id]
-        if not found:
+        channel = next((each for each in found if isinstance(each, Channel) and self._may_get(each, record)), None)
+        if channel is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
-        channel = found[0]
-        assert isinstance(channel, Channel)
         return self._ask(channel, asked, _Waiting(asker, command, name, self._deadline_ns()), outbox)
+
+    def _may_get(self, channel: Channel, record: Record | None) -> bool:
+        return record is None or self.members.may_get(channel, record, Right.SUB)
 
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
         """Ask a client by its connection; None when it is asked, else the refusal."""

@@ -7,11 +7,12 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from attrs import Factory, define, field, frozen
 
 from longpoll_broker.core.filter.filters import is_tag_type, not_supported, sql_filter
+from longpoll_broker.core.tables.access import Right
 from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import Groups, Topics
@@ -23,6 +24,7 @@ from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from longpoll_protocol.log_record import Record, host_text
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock
 
@@ -53,6 +55,8 @@ class ClientProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock."""
+    may_get: Callable[[Channel, Record, Right], bool] = lambda _channel, _record, _right: True
+    """Whether the accounts let a client have a message that it has not asked for."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
     """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
@@ -145,10 +149,19 @@ class ClientProcessor(Serving):
         for group in groups:
             self.notices.changed(group, outbox)
 
-    def producer_of(self, group: str) -> Channel | None:
-        """A connection of a producer group, another one each time; None when nobody is there."""
+    def producer_of(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
+        """A producer's connection that may be asked about a prepared message; None when there is none.
+
+        It needs the right to publish to the message's topic. Each is asked in its turn, or the one that has sent the
+        message before its turn.
+        """
+
+        def may_ask(channel: Hashable) -> bool:
+            assert isinstance(channel, Channel)
+            return self.may_get(channel, half, Right.PUB)
+
         with self.lock:
-            channel = self.producers.pick(group)
+            channel = self.producers.pick(group, may_ask, first=f"/{host_text(half.born_host)}" if sender_first else "")
         assert channel is None or isinstance(channel, Channel)
         return channel
 

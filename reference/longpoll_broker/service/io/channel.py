@@ -86,6 +86,7 @@ class Channel:
         "_unsent",
         "_unsent_size",
         "_watches_write",
+        "account",
         "begun_ns",
         "broken",
         "close_reason",
@@ -138,6 +139,8 @@ class Channel:
         """Counts the connections of this broker's life."""
         self.peer = f"{peer[0]}:{peer[1]}"
         self.peer_host = peer
+        self.account = ""
+        """The access key of its last request that the accounts let in; empty without accounts or a key."""
         self.host_bytes = b""
         """The peer's address as a record holds it; filled in when a message of this channel is first stored."""
         self.closed = False

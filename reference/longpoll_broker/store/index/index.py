@@ -259,7 +259,8 @@ class Index:
     ) -> Generator[None, None, list[int]]:
         """Physical offsets of up to `count_max` messages, the newest ones, in log order (`queryOffset`).
 
-        `is_meant` tells apart those of equal hash. It yields every `WALKED_MAX` entries, so that others can have their turn.
+        `is_meant` tells apart those of equal hash. It yields every `WALKED_MAX` entries, so that others can have their
+        turn.
         """
         (hashed,) = key_hashes([f"{topic}#{key}"])
         found: list[int] = []
