@@ -86,6 +86,15 @@ class BrokerCollector(Collector):
         for limit in Reached:
             found.add_metric([limit.value], totals.reached[limit])
         yield found
+        entries = GaugeMetricFamily("longpoll_table_entries", "Entries of tables that clients fill.", labels=["table"])
+        refused = CounterMetricFamily(
+            "longpoll_table_refusals", "Entries for which a table or a share had no room.", labels=["table"]
+        )
+        for quota in (*self.broker.handler.quotas, *self.broker.name_server.routes.quotas):
+            entries.add_metric([quota.name], quota.used)
+            refused.add_metric([quota.name], quota.refused)
+        yield entries
+        yield refused
 
     def _log(self) -> Metric:
         store = self.broker.store

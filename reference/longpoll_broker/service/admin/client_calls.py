@@ -21,6 +21,7 @@ from msgspec import structs
 
 from longpoll_broker.core.tables.access import Right
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.quota import Quota
 from longpoll_broker.core.tables.topics import Topics
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
@@ -191,6 +192,7 @@ class ClientCalls(Serving):
     address: str
     """Host:port of the broker."""
     lock: Lock
+    quota: Quota = field(factory=lambda: Quota("waiting calls", CALL_COUNT_MAX), init=False)
     _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
     """By the member's connection and the opaque of what it was asked."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
@@ -289,7 +291,7 @@ class ClientCalls(Serving):
         with self.lock:
             for key, each in list(self._waiting.items()):
                 if isinstance(each, _WaitingStatus) and each.gathering is gathering:
-                    del self._waiting[key]
+                    self._take_out(key)
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
@@ -336,10 +338,15 @@ class ClientCalls(Serving):
         # The body lies in the asker's receive buffer, which is used again.
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
+    def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
+        """Who waits for a member's answer, and waits no more; with the lock."""
+        self.quota.release(key)
+        return self._waiting.pop(key, None)
+
     def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """A member answers: pass it on; an answer that nobody waits for is thrown away."""
         with self.lock:
-            waiting = self._waiting.pop((channel, command.opaque), None)
+            waiting = self._take_out((channel, command.opaque))
         if waiting is not None:
             _write(outbox, waiting, waiting.passed_on(command))
 
@@ -347,7 +354,7 @@ class ClientCalls(Serving):
         """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
         with self.lock:
             found = [key for key, each in self._waiting.items() if channel in {key[0], each.asker}]
-            gone = [self._waiting.pop(key) for key in found]
+            gone = [waiting for key in found if (waiting := self._take_out(key)) is not None]
         for waiting in gone:
             if waiting.asker is not channel:
                 _write(outbox, waiting, waiting.gone())
@@ -357,7 +364,7 @@ class ClientCalls(Serving):
         now_ns = self.runtime.monotonic_ns()
         with self.lock:
             late = [key for key, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]
-            expired = [self._waiting.pop(key) for key in late]
+            expired = [waiting for key in late if (waiting := self._take_out(key)) is not None]
         outbox = Outbox()
         for waiting in expired:
             _write(outbox, waiting, waiting.late())
@@ -394,10 +401,10 @@ class ClientCalls(Serving):
         """Ask a client by its connection; None when it is asked, else the refusal."""
         opaque = self._opaque()
         with self.lock:
-            if len(self._waiting) >= CALL_COUNT_MAX:
-                told = f"{CALL_COUNT_MAX} requests wait for members already; ask again later"
-                return answer(waiting.asked, ResponseCode.SYSTEM_BUSY, told)
             if not waiting.asked.is_one_way:
+                if not self.quota.take((channel, opaque), waiting.asker):
+                    told = f"{self.quota.used} requests wait for members already; ask again later"
+                    return answer(waiting.asked, ResponseCode.SYSTEM_BUSY, told)
                 self._waiting[channel, opaque] = waiting
         outbox.write(channel, encode(structs.replace(asked, opaque=opaque)))
         if channel.closed or channel.broken:

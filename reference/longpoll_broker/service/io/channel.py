@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.service.io.totals import Amount, Reached
+from longpoll_broker.service.io.totals import Amount, Reached, address_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.sizes import MIB
@@ -175,6 +175,11 @@ class Channel:
 
     def __str__(self) -> str:
         return f"/{self.peer}"
+
+    @property
+    def owner(self) -> str:
+        """For whom what it makes counts: its account, or, without one, its address."""
+        return self.account or address_of(self.peer_host[0])
 
     def write(self, parts: Parts) -> None:
         """Queue one command; `flush` sends it. Callable from any thread."""
