@@ -27,6 +27,8 @@ from longpoll_protocol.sizes import MIB
 ORPHAN_COUNT_MAX: Final = 10_000
 """Most filters of groups without members; the oldest goes for one more."""
 
+FILTER_COST: Final = 100
+"""For how many characters a filter counts besides its text."""
 EXPRESSIONS_SIZE_MAX: Final = 64 * MIB
 """Most characters of all filters: they may stay when their group has no members."""
 
@@ -90,7 +92,7 @@ class FilterTable:
         self._orphans.pop(place, None)
         known = self._by_place.get(place)
         is_newer = known is None or known.is_known_bad or version > known.version
-        if is_newer and self.quota.take(place, channel, len(topic) + len(group) + len(expression)):
+        if is_newer and self.quota.take(place, channel, FILTER_COST + len(topic) + len(group) + len(expression)):
             self._by_place[place] = FilterData(expression, expression_type, version, self.with_parts)
 
     def group_gone(self, group: str, topics: Iterable[str]) -> None:

@@ -79,6 +79,7 @@ class Routes:
         if known is not None and known.channel is not broker.channel:
             self.remove(broker.address)
         if not self.quota.take(broker.address, broker.channel):
+            self.topics_quota.release(broker.address)
             return False
         self._by_address[broker.address] = broker
         return True
