@@ -19,7 +19,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.core import filter as filter_package
 from longpoll_broker.core import tables as tables_package
 from longpoll_broker.core.tables.quota import Quota
-from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.service.admin import client_processor
+from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
@@ -120,6 +121,44 @@ def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
     assert quota.used == before
 
 
+def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served between; a member that has gone is asked and told nothing meanwhile."""
+    monkeypatch.setattr(client_processor, "LEAVES_MAX", 40)
+    clients, outbox = broker.administering.clients, Outbox()
+    member, stayed = Peer(broker, 7), Peer(broker, 8)
+    for number in range(100):
+        tell(member, heartbeat(number, consumer=number % 2 == 0))
+    tell(stayed, heartbeat(98, consumer=True))
+    clients.turn(outbox)
+    broker.handler.closed(member.channel)
+    left = []
+    while clients.has_more:
+        left.append(clients.producers.quota.used + clients.clients.members_quota.used)
+        clients.turn(outbox)
+    assert left == [61, 21]
+    assert clients.producers.quota.used == 0
+    assert clients.clients.channels("g98") == [stayed.channel]
+    assert list(clients.programs) == [stayed.channel]
+
+
+def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
+    """It is answered 1, says which name is too long, and nothing of it is kept."""
+    used = [quota.used for quota in broker.handler.quotas]
+    for client_id, group, topic, named in (
+        ("c" * 256, "g", "T", "clientID"),
+        ("c", "g" * 256, "T", "groupName"),
+        ("c", "g", "T" * 300, "topic"),
+    ):
+        consumer = {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "*"}]}
+        body = msgspec.json.encode({"clientID": client_id, "consumerDataSet": [consumer]})
+        request = encode(Command(code=RequestCode.HEART_BEAT, opaque=1, body=body))
+        answered = Peer(broker).tell(b"".join(map(bytes, request)))
+        assert b"shorten it" in answered
+        assert named.encode() in answered
+    assert [quota.used for quota in broker.handler.quotas] == used
+    assert broker.administering.clients.programs == {}
+
+
 def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> None:
     names = [quota.name for quota in broker.handler.quotas]
     assert sorted(names) == sorted(ATTACKS)
@@ -192,12 +231,12 @@ def test_a_quota_counts_what_it_has(steps: list[tuple[int, int, int, bool]]) -> 
 
 def test_an_address_leaves_room_for_others_however_many_connections_it_has() -> None:
     quota = Quota("table", 10_000)
-    for number in range(1000):
-        for each in range(100):
+    for number in range(200):
+        for each in range(60):
             quota.take((number, each), Sender(number, "10.0.0.1"))
     assert 4_900 <= quota.used <= 5_000
-    for number in range(1000):
-        for each in range(100):
+    for number in range(200):
+        for each in range(60):
             quota.take((number, each, 2), Sender(1000 + number, "10.0.0.2"))
     assert 7_400 <= quota.used <= 7_500
     assert quota.take("late", Sender(5000, "10.0.0.3"))
