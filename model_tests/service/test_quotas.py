@@ -18,7 +18,7 @@ from model_tests.service.sockless import Peer, ThreadlessBroker
 from longpoll_broker.broker import Broker
 from longpoll_broker.core import filter as filter_package
 from longpoll_broker.core import tables as tables_package
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.service.admin import client_processor
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.testing.brokers import SMALL_STORE

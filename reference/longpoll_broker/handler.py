@@ -17,7 +17,7 @@ from longpoll_broker.assembly.administering import Administering
 from longpoll_broker.assembly.pulling import Pulling
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts

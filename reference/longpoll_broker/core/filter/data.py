@@ -21,7 +21,7 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.core.filter.filters import SqlFilter, sql_filter
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_protocol.sizes import MIB
 
 ORPHAN_COUNT_MAX: Final = 10_000

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_protocol.names import LMQ_PREFIX
 
 SEPARATOR: Final = "@"

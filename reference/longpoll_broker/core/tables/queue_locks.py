@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 
 LIFE_MS: Final = 60_000
 """`REBALANCE_LOCK_MAX_LIVE_TIME`."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.tables.topics import TOPIC_COUNT_MAX, TopicConfig
 from longpoll_protocol.names import name_problem
 

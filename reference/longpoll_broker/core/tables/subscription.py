@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from longpoll_broker.core.filter.data import FilterTable
 from longpoll_broker.core.filter.filters import SUBSCRIBE_ALL, TAG, ExpressionError, TagFilter, is_tag_type, tag_filter
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_protocol.sizes import MIB
 
 BROADCASTING: Final = "BROADCASTING"

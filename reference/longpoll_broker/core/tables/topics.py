@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.core.tables.quota import Quota
+from longpoll_broker.core.quota import Quota
 from longpoll_protocol.names import (
     DEFAULT_TOPIC,
     GROUP_SIZE_MAX,

@@ -19,9 +19,9 @@ import msgspec
 from attrs import define, field, frozen
 from msgspec import structs
 
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.tables.access import Right
 from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.quota import Quota
 from longpoll_broker.core.tables.topics import Topics
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts

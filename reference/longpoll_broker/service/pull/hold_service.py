@@ -19,7 +19,7 @@ from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, Cause, HoldTable, Key, Pull, Room
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Store, wants_visible
-from longpoll_broker.core.tables.quota import CONNECTION_PART
+from longpoll_broker.core.quota import CONNECTION_PART
 from longpoll_broker.service.io.channel import FLUSH_COUNT, Channel, Outbox
 from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_runtime import Lock, Runtime
