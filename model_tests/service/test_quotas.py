@@ -19,6 +19,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.core import filter as filter_package
 from longpoll_broker.core import tables as tables_package
 from longpoll_broker.core.quota import Quota
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
+from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.admin import client_processor
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.testing.brokers import SMALL_STORE
@@ -240,6 +242,26 @@ def test_an_address_leaves_room_for_others_however_many_connections_it_has() -> 
             quota.take((number, each, 2), Sender(1000 + number, "10.0.0.2"))
     assert 7_400 <= quota.used <= 7_500
     assert quota.take("late", Sender(5000, "10.0.0.3"))
+
+
+def test_one_connection_registers_a_share_of_the_brokers() -> None:
+    """And of their topics; when it closes, both are free again."""
+    known = Routes()
+    attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
+
+    def register(number: int, sender: Sender, topic_count: int) -> bool:
+        topics = {f"t{each}": TopicConfig(f"t{each}") for each in range(topic_count)}
+        broker = RegisteredBroker("C", f"b{number}", 0, f"a:{number}", sender, (1, 1), 0, topics)
+        return known.has_room(broker) and known.register(broker)
+
+    taken = [register(number, attacker, 0) for number in range(1000)]
+    assert sum(taken) == 200
+    known.topics_quota.size_max = 500
+    assert [register(number, attacker, 50) for number in range(3)] == [True, True, False]
+    assert register(2000, other, 50)
+    known.closed(attacker)
+    assert [broker.channel for broker in known] == [other]
+    assert [quota.used for quota in known.quotas] == [1, 50]
 
 
 def test_a_channel_counts_for_its_account_or_else_its_address(broker: Broker) -> None:
