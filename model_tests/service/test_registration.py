@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import tracemalloc
 import zlib
 from contextlib import nullcontext
@@ -25,14 +26,16 @@ from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.admin import routes_processor
 from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
-from longpoll_protocol.bodies import BODY_SIZE_MAX, TopicList
+from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -298,6 +301,75 @@ def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker:
         told = answer_of(client, opaque)
         names = TopicList.decode(told.body).topic_list
         assert (len(names), {"T0", "T1", "T2", "S"} - set(names)) == (len(set(names)), set())
+
+
+def at(address: Address) -> str:
+    return "{}:{}".format(*address)
+
+
+def heartbeat(group: str) -> bytes:
+    consumer = ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic="made", sub_string="*")])
+    return HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode()
+
+
+def queues(topic: str) -> dict[str, str]:
+    return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+
+
+def batch(topic: str, count: int) -> tuple[int, dict[str, str], bytes]:
+    return (
+        RequestCode.SEND_BATCH_MESSAGE,
+        send_fields(topic) | {"m": "true"},
+        encode_batch([BatchMessage(b"x", "")] * count),
+    )
+
+
+LIST = b'{"topicConfigList":[{"topicName":"list","readQueueNums":4,"writeQueueNums":4,"perm":6}]}'
+CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
+    "made": (RequestCode.UPDATE_AND_CREATE_TOPIC, queues("made"), b""),
+    "list": (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, LIST),
+    "sent": (RequestCode.SEND_MESSAGE_V2, send_fields("sent"), b"x"),
+    "delayed": (RequestCode.SEND_MESSAGE_V2, send_fields("delayed", properties="DELAY\x011\x02"), b"x"),
+    "hasty": (RequestCode.SEND_MESSAGE_V2, send_fields("hasty", properties="WAIT\x01false\x02"), b"x"),
+    "batch": batch("batch", 2),
+    "long": batch("long", 2000),
+    "%RETRY%G": (RequestCode.HEART_BEAT, {}, heartbeat("G")),
+}
+"""By topic the request that makes it: code, fields and body."""
+
+
+@pytest.mark.parametrize("flush_disk_sync", [False, True], ids=["async", "sync"])
+def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, *, flush_disk_sync: bool
+) -> None:
+    """Of three one is gone, which nobody waits for twice."""
+    servers = [start_broker(directory=str(tmp_path / name)) for name in ("first", "second")]
+    names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
+    config = BrokerConfig(broker_name="other", name_servers=names)
+    broker = start_broker(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
+    clients = [connect(server.name_server_address) for server in servers]
+    registrar = broker.replicating.registrar
+    assert registrar is not None
+    # The next registration that nobody asked for is half a minute away.
+    wait_until(lambda: registrar.registered_count >= 2)
+    for topic, (code, fields, body) in CHANGES.items():
+        answered = connect(broker.address).call(code, fields, body)
+        assert answered.code == 0, (topic, answered.remark)
+        for client in clients:
+            assert [each["brokerName"] for each in route(client, topic).get("queueDatas", ())] == ["other"], topic
+
+
+def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: StartBroker, connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as name_server:
+        broker = start_broker(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
+        client, other = connect(broker.address), connect(broker.address)
+        opaque = client.send(RequestCode.UPDATE_AND_CREATE_TOPIC, queues("made"))
+        connection, _address = name_server.accept()
+        send_message(other, "made")
+        assert client.reply(opaque, 0.0) is None
+        connection.close()
+        assert answer_of(client, opaque).code == 0
+    make(client, "later")
 
 
 UNKNOWN = (0, -1, 2, 219, 313, 9999, 70_000)

@@ -8,7 +8,7 @@ Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `Subs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -37,6 +37,10 @@ TOPIC_COUNT_MAX: Final = 100_000
 """Most topics, and most groups: making one costs a file, so a client must not be able to make them without end."""
 QUEUE_COUNT_MAX: Final = 1024
 """Most queues of one topic; Java has no limit, and a queue costs files."""
+
+
+def nobody() -> None:
+    """Nobody wants to hear of changes."""
 
 
 @with_table
@@ -126,6 +130,8 @@ class Topics(_Named[TopicConfig]):
     """Whether `gone` is kept; the name server's, which tells of it."""
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
     """Topics that were deleted, as they were last."""
+    on_change: Callable[[], None] = field(default=nobody, init=False)
+    """Called after every change, on the thread that made it; must not wait."""
     told_whole: int = field(default=0, init=False)
     """How often the broker has made a topic by itself, and so registered with all of them."""
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
@@ -174,6 +180,10 @@ class Topics(_Named[TopicConfig]):
             self.gone[name] = topic
         self.unsaved.pop(name, None)
         return super().remove(name)
+
+    def _has_changed(self) -> None:
+        super()._has_changed()
+        self.on_change()
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
         """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""

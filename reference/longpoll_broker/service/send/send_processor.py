@@ -221,8 +221,8 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        if waits and self.keepers.are_there:
-            wants_topics = topic in self.topics.unsaved
+        wants_topics = topic in self.topics.unsaved
+        if (waits and self.keepers.are_there) or (wants_topics and self.keepers.when_told is not None):
             self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
         self.events.acknowledged(asked, stored, outbox)
