@@ -86,19 +86,42 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, c
     wait_until(lambda: route(client, "T") == {})
 
 
-def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
+WHOLE = ("SELF_TEST_TOPIC", "A")
+"""The topics of a whole table; every broker has the first."""
 
-    def changed(counter: int) -> str:
-        body = json.dumps({"counter": counter, "timestamp": 7}).encode()
-        fields = client.call(RequestCode.QUERY_DATA_VERSION, header(), body).ext_fields
-        assert fields is not None
-        return fields["changed"]
 
-    assert changed(1) == "true"
-    assert register(client, table("T")) == 0
-    assert changed(1) == "false"
-    assert changed(2) == "true"
+@pytest.mark.parametrize(
+    ("told", "asked", "changed"),
+    [
+        ([], 1, "true"),
+        ([(WHOLE, 1)], 1, "false"),
+        ([(("other", "A"), 1)], 1, "false"),
+        ([(WHOLE, 1)], 2, "true"),
+        # A topic of a table that was never told whole, as by a broker whose name server starts again.
+        ([(("D",), 7)], 7, "true"),
+        ([(("D",), 7), (("E",), 8)], 8, "true"),
+        ([(("D", "E"), 7)], 7, "true"),
+        ([(("D",), 7), (WHOLE, 7)], 7, "false"),
+        ([(WHOLE, 7), (("D",), 8)], 8, "false"),
+        # The change in between was not told.
+        ([(WHOLE, 7), (("E",), 9)], 9, "true"),
+        ([(WHOLE, 7), (("E",), 9), (WHOLE, 9)], 9, "false"),
+    ],
+)
+def test_a_broker_registers_anew_until_its_whole_table_is_known(
+    told: list[tuple[tuple[str, ...], int]], asked: int, changed: str
+) -> None:
+    known = NameServer(now_ms=lambda: 0)
+
+    def call(serve: Any, fields: dict[str, str], body: bytes) -> Command:
+        return decoded(serve(cast("Channel", object()), Command(1, ext_fields=fields, body=body), cast("Outbox", None)))
+
+    for topics, counter in told:
+        assert call(known.register, header(), table(*topics, counter=counter)).code == 0
+    body = json.dumps({"counter": asked, "timestamp": 7}).encode()
+    assert call(known.data_version, header(), body).ext_fields == {"changed": changed}
+    for topic in {name for topics, _counter in told for name in topics}:
+        assert call(known.route, {"topic": topic}, b"").code == 0
 
 
 def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBroker, connect: Connect) -> None:

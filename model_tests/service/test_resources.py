@@ -128,6 +128,8 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (SEND, send_fields("open", properties=FURTHER), b"x", "topic:secret"),
     (BATCH, send_fields("open") | MANY, encode_batch([BatchMessage(b"x", ""), LISTED]), "topic:secret"),
     (SEND, send_fields("open") | {"m": "TRUE"}, encode_batch([LISTED]), "topic:secret"),
+    (SEND, send_fields("open") | {"m": "1"}, encode_batch([LISTED]), "topic:secret"),
+    (RequestCode.SEND_MESSAGE, {"topic": "open", "batch": "true"}, encode_batch([LISTED]), "topic:secret"),
     (BATCH, send_fields("open") | MANY, PLAIN, None),
     (SEND, send_fields("open") | {"m": "TRUE"}, PLAIN, None),
     (SEND, without("i"), b"x", None),

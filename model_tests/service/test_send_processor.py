@@ -177,14 +177,14 @@ def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, 
     assert not sender.gives_way
 
 
-def test_whether_a_message_is_a_batch_is_asked_with_two_codes_only() -> None:
+def test_a_batch_is_one_by_its_flag() -> None:
     several = batch((b"1", ""), (b"2", ""))
     counts = []
-    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (BATCH, False)):
+    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (ONE, False), (BATCH, False)):
         world = World()
         told(world, command(code, several, batch=str(is_batch).lower()))
         counts.append(len(world.stored))
-    assert counts == [1, 2, 2, 1]
+    assert counts == [2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable, with_told
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, usable, with_told
 from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -43,6 +43,7 @@ from longpoll_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from longpoll_protocol.names import SYSTEM_TOPICS
 
 REGISTERED_COUNT_MAX: Final = 50_000
 """Most topics of one registration, some 70 ms of work; as brokers write them no more than 30,000 fit into a body."""
@@ -191,14 +192,16 @@ class NameServer:
         table = _table(command)
         # A broker that has made one topic tells of this one alone, and none tells which are gone: 216 does.
         known = self.routes.get(header.broker_addr)
-        before = {} if known is None or known.name != header.broker_name else known.topics
+        if known is not None and known.name != header.broker_name:
+            known = None
+        before = {} if known is None else known.topics
         broker = RegisteredBroker(
             cluster=header.cluster_name,
             name=header.broker_name,
             broker_id=header.broker_id,
             address=header.broker_addr,
             channel=channel,
-            version=table.data_version.as_pair(),
+            version=_whole_version(known, header.broker_name, table),
             heard_ms=self.now_ms(),
             topics=with_told(before, usable(table.topic_config_table)),
             ha_address=header.ha_server_addr,
@@ -235,7 +238,7 @@ class NameServer:
         changed = known.version != told.as_pair()
         if not changed:
             known.heard_ms = self.now_ms()
-        counter, timestamp = known.version
+        counter, timestamp = known.version or (0, 0)
         body = DataVersion(counter=counter, timestamp=timestamp).encode()
         return answer(
             command, ResponseCode.SUCCESS, None, QueryDataVersionResponseHeader(changed=changed).encode(), body
@@ -294,6 +297,20 @@ def _table(command: Command) -> _Topics:
     table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))
     return table
+
+
+def _whole_version(known: RegisteredBroker | None, broker_name: str, table: _Topics) -> Version | None:
+    """The version of a broker's whole table after a registration; None when part of it may never have been told.
+
+    A registration is whole when it has a topic that every broker has. With the topics of one change comes the version
+    of the table all the same; then nothing is missing only if the change is the next one.
+    """
+    version = table.data_version.as_pair()
+    if not {*SYSTEM_TOPICS, broker_name}.isdisjoint(table.topic_config_table):
+        return version
+    if known is None or known.version is None:
+        return None
+    return version if version[0] == known.version[0] + 1 else known.version
 
 
 def _check_count(count: int) -> None:

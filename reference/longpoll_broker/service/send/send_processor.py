@@ -92,7 +92,7 @@ class SendProcessor(Serving):
         self.events.received(asked)
         try:
             queue_id = self._checked_queue(header, channel)
-            if header.batch and command.code != RequestCode.SEND_MESSAGE:
+            if header.batch:
                 return self._put_batch(asked, queue_id, outbox)
             return self._put_one(asked, queue_id, outbox)
         except REFUSED as error:
