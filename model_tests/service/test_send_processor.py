@@ -14,7 +14,7 @@ import pytest
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
+from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.send.append import Appender
 from longpoll_broker.service.send.keepers import Keepers
@@ -194,6 +194,14 @@ def test_a_message_that_the_store_does_not_take_is_refused(error: Exception, cod
     world = World(error=error)
     assert told(world, command()) == (code, REGION)
     assert world.notes == [("received", 7), ("refused", 7, code)]
+
+
+@pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_4_9, TRAITS_5], ids=["strict", "4.9", "5"])
+@pytest.mark.parametrize("code", [ONE, ONE_V2])
+def test_a_prepared_message_is_answered_with_its_key(code: int, traits: Traits) -> None:
+    prepared = pairs(UNIQ_KEY="mine", TRAN_MSG="true", PGROUP="P")
+    found = told(World(), command(code, properties=prepared, sysFlag=4), traits=traits)
+    assert (found[0], found[1].get("transactionId")) == (0, None if traits is TRAITS_4_9 else "mine")
 
 
 @pytest.mark.parametrize(("traits", "key"), [(STRICT_TRAITS, None), (TRAITS_5, "mine")], ids=["strict", "5"])

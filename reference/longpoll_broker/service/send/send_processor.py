@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
-from longpoll_broker.service.send.append import TRANSACTION_MASK, Appender
+from longpoll_broker.service.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender
 from longpoll_broker.service.send.batches import BatchLimits, no_message
 from longpoll_broker.service.send.inner_queues import SendRefusedError
 from longpoll_broker.service.send.keepers import Keepers
@@ -188,11 +188,13 @@ class SendProcessor(Serving):
             "msgId": result.msg_id,
             "queueOffset": str(result.queue_offset),
         }
-        if self.traits.returns_transaction_id:
+        traits = self.traits
+        is_told = traits.returns_transaction_id or (traits.returns_prepared_id and stored[0].topic == HALF_TOPIC)
+        if is_told and UNIQUE_KEY in properties:
             fields["transactionId"] = properties[UNIQUE_KEY]
-            handle = self.maker.recall_handle(stored[0], properties)
-            if handle is not None:
-                fields["recallHandle"] = handle
+        handle = self.maker.recall_handle(stored[0], properties)
+        if handle is not None:
+            fields["recallHandle"] = handle
         return self._acknowledge(
             asked, fields, (stored,), result.log_end, outbox, topic=stored[0].topic, waits=_waits(properties)
         )
