@@ -63,7 +63,12 @@ def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connec
     send_message(client, "T")
     route = msgspec.json.decode(names.call(ROUTE, {"topic": "T"}).body)
     assert route["brokerDatas"] == [
-        {"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerAddrs": {"0": "{}:{}".format(*broker.address)}}
+        {
+            "cluster": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerAddrs": {"0": "{}:{}".format(*broker.address)},
+            "enableActingMaster": False,
+        }
     ]
     assert [(data["readQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(4, 6)]
 
@@ -471,6 +476,37 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
     assert offset(timestamp="-1") == 3
     assert offset(timestamp="-1", isForce="false") == 2
     assert broker.offsets.query("T", "G", 0) == 2
+
+
+@pytest.mark.parametrize("is_online", [True, False])
+def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, connect: Connect, *, is_online: bool) -> None:
+    """By `queueId`, as `resetOffsetByQueueId` of 5.x does; the others stay."""
+    queues = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
+    for queue_id in (0, 1):
+        for _ in range(3):
+            send_message(client, "T", queue_id=queue_id)
+        broker.offsets.commit("T", "G", queue_id, 3)
+    member = joined(connect(broker.address)) if is_online else None
+    for fields, expected in (
+        ({"queueId": "1"}, 0),
+        ({"queueId": "1", "offset": "2"}, 2),
+        ({"queueId": "1", "offset": "-1", "timestamp": "-1"}, 3),
+        ({"queueId": "1", "offset": "4"}, None),
+        ({"queueId": "2"}, None),
+    ):
+        answer = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | fields)
+        assert answer.code == (1 if expected is None else 0), answer.remark
+        if expected is None:
+            continue
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
+        assert decode_by_queue(answer.body, "offsetTable") == {queue: expected}
+        if member is not None:
+            notice = pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+            member.pushes.clear()
+            assert decode_by_queue(notice.body, "offsetTable") == {queue: expected}
+        else:
+            assert [broker.offsets.query("T", "G", queue_id) for queue_id in (0, 1)] == [3, expected]
 
 
 def running(

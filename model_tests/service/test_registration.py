@@ -395,7 +395,7 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
     make(client, "later")
 
 
-UNKNOWN = (0, -1, 2, 219, 313, 9999, 70_000)
+UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 """Codes that neither server has: the last does not fit a binary header."""
 
 
@@ -451,6 +451,16 @@ def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect, monkeypa
     assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
     assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
+
+
+def test_the_settings_of_a_namespace(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().name_server_address)
+    for namespace, key, value in (("n", "k", "v"), ("n", "l", ""), ("m", "k", "w")):
+        place = {"namespace": namespace, "key": key, "value": value}
+        assert client.call(RequestCode.PUT_KV_CONFIG, place).code == 0
+    answer = client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+    assert (answer.code, json.loads(bytes(answer.body))) == (0, {"table": {"k": "v", "l": ""}})
+    assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "none"}).code == 22
 
 
 @pytest.mark.parametrize(
