@@ -88,7 +88,7 @@ class Broker(Stoppable):
             shared.timers,
         )
         config_files.load()
-        self._access = access = open_access_control(shared.runtime, shared.config, shared.store)
+        access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
         self.pulling = pulling_of(shared)
@@ -103,6 +103,7 @@ class Broker(Stoppable):
             f"{advertised}:{self.address[1]}",
             "" if replicator is None else ha_text(replicator.address, advertised),
         )
+        self._name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=access)
         master, follower, tables = following_of(shared, self._show_copied)
         registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
         self.replicating = Replicating(replicator, follower, tables, registrar, shared)
@@ -117,6 +118,7 @@ class Broker(Stoppable):
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,
             ha_status=lambda: self.replicating.status,
+            queues_elsewhere=self._name_server.queues_elsewhere,
         )
         self.sending = sending_of(
             shared,
@@ -165,8 +167,7 @@ class Broker(Stoppable):
         self.hold_service.run_clock_on(first.outbox, first.wake)
         self.pulling.wake_by(first.wake)
         first.add_listener(listeners[0], self.handler)
-        name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
-        first.add_listener(listeners[1], name_server)
+        first.add_listener(listeners[1], self._name_server)
         return loops
 
     def _pass_ended(self, outbox: Outbox) -> None:

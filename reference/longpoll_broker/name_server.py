@@ -24,13 +24,13 @@ from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, usable, with_told
 from longpoll_broker.core.tables.told_topics import ToldTopics
-from longpoll_broker.core.tables.topics import TopicConfig, Topics
+from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.admin.routes_processor import RoutesProcessor, names_told
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Processor, answer, in_turns, refuse, serve
-from longpoll_protocol.bodies import Body, BrokerData, DataVersion, QueueData, TopicRouteData
+from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
@@ -43,7 +43,7 @@ from longpoll_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from longpoll_protocol.names import SYSTEM_TOPICS
+from longpoll_protocol.names import PERM_READ, SYSTEM_TOPICS
 
 REGISTERED_COUNT_MAX: Final = 50_000
 """Most topics of one registration, some 70 ms of work; as brokers write them no more than 30,000 fit into a body."""
@@ -156,6 +156,16 @@ class NameServer:
             return _no_route(command, name)
         data = TopicRouteData(broker_datas=brokers, queue_datas=queues)
         return answer(command, ResponseCode.SUCCESS, None, None, data.encode())
+
+    def queues_elsewhere(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic that routes say other brokers have; callable from any thread."""
+        own_name = "" if self.own is None else self.own.config.broker_name
+        return [
+            MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
+            for broker, config in self.routes.with_topic(topic)
+            if broker.name != own_name and self._administering.permission(broker.name, config) & PERM_READ
+            for queue_id in range(min(config.read_queue_nums, QUEUE_COUNT_MAX))
+        ]
 
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """106: every cluster and its brokers."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.admin.admin_processor import AdminProcessor
+from longpoll_broker.service.admin.assignment_processor import AssignmentProcessor
 from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
@@ -22,7 +23,7 @@ from longpoll_broker.service.admin.upkeep_processor import UpkeepProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.upkeep.table_saves import WhenSaved
-from longpoll_protocol.bodies import HAStatus
+from longpoll_protocol.bodies import HAStatus, MessageQueue
 
 
 @frozen(eq=False)
@@ -40,6 +41,7 @@ class Administering:
     calls: ClientCalls
     lists: ListProcessor
     upkeep: UpkeepProcessor
+    assignments: AssignmentProcessor
     unknown: frozenset[int]
     """Codes that this version does not know."""
 
@@ -58,6 +60,7 @@ class Administering:
             self.calls,
             self.lists,
             self.upkeep,
+            self.assignments,
         )
         found = {code: processor for service in services for code, processor in service.processors.items()}
         return {code: processor for code, processor in found.items() if code not in self.unknown}
@@ -71,6 +74,7 @@ def administering_of(
     clean_soon: Callable[[], None],
     pull_queue: Callable[[], tuple[int, int]],
     ha_status: Callable[[], HAStatus],
+    queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
 ) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
@@ -134,5 +138,8 @@ def administering_of(
         ),
         ListProcessor(shared.topics, shared.groups, when_saved, traits),
         UpkeepProcessor(shared.topics, clean_soon),
+        AssignmentProcessor(
+            shared.topics, clients, shared.config.broker_name, queues_elsewhere, bool(shared.config.name_servers)
+        ),
         traits.unknown_codes,
     )

@@ -31,6 +31,7 @@ CODES_OF_5: Final = frozenset(
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
         RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.QUERY_ASSIGNMENT,
     }
 )
 """Requests of administrators that 4.9.7 answers 3."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from longpoll_broker.core.tables.access import Right, Wanted
-from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest
+from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest, QueryAssignmentRequestBody
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
@@ -113,6 +113,13 @@ def _lock(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
     wanted.group(LockBatchRequest.decode(command.body).consumer_group)
 
 
+def _assignment(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
+    """400: the topic and the group of the body."""
+    asked = QueryAssignmentRequestBody.decode(command.body)
+    wanted.topic(asked.topic, Right.SUB)
+    wanted.group(asked.consumer_group)
+
+
 def _heartbeat(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
     """34: the groups and topics that are consumed, and the producers' groups."""
     heartbeat = HeartbeatData.decode(command.body)
@@ -161,6 +168,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: _GROUP,
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
