@@ -57,6 +57,36 @@ def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_attributes_of_a_topic_are_kept_or_refused(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
+) -> None:
+    client = connect(start_broker(policy=policy, directory=str(tmp_path / "store")).address)
+    queues = {"topic": "A", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    for change, code, attributes in (
+        ("+message.type=FIFO", 0, {"message.type": "FIFO"}),
+        ("+queue.type=BatchCQ", 1, {"message.type": "FIFO"}),
+        ("+queue.type=SimpleCQ,+message.type=DELAY", 0, {"message.type": "DELAY", "queue.type": "SimpleCQ"}),
+        ("-queue.type", 0, {"message.type": "DELAY"}),
+        *(
+            (odd, 1, {"message.type": "DELAY"})
+            for odd in ("message.type=FIFO", "+odd=1", "+message.type=x", "+queue.type")
+        ),
+        ("", 0, {"message.type": "DELAY"}),
+    ):
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues | {"attributes": change}).code == code, change
+        assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="A")["attributes"] == attributes, change
+    row = {"topicName": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    for change, code in (({"+message.type": "FIFO"}, 0), ({"+queue.type": "BatchCQ"}, 1), ({"queue.type": "x"}, 1)):
+        body = json.dumps({"topicConfigList": [row | {"attributes": change}]}).encode()
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).code == code
+    assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="B")["attributes"] == {"message.type": "FIFO"}
+    kept = json.loads((tmp_path / "store" / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert [kept[name].get("attributes") for name in ("A", "B", "TBW102")] == [
+        {"message.type": "DELAY"}, {"message.type": "FIFO"}, None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
     client = connect(start_broker(policy=policy).address)
     body = {"topicConfigList": [{"topicName": "A", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}]}

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from attrs import define, field
 
+from longpoll_broker.core.tables.topic_attributes import changed
 from longpoll_protocol.names import (
     DEFAULT_TOPIC,
     GROUP_SIZE_MAX,
@@ -54,6 +55,8 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
+    attributes: dict[str, str] | None | msgspec.UnsetType = msgspec.UNSET
+    """Of 5.x (`topic_attributes`); 4.9 has no such key."""
 
     @property
     def is_readable(self) -> bool:
@@ -156,6 +159,12 @@ class Topics(_Named[TopicConfig]):
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self.by_name.values()))
+
+    def with_attributes(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+        """A topic as it is after these changes to the attributes that it has now; raises AttributeRefusedError."""
+        known = self.by_name.get(topic.topic_name)
+        before = {} if known is None or not known.attributes else known.attributes
+        return msgspec.structs.replace(topic, attributes=changed(before, changes) or msgspec.UNSET)
 
     def put(self, topic: TopicConfig) -> bool:
         """Make or replace a topic; false when there are too many."""
