@@ -102,5 +102,7 @@ class Shared:
     """The broker's own address, as records hold it."""
     appender: Appender = field(
         init=False,
-        default=Factory(lambda self: Appender(self.runtime, self.store, self.recording.sends), takes_self=True),
+        default=Factory(
+            lambda self: Appender(self.runtime, self.store, self.recording.sends, self.statistics), takes_self=True
+        ),
     )

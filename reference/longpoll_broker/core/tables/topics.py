@@ -55,7 +55,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
-    attributes: dict[str, str] | None | msgspec.UnsetType = msgspec.UNSET
+    attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
     """Of 5.x (`topic_attributes`); 4.9 has no such key."""
 
     @property
