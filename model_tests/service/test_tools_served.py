@@ -25,6 +25,7 @@ from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -180,6 +181,21 @@ def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Con
     answer = client.call(RequestCode.CLONE_GROUP_OFFSET, fields)
     assert (answer.code, "longer than" in str(answer.remark)) == (1, True)
     assert max(map(len, broker.offsets.by_pair)) < 100
+
+
+def test_5_tells_what_a_group_asked_for_last(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker(policy=ROCKETMQ_5).address)
+    for _ in range(10):
+        send_message(client, "T")
+    make_group(client, "G")
+    commit(client, "T", "G", 2)
+    for offset in (2, 7, 10):
+        client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset))
+    (row, *_others) = decode_by_queue(
+        client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "T"}).body, "offsetTable"
+    ).values()
+    assert (row["consumerOffset"], row["pullOffset"]) == (2, 10)
+    assert told(client, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")["totalInflightDiff"] == 8
 
 
 @POLICIES

@@ -79,7 +79,12 @@ class Shared:
     offsets: Offsets = field(
         init=False,
         default=Factory(
-            lambda self: Offsets(guard=self.runtime.lock(), light=self.store_config.light_queues), takes_self=True
+            lambda self: Offsets(
+                guard=self.runtime.lock(),
+                light=self.store_config.light_queues,
+                pulled=Offsets(guard=self.runtime.lock()) if self.traits.tells_pull_offsets else None,
+            ),
+            takes_self=True,
         ),
     )
     delays: DelayOffsets = field(init=False, factory=DelayOffsets)

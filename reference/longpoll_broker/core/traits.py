@@ -154,7 +154,7 @@ class Traits:
     tells_if_active: bool = False
     """28 says that the broker serves."""
     tells_pull_offsets: bool = False
-    """How far a group is is told with what it was given, which ours counts as what it has consumed."""
+    """How far a group is is told with the offset that it asked for last."""
     unknown_codes: frozenset[int] = frozenset()
     """Requests of other versions, which this one does not know."""
     heartbeat_fields: bool = False

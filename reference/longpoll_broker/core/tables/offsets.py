@@ -31,7 +31,13 @@ class Offsets:
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
+    pulled: Offsets | None = None
+    """The offsets that groups asked for last, for a version that tells them; they are not saved."""
     changed: bool = field(default=False, init=False)
+
+    def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The offset that a group asked for last, where that is noted."""
+        return None if self.pulled is None else self.pulled.query(topic, group, queue_id)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, *, forward_only: bool = False) -> bool:
         """Store an offset; false when a limit forbids a new entry.
@@ -77,6 +83,8 @@ class Offsets:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics that a group has stored offsets of."""
+        if self.pulled is not None:
+            self.pulled.forget_group(group)
         suffix = SEPARATOR + group
         return [pair.removesuffix(suffix) for pair in self.by_pair.copy() if pair.endswith(suffix)]
 
@@ -95,6 +103,8 @@ class Offsets:
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have stored offsets of a topic."""
+        if self.pulled is not None:
+            self.pulled.forget_topic(topic)
         prefix = topic + SEPARATOR
         return [pair.removeprefix(prefix) for pair in self.by_pair.copy() if pair.startswith(prefix)]
 
