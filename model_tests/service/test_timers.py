@@ -161,7 +161,13 @@ def test_each_send_of_a_burst_waits_for_its_time(
 ) -> None:
     clock = Clock()
     client = connect(started(start_broker, clock, tmp_path, policy).address)
-    wishes = ({}, {"TIMER_DELAY_SEC": "2"}, {"TIMER_DELAY_MS": "1500"}, {"TIMER_DELIVER_MS": str(START_MS + 9)}, {})
+    wishes: tuple[dict[str, str], ...] = (
+        {},
+        {"TIMER_DELAY_SEC": "2"},
+        {"TIMER_DELAY_MS": "1500"},
+        {"TIMER_DELIVER_MS": str(START_MS + 9)},
+        {},
+    )
     texts = [encode_properties({"UNIQ_KEY": str(number)} | wish) for number, wish in enumerate(wishes)]
     burst = [(send_fields("T", properties=text), b"x") for text in texts]
     answers = [client.answer(opaque).ext_fields or {} for opaque in client.send_burst(310, burst)]

@@ -79,8 +79,8 @@ def test_attributes_of_a_topic_are_kept_or_refused(
         assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues | {"attributes": change}).code == code, change
         assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="A")["attributes"] == attributes, change
     row = {"topicName": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-    for change, code in (({"+message.type": "FIFO"}, 0), ({"+queue.type": "BatchCQ"}, 1), ({"queue.type": "x"}, 1)):
-        body = json.dumps({"topicConfigList": [row | {"attributes": change}]}).encode()
+    for listed, code in (({"+message.type": "FIFO"}, 0), ({"+queue.type": "BatchCQ"}, 1), ({"queue.type": "x"}, 1)):
+        body = json.dumps({"topicConfigList": [row | {"attributes": listed}]}).encode()
         assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).code == code
     assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="B")["attributes"] == {"message.type": "FIFO"}
     kept = json.loads((tmp_path / "store" / "config" / "topics.json").read_bytes())["topicConfigTable"]
@@ -195,7 +195,8 @@ def test_5_tells_what_a_group_asked_for_last(start_broker: StartBroker, connect:
         client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "T"}).body, "offsetTable"
     ).values()
     assert (row["consumerOffset"], row["pullOffset"]) == (2, 10)
-    assert told(client, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")["totalInflightDiff"] == 8
+    body = bytes(client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body)
+    assert b'"totalInflightDiff":8' in body
 
 
 @POLICIES
