@@ -9,12 +9,11 @@ from attrs import frozen
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.admin.admin_processor import AdminProcessor
-from longpoll_broker.service.admin.assignment_processor import AssignmentProcessor
 from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
 from longpoll_broker.service.admin.list_processor import ListProcessor
-from longpoll_broker.service.admin.lock_processor import LockProcessor
+from longpoll_broker.service.admin.lock_processor import AssignmentProcessor, LockProcessor
 from longpoll_broker.service.admin.progress_processor import ProgressProcessor
 from longpoll_broker.service.admin.query_processor import QueryProcessor
 from longpoll_broker.service.admin.statistics_processor import StatisticsProcessor
