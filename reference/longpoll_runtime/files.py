@@ -318,6 +318,11 @@ class RealFiles:
         entire = used + disk.f_bavail
         return -(-used * 100 // entire) / 100 if entire else 1.0
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the disk: all of them, and those that are free."""
+        disk = os.statvfs(path)
+        return disk.f_blocks * disk.f_frsize, disk.f_bfree * disk.f_frsize
+
     def remove(self, path: str) -> None:
         """Remove one file; no error if it is gone."""
         with contextlib.suppress(FileNotFoundError):

@@ -210,6 +210,10 @@ class Files(Protocol):
         """How much of the disk that holds `path` is used, 0 to 1."""
         ...
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the disk that holds `path`: all of them, and those that are free."""
+        ...
+
     def remove(self, path: str) -> None:
         """Remove one file; no error if it is gone."""
         ...

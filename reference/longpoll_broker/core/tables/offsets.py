@@ -33,7 +33,13 @@ class Offsets:
     quota: Quota = field(factory=lambda: Quota("offsets", OFFSET_COUNT_MAX), init=False)
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
+    pulled: Offsets | None = None
+    """The offsets that groups asked for last, for a version that tells them; they are not saved."""
     changed: bool = field(default=False, init=False)
+
+    def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The offset that a group asked for last, where that is noted."""
+        return None if self.pulled is None else self.pulled.query(topic, group, queue_id)
 
     def commit(
         self,
@@ -126,6 +132,8 @@ class Offsets:
 
     def forget_group(self, group: str) -> None:
         """Drop one group's offsets of every topic."""
+        if self.pulled is not None:
+            self.pulled.forget_group(group)
         suffix = SEPARATOR + group
         with self.guard:
             for pair in [pair for pair in self.by_pair if pair.endswith(suffix)]:
@@ -135,6 +143,8 @@ class Offsets:
 
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""
+        if self.pulled is not None:
+            self.pulled.forget_topic(topic)
         prefix = topic + SEPARATOR
         # Another thread's commit would change the table while it is gone through.
         with self.guard:

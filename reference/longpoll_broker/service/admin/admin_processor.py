@@ -18,6 +18,7 @@ import msgspec
 from attrs import define
 
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.topic_attributes import AttributeRefusedError, read_changes
 from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -175,19 +176,20 @@ class AdminProcessor(Serving):
         if not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
             problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
-        made = self.topics.put(
-            TopicConfig(
-                header.topic,
-                header.read_queue_nums,
-                header.write_queue_nums,
-                header.perm,
-                header.topic_filter_type,
-                header.topic_sys_flag or 0,
-                header.order,
-            ),
-            channel,
+        topic = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.order,
         )
-        if not made:
+        try:
+            topic = self.topics.with_attributes(topic, read_changes(header.attributes))
+        except AttributeRefusedError as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
+        if not self.topics.put(topic, channel):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
         # Java's reply carries this text on success as well.
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, "not set any response code"))

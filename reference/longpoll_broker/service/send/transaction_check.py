@@ -7,7 +7,7 @@ times, or when the log is about to lose it, it goes to `TRANS_CHECK_MAX_TIME_TOP
 two offsets of the group `CID_RMQ_SYS_TRANS`, as in Java, which can go on with the store.
 
 As in Java a 37 that comes after its message was asked about may commit it a second time.
-Leaves out `CHECK_IMMUNITY_TIME_IN_SECONDS`, by which a message may ask for more time.
+`CHECK_IMMUNITY_TIME_IN_SECONDS` has no effect: docs/broker.md.
 
 Source: `TransactionalMessageServiceImpl.check`, `AbstractTransactionalMessageCheckListener.sendCheckMessage`,
 `MessageDecoder.encode` 4.9.7.
