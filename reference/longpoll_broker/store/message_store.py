@@ -698,8 +698,12 @@ class MessageStore:
 
     def flush(self) -> int:
         """Make every appended message durable; the physical offset up to which they are. Raises OSError."""
-        with self._flush_lock, self._noting(LOG):
-            return self._log.flush()
+        with self._flush_lock:
+            if self._log.flushed_end == self._log.end:
+                # Nothing was tried, so what was in trouble still is.
+                return self._log.end
+            with self._noting(LOG):
+                return self._log.flush()
 
     @property
     def troubles(self) -> Mapping[str, str]:

@@ -266,10 +266,11 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
 
 
 def make_beside(files: Files, directory: str) -> None:
-    """Make a directory of a store, beside its others; raises as `check_is_there`."""
+    """Make a directory of a store durably, beside its others; raises as `check_is_there`."""
     if not files.exists(directory):
         check_is_there(files, _parent(directory))
         files.make_directory(directory)
+        files.sync_directory(_parent(directory))
 
 
 def check_is_there(files: Files, store: str) -> None:

@@ -8,7 +8,7 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ class Offsets:
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
     changed: bool = field(default=False, init=False)
+    has_forgotten: bool = field(default=False, init=False)
+    """Whether the deletion of a topic or group waits for these to be saved."""
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, *, forward_only: bool = False) -> bool:
         """Store an offset; false when a limit forbids a new entry.
@@ -111,16 +113,16 @@ class Offsets:
     def forget_group(self, group: str) -> None:
         """Drop one group's offsets of every topic."""
         suffix = SEPARATOR + group
-        with self.guard:
-            for pair in [pair for pair in self.by_pair if pair.endswith(suffix)]:
-                del self.by_pair[pair]
-                self.changed = True
+        self._forget(lambda pair: pair.endswith(suffix))
 
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""
         prefix = topic + SEPARATOR
+        self._forget(lambda pair: pair.startswith(prefix))
+
+    def _forget(self, is_meant: Callable[[str], bool]) -> None:
         # Another thread's commit would change the table while it is gone through.
         with self.guard:
-            for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
+            for pair in [pair for pair in self.by_pair if is_meant(pair)]:
                 del self.by_pair[pair]
-                self.changed = True
+                self.changed = self.has_forgotten = True

@@ -11,7 +11,7 @@ Leaves out when they are saved (`service.upkeep.flush_service`). Source: `Config
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
@@ -55,6 +55,8 @@ class ConfigFiles:
     offsets: Offsets
     delays: DelayOffsets
     timers: TimerOffsets = field(factory=TimerOffsets)
+    flush: Callable[[], object] = lambda: None
+    """Makes the log durable: no position is saved before the records that it speaks of."""
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
@@ -94,16 +96,22 @@ class ConfigFiles:
         """Write every table that has changed; raises OSError, and what was not written is so the next time."""
         self.save_names()
         with self._saving:
-            with _taken(self.offsets) as has_changed:
-                if has_changed:
-                    self._save_offsets()
-            with _taken(self.delays) as has_changed:
-                if has_changed:
-                    levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
-                    self._write(DELAYS, {"offsetTable": levels})
-            with _taken(self.timers) as has_changed:
-                if has_changed:
-                    self._write(TIMERS, {"offsetTable": self.timers.table()})
+            self._save_positions()
+
+    def _save_positions(self) -> None:
+        with _taken(self.offsets) as has_offsets, _taken(self.delays) as has_delays, _taken(self.timers) as has_timers:
+            files: dict[str, dict[str, Any]] = {}
+            if has_offsets:
+                files.update((self._offsets_file(),))
+            if has_delays:
+                levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
+                files[DELAYS] = {"offsetTable": levels}
+            if has_timers:
+                files[TIMERS] = {"offsetTable": self.timers.table()}
+            if files:
+                self.flush()
+            for name, content in files.items():
+                self._write(name, content)
 
     def save_topics(self) -> None:
         """Write the topics if they have changed; raises OSError as `save` does."""
@@ -122,7 +130,7 @@ class ConfigFiles:
                     self.topics.unsaved.pop(name, None)
 
     def save_names(self) -> None:
-        """Write topics and groups, if they have changed; raises OSError as `save` does.
+        """Write topics and groups if they have changed, and offsets forgotten with them; raises OSError as `save` does.
 
         When this returns everything that was changed before it was called is on the disk.
         """
@@ -132,6 +140,10 @@ class ConfigFiles:
                 if has_changed:
                     groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}
                     self._write(GROUPS, groups)
+            if self.offsets.has_forgotten:
+                # Lowered first: what is forgotten meanwhile is saved by who waits for it.
+                self.offsets.has_forgotten = False
+                self._save_positions()
 
     def _load_offsets(self) -> None:
         light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
@@ -142,15 +154,15 @@ class ConfigFiles:
             for pair, row in self._table(name, "lmqOffsetTable"):
                 self.offsets.by_pair[pair] = {0: _convert(row, Offset, name)}
 
-    def _save_offsets(self) -> None:
+    def _offsets_file(self) -> tuple[str, dict[str, Any]]:
+        """The name of the file of offsets, and what it holds now."""
         offsets = self.offsets
         table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
         if not offsets.light:
-            self._write(OFFSETS, {"offsetTable": table})
-            return
+            return OFFSETS, {"offsetTable": table}
         light = {pair: queues[0] for pair, queues in table.items() if offsets.is_light(pair) and 0 in queues}
         rest = {pair: queues for pair, queues in table.items() if pair not in light}
-        self._write(LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest})
+        return LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest}
 
     def _version(self) -> dict[str, int]:
         self._counter += 1
