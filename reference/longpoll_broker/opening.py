@@ -22,7 +22,7 @@ from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_protocol.names import TIMER_TOPIC, name_problem
+from longpoll_protocol.names import TIMER_TOPIC, queue_name_problem
 from longpoll_runtime import Address, Listener, Runtime
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import ConfigError
@@ -96,7 +96,7 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
     for topic, queue_id in store.queues():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic, count in counts.items():
-        if topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
+        if topics.get(topic) is None and queue_name_problem(topic) is None and topic != OP_TOPIC:
             log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
             topics.put(TopicConfig(topic, count, count))
 
@@ -108,10 +108,14 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
     would be passed over. To be saved before any come.
     """
     wrong: list[str] = []
+    light_ends: dict[str, int] = {}
+    for topic, queue_id in store.queues() if offsets.light else ():
+        light_ends[topic] = max(light_ends.get(topic, 0), store.visible_end(topic, queue_id))
     for pair, queues in offsets.by_pair.items():
         topic, _at, group = pair.partition(SEPARATOR)
         for queue_id, offset in queues.items():
-            end = store.visible_end(topic, queue_id)
+            # The one offset of a light group may be that of any queue.
+            end = light_ends.get(topic, 0) if offsets.is_light(pair) else store.visible_end(topic, queue_id)
             if offset > end:
                 queues[queue_id] = end
                 offsets.changed = True
@@ -141,7 +145,7 @@ def know_copied_topics(topics: Topics, store: MessageStore) -> None:
         known = topics.get(topic)
         if known is not None and known.read_queue_nums > queue_id:
             continue
-        if name_problem(topic) is None and topic != OP_TOPIC:
+        if queue_name_problem(topic) is None and topic != OP_TOPIC:
             count = queue_id + 1
             topics.put(TopicConfig(topic, count, count) if known is None else replace(known, read_queue_nums=count))
 

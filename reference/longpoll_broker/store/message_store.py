@@ -47,6 +47,7 @@ from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
+from longpoll_broker.store.unread import unread_extended, unread_parts
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
@@ -55,7 +56,8 @@ from longpoll_protocol.log_record import (
     lookup_in,
     tags_code_of,
 )
-from longpoll_runtime import Runtime
+from longpoll_protocol.names import LMQ_PREFIX
+from longpoll_runtime import Files, Runtime
 
 _lines = logging.getLogger(__name__)
 
@@ -124,8 +126,8 @@ class MessageStore:
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
         """Open, or make, a store directory and recover it; every message of the log is visible when this returns.
 
-        Raises StoreUserError when another process has it open, the file sizes are not those of `config`, or a file in
-        the middle is missing; OSError when the directory cannot be written.
+        Raises StoreUserError when another process has it open, it has parts that we do not read, the file sizes are not
+        those of `config`, or a file in the middle is missing; OSError when the directory cannot be written.
         """
         check_config(config)
         files = runtime.files
@@ -136,6 +138,7 @@ class MessageStore:
             raise StoreUserError(f"{directory} is in use: {error.strerror}; stop that broker first") from error
         with ExitStack() as undo:
             undo.callback(unlock)
+            _check_parts(files, directory, config)
             store = cls(runtime, directory, config, unlock)
             undo.pop_all()
             undo.callback(store.abandon)
@@ -148,6 +151,14 @@ class MessageStore:
         for name in ("commitlog", "consumequeue"):
             files.make_directory(f"{self._directory}/{name}")
         self._table.load()
+        if not (self._config.multi_dispatch and self._config.light_queues) and any(
+            topic.startswith(LMQ_PREFIX) for topic in self._table.topics
+        ):
+            _lines.warning(
+                "%s has light queues, which get no messages with these settings, nor again after a crash: set "
+                "enableLmq=true and enableMultiDispatch=true",
+                self._directory,
+            )
         self._finish_deletions()
         queues = self._table.all()
         known = self._checkpoint
@@ -802,6 +813,23 @@ class MessageStore:
             self._indexer.close()
         self._log.segments.close()
         self._unlock()
+
+
+def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
+    """Raise StoreUserError where a store has parts that we do not read; warn where the settings leave some unread."""
+    unread = unread_parts(files, directory)
+    if unread:
+        told = ", ".join(f"{part.what} in {part.path}" for part in unread)
+        raise StoreUserError(
+            f"{directory} has {told}, which this broker does not read: their messages and offsets would be missing; "
+            "serve it with RocketMQ 5"
+        )
+    if not config.extended_queues and unread_extended(files, directory):
+        _lines.warning(
+            "%s has extended consume queues, which are not read, so pulls by tag get messages of other tags too: set "
+            "enableConsumeQueueExt=true",
+            directory,
+        )
 
 
 def _matching_addresses(matches: Callable[[int], bool]) -> Callable[[int], bool]:

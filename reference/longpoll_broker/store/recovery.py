@@ -30,7 +30,7 @@ from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.log.heads import Checks, claimed_size
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.queues.inner_queues import inner_places
+from longpoll_broker.store.queues.inner_queues import inner_places, is_inner_place
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Damage, Record
 from longpoll_runtime.logs import event
@@ -370,10 +370,7 @@ def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
     if found.size != unit[1]:
         return False
     place = (queue.topic, queue.queue_id, offset)
-    if place == (found.topic, found.queue_id, found.queue_offset):
-        return True
-    # The queue id of an inner queue is that of the message, or 0 where light queues are known.
-    return any(place in inner_places(found, light=light) for light in (False, True))
+    return place == (found.topic, found.queue_id, found.queue_offset) or is_inner_place(found, place)
 
 
 def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:

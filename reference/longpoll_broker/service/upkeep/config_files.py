@@ -24,7 +24,7 @@ from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig,
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
-from longpoll_protocol.names import name_problem
+from longpoll_protocol.names import queue_name_problem
 from longpoll_runtime import Lock, Runtime
 from longpoll_spec.errors import ConfigError
 
@@ -75,7 +75,7 @@ class ConfigFiles:
                     f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
                     "be served; correct the file"
                 )
-            if name_problem(topic.topic_name) is None and name == topic.topic_name:
+            if queue_name_problem(topic.topic_name) is None and name == topic.topic_name:
                 self.topics.put(topic)
         for _name, row in self._table(GROUPS, "subscriptionGroupTable"):
             self.groups.put(_convert(row, GroupConfig, GROUPS))
