@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from longpoll_runtime.interface import Buffer
+from longpoll_runtime.interface import Buffer, NotRegularError
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
@@ -206,10 +206,6 @@ class RealAppendFile:
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-class NotRegularError(OSError):
-    """A FIFO, a socket or a device stands in a file's place."""
 
 
 def _open_regular(path: str, flags: int) -> int:

@@ -26,7 +26,7 @@ from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.names import queue_name_problem
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.files import NotRegularError
+from longpoll_runtime.interface import NotRegularError
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
