@@ -140,7 +140,7 @@ class LongPollMachine(RuleBasedStateMachine):
                 run.examples = 0
                 run.counts.clear()
                 run_examples(lambda: cls(run), run, chosen)
-            except Exception:
+            except FAULTS:
                 # What a step raised is kept in the run. Hypothesis may say of it only that it did not come again.
                 if run.failure is None:
                     raise

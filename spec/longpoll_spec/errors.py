@@ -44,8 +44,9 @@ class LongpollError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the arguments and fields. `Exception` would call `__init__` with the text alone."""
-        _kind, arguments, *state = super().__reduce__()
-        return _made_again, (type(self), arguments), *state
+        reduced = super().__reduce__()
+        assert not isinstance(reduced, str), "an exception is no global name"
+        return _made_again, (type(self), reduced[1]), *reduced[2:]
 
 
 def _made_again(kind: type[LongpollError], arguments: tuple[Any, ...]) -> LongpollError:
