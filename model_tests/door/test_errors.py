@@ -126,7 +126,7 @@ def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[
     error = kind(TEXT)
 
     assert isinstance(error, base)
-    assert (str(error), error.errno, error.retriable) == (TEXT, None, True)  # type: ignore[attr-defined] # an OSError
+    assert (str(error), error.errno, error.retriable) == (TEXT, None, True)
 
 
 def test_which_errors_are_worth_another_try() -> None:
