@@ -38,7 +38,12 @@ LET_IN: Final = (
     "service/test_resources.py",
 )
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
-DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_retention.py", "store/test_recovery.py")
+DISPATCHED: Final = (
+    "store/test_dispatcher.py",
+    "store/test_visible_or_refused.py",
+    "store/test_retention.py",
+    "store/test_recovery.py",
+)
 KEPT_TIDY: Final = (
     "store/test_failed_sync.py",
     "store/test_retention.py",

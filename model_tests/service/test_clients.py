@@ -63,7 +63,12 @@ def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connec
     send_message(client, "T")
     route = msgspec.json.decode(names.call(ROUTE, {"topic": "T"}).body)
     assert route["brokerDatas"] == [
-        {"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerAddrs": {"0": "{}:{}".format(*broker.address)}}
+        {
+            "cluster": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerAddrs": {"0": "{}:{}".format(*broker.address)},
+            "enableActingMaster": False,
+        }
     ]
     assert [(data["readQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(4, 6)]
 
@@ -471,6 +476,67 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
     assert offset(timestamp="-1") == 3
     assert offset(timestamp="-1", isForce="false") == 2
     assert broker.offsets.query("T", "G", 0) == 2
+
+
+def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, connect: Connect) -> None:
+    """400, for 5.x clients that do not rebalance themselves: the queues of all brokers that routes lead to."""
+    queues = {"topic": "T", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
+    names, members = connect(broker.name_server_address), [connect(broker.address) for _ in range(2)]
+    table = {"topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}
+    other = {"brokerName": "other", "brokerAddr": "10.0.0.9:1", "clusterName": "C", "brokerId": "0", "haServerAddr": ""}
+    body = json.dumps({"topicConfigSerializeWrapper": table}).encode()
+    assert names.call(RequestCode.REGISTER_BROKER, other, body).code == 0
+    for number, member in enumerate(members):
+        joined(member, f"c@{number}")
+
+    def assigned(client_id: str, **fields: str) -> list[tuple[str, int]] | int:
+        asked = {"topic": "T", "consumerGroup": "G", "clientId": client_id, "strategyName": "AVG"}
+        asked |= {"messageModel": "CLUSTERING"} | fields
+        answer = client.call(RequestCode.QUERY_ASSIGNMENT, body=json.dumps(asked).encode())
+        if answer.code != 0:
+            return answer.code
+        rows = json.loads(bytes(answer.body))["messageQueueAssignments"]
+        assert {row["mode"] for row in rows} <= {"PULL"}
+        return [(row["messageQueue"]["brokerName"], row["messageQueue"]["queueId"]) for row in rows]
+
+    everything = [("broker-a", 0), ("broker-a", 1), ("broker-a", 2), ("other", 0), ("other", 1)]
+    assert [assigned("c@0"), assigned("c@1"), assigned("unknown")] == [everything[:3], everything[3:], []]
+    assert [assigned("c@1", strategyName="AVG_BY_CIRCLE")] == [everything[1::2]]
+    assert assigned("unknown", messageModel="BROADCASTING") == everything
+    assert assigned("c@0", topic="none") == []
+    assert assigned("c@0", strategyName="odd") == 1
+
+
+@pytest.mark.parametrize("is_online", [True, False])
+def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, connect: Connect, *, is_online: bool) -> None:
+    """By `queueId`, as `resetOffsetByQueueId` of 5.x does; the others stay."""
+    queues = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
+    for queue_id in (0, 1):
+        for _ in range(3):
+            send_message(client, "T", queue_id=queue_id)
+        broker.offsets.commit("T", "G", queue_id, 3)
+    member = joined(connect(broker.address)) if is_online else None
+    for fields, expected in (
+        ({"queueId": "1"}, 0),
+        ({"queueId": "1", "offset": "2"}, 2),
+        ({"queueId": "1", "offset": "-1", "timestamp": "-1"}, 3),
+        ({"queueId": "1", "offset": "4"}, None),
+        ({"queueId": "2"}, None),
+    ):
+        answer = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | fields)
+        assert answer.code == (1 if expected is None else 0), answer.remark
+        if expected is None:
+            continue
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
+        assert decode_by_queue(answer.body, "offsetTable") == {queue: expected}
+        if member is not None:
+            notice = pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+            member.pushes.clear()
+            assert decode_by_queue(notice.body, "offsetTable") == {queue: expected}
+        else:
+            assert [broker.offsets.query("T", "G", queue_id) for queue_id in (0, 1)] == [3, expected]
 
 
 def running(

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
+from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
 from longpoll_broker.service.send.inner_queues import SendRefusedError
 from longpoll_broker.service.send.keepers import Keepers
@@ -199,13 +199,14 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     ("properties", "traits", "topic"),
     [
         ({"TIMER_DELIVER_MS": "60000"}, TRAITS_5, TIMER_TOPIC),
-        ({"TIMER_DELIVER_MS": "60000"}, STRICT_TRAITS, "T"),
+        ({"TIMER_DELIVER_MS": "60000"}, STRICT_TRAITS, TIMER_TOPIC),
+        ({"TIMER_DELIVER_MS": "60000"}, TRAITS_4_9, "T"),
         # A level wins, and the wish is forgotten.
         ({"TIMER_DELIVER_MS": "60000", "DELAY": "1"}, TRAITS_5, SCHEDULE_TOPIC),
         ({"DELAY": "0"}, TRAITS_5, "T"),
     ],
 )
-def test_a_message_waits_for_its_time_under_5_alone(properties: dict[str, str], traits: Traits, topic: str) -> None:
+def test_a_message_waits_for_its_time_but_for_4_9(properties: dict[str, str], traits: Traits, topic: str) -> None:
     """And is recalled by what is told of it there; one that waits for no time is told nothing."""
     maker = maker_of(traits)
     header = header_of(text=pairs(UNIQ_KEY="mine", **properties))

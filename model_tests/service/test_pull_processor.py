@@ -91,7 +91,7 @@ class World(RealRuntime):
         desk = Desk(self.topics, Groups(), Clients(), traits=traits, standing=standing or Standing())
         offsets, beside = Offsets(), self
         commit = offsets.commit
-        noting: Any = SimpleNamespace(query=offsets.query)
+        noting: Any = SimpleNamespace(query=offsets.query, pulled=None)
 
         def committed(*place: Any, forward_only: bool) -> bool:
             beside.notes.append(("commit", *place, forward_only))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import tracemalloc
 import zlib
 from contextlib import nullcontext
@@ -25,14 +26,16 @@ from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.admin import routes_processor
 from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
-from longpoll_protocol.bodies import BODY_SIZE_MAX, TopicList
+from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -83,19 +86,42 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, c
     wait_until(lambda: route(client, "T") == {})
 
 
-def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
+WHOLE = ("SELF_TEST_TOPIC", "A")
+"""The topics of a whole table; every broker has the first."""
 
-    def changed(counter: int) -> str:
-        body = json.dumps({"counter": counter, "timestamp": 7}).encode()
-        fields = client.call(RequestCode.QUERY_DATA_VERSION, header(), body).ext_fields
-        assert fields is not None
-        return fields["changed"]
 
-    assert changed(1) == "true"
-    assert register(client, table("T")) == 0
-    assert changed(1) == "false"
-    assert changed(2) == "true"
+@pytest.mark.parametrize(
+    ("told", "asked", "changed"),
+    [
+        ([], 1, "true"),
+        ([(WHOLE, 1)], 1, "false"),
+        ([(("other", "A"), 1)], 1, "false"),
+        ([(WHOLE, 1)], 2, "true"),
+        # A topic of a table that was never told whole, as by a broker whose name server starts again.
+        ([(("D",), 7)], 7, "true"),
+        ([(("D",), 7), (("E",), 8)], 8, "true"),
+        ([(("D", "E"), 7)], 7, "true"),
+        ([(("D",), 7), (WHOLE, 7)], 7, "false"),
+        ([(WHOLE, 7), (("D",), 8)], 8, "false"),
+        # The change in between was not told.
+        ([(WHOLE, 7), (("E",), 9)], 9, "true"),
+        ([(WHOLE, 7), (("E",), 9), (WHOLE, 9)], 9, "false"),
+    ],
+)
+def test_a_broker_registers_anew_until_its_whole_table_is_known(
+    told: list[tuple[tuple[str, ...], int]], asked: int, changed: str
+) -> None:
+    known = NameServer(now_ms=lambda: 0)
+
+    def call(serve: Any, fields: dict[str, str], body: bytes) -> Command:
+        return decoded(serve(cast("Channel", object()), Command(1, ext_fields=fields, body=body), cast("Outbox", None)))
+
+    for topics, counter in told:
+        assert call(known.register, header(), table(*topics, counter=counter)).code == 0
+    body = json.dumps({"counter": asked, "timestamp": 7}).encode()
+    assert call(known.data_version, header(), body).ext_fields == {"changed": changed}
+    for topic in {name for topics, _counter in told for name in topics}:
+        assert call(known.route, {"topic": topic}, b"").code == 0
 
 
 def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBroker, connect: Connect) -> None:
@@ -300,7 +326,76 @@ def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker:
         assert (len(names), {"T0", "T1", "T2", "S"} - set(names)) == (len(set(names)), set())
 
 
-UNKNOWN = (0, -1, 2, 219, 313, 9999, 70_000)
+def at(address: Address) -> str:
+    return "{}:{}".format(*address)
+
+
+def heartbeat(group: str) -> bytes:
+    consumer = ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(topic="made", sub_string="*")])
+    return HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode()
+
+
+def queues(topic: str) -> dict[str, str]:
+    return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+
+
+def batch(topic: str, count: int) -> tuple[int, dict[str, str], bytes]:
+    return (
+        RequestCode.SEND_BATCH_MESSAGE,
+        send_fields(topic) | {"m": "true"},
+        encode_batch([BatchMessage(b"x", "")] * count),
+    )
+
+
+LIST = b'{"topicConfigList":[{"topicName":"list","readQueueNums":4,"writeQueueNums":4,"perm":6}]}'
+CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
+    "made": (RequestCode.UPDATE_AND_CREATE_TOPIC, queues("made"), b""),
+    "list": (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, LIST),
+    "sent": (RequestCode.SEND_MESSAGE_V2, send_fields("sent"), b"x"),
+    "delayed": (RequestCode.SEND_MESSAGE_V2, send_fields("delayed", properties="DELAY\x011\x02"), b"x"),
+    "hasty": (RequestCode.SEND_MESSAGE_V2, send_fields("hasty", properties="WAIT\x01false\x02"), b"x"),
+    "batch": batch("batch", 2),
+    "long": batch("long", 2000),
+    "%RETRY%G": (RequestCode.HEART_BEAT, {}, heartbeat("G")),
+}
+"""By topic the request that makes it: code, fields and body."""
+
+
+@pytest.mark.parametrize("flush_disk_sync", [False, True], ids=["async", "sync"])
+def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, *, flush_disk_sync: bool
+) -> None:
+    """Of three one is gone, which nobody waits for twice."""
+    servers = [start_broker(directory=str(tmp_path / name)) for name in ("first", "second")]
+    names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
+    config = BrokerConfig(broker_name="other", name_servers=names)
+    broker = start_broker(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
+    clients = [connect(server.name_server_address) for server in servers]
+    registrar = broker.replicating.registrar
+    assert registrar is not None
+    # The next registration that nobody asked for is half a minute away.
+    wait_until(lambda: registrar.registered_count >= 2)
+    for topic, (code, fields, body) in CHANGES.items():
+        answered = connect(broker.address).call(code, fields, body)
+        assert answered.code == 0, (topic, answered.remark)
+        for client in clients:
+            assert [each["brokerName"] for each in route(client, topic).get("queueDatas", ())] == ["other"], topic
+
+
+def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: StartBroker, connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as name_server:
+        broker = start_broker(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
+        client, other = connect(broker.address), connect(broker.address)
+        opaque = client.send(RequestCode.UPDATE_AND_CREATE_TOPIC, queues("made"))
+        connection, _address = name_server.accept()
+        send_message(other, "made")
+        assert client.reply(opaque, 0.0) is None
+        connection.close()
+        assert answer_of(client, opaque).code == 0
+    make(client, "later")
+
+
+UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 """Codes that neither server has: the last does not fit a binary header."""
 
 
@@ -356,6 +451,16 @@ def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect, monkeypa
     assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
     assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
+
+
+def test_the_settings_of_a_namespace(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker().name_server_address)
+    for namespace, key, value in (("n", "k", "v"), ("n", "l", ""), ("m", "k", "w")):
+        place = {"namespace": namespace, "key": key, "value": value}
+        assert client.call(RequestCode.PUT_KV_CONFIG, place).code == 0
+    answer = client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+    assert (answer.code, json.loads(bytes(answer.body))) == (0, {"table": {"k": "v", "l": ""}})
+    assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "none"}).code == 22
 
 
 @pytest.mark.parametrize(

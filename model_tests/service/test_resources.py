@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import msgspec
 import pytest
@@ -19,6 +22,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.access import ADMIN_CODES
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
+from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol import headers
@@ -70,6 +74,21 @@ def call(
     """The answer to a request that an account has signed."""
     signed = {**(fields or {}), ACCESS_KEY: account}
     return client.call(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
+
+
+@pytest.mark.parametrize("version", [317, 399, 401, 407, 500])
+def test_what_a_signature_has_follows_the_clients_version(broker: Broker, version: int) -> None:
+    """Clients from 4.9.4 on sign every field, older ones not the one that asks for a unique key."""
+    fields = {"topic": "open", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "9"}
+    fields |= {"_UNIQUE_KEY_QUERY": "true", ACCESS_KEY: "administrator"}
+    signed = {name: value for name, value in fields.items() if version > 399 or name != "_UNIQUE_KEY_QUERY"}
+    texts = "".join(value for _name, value in sorted(signed.items())).encode()
+    code = hmac.new(SECRETS["administrator"].encode(), texts, "sha1").digest()
+    signature = {SIGNATURE: base64.b64encode(code).decode()}
+    command = Command(RequestCode.QUERY_MESSAGE, 1, version=version, ext_fields=fields | signature)
+    access = broker.handler.access
+    assert access is not None
+    assert access.refusal(cast("Channel", SimpleNamespace(peer_host=("10.0.0.1", 1))), command) is None
 
 
 def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0") -> tuple[str, str]:
@@ -139,6 +158,8 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (SEND, send_fields("open", properties=FURTHER), b"x", "topic:secret"),
     (BATCH, send_fields("open") | MANY, encode_batch([BatchMessage(b"x", ""), LISTED]), "topic:secret"),
     (SEND, send_fields("open") | {"m": "TRUE"}, encode_batch([LISTED]), "topic:secret"),
+    (SEND, send_fields("open") | {"m": "1"}, encode_batch([LISTED]), "topic:secret"),
+    (RequestCode.SEND_MESSAGE, {"topic": "open", "batch": "true"}, encode_batch([LISTED]), "topic:secret"),
     (BATCH, send_fields("open") | MANY, PLAIN, None),
     (SEND, send_fields("open") | {"m": "TRUE"}, PLAIN, None),
     (SEND, without("i"), b"x", None),

@@ -14,7 +14,7 @@ import pytest
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
+from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.send.append import Appender
 from longpoll_broker.service.send.keepers import Keepers
@@ -177,14 +177,14 @@ def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, 
     assert not sender.gives_way
 
 
-def test_whether_a_message_is_a_batch_is_asked_with_two_codes_only() -> None:
+def test_a_batch_is_one_by_its_flag() -> None:
     several = batch((b"1", ""), (b"2", ""))
     counts = []
-    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (BATCH, False)):
+    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (ONE, False), (BATCH, False)):
         world = World()
         told(world, command(code, several, batch=str(is_batch).lower()))
         counts.append(len(world.stored))
-    assert counts == [1, 2, 2, 1]
+    assert counts == [2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,14 @@ def test_a_message_that_the_store_does_not_take_is_refused(error: Exception, cod
     world = World(error=error)
     assert told(world, command()) == (code, REGION)
     assert world.notes == [("received", 7), ("refused", 7, code)]
+
+
+@pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_4_9, TRAITS_5], ids=["strict", "4.9", "5"])
+@pytest.mark.parametrize("code", [ONE, ONE_V2])
+def test_a_prepared_message_is_answered_with_its_key(code: int, traits: Traits) -> None:
+    prepared = pairs(UNIQ_KEY="mine", TRAN_MSG="true", PGROUP="P")
+    found = told(World(), command(code, properties=prepared, sysFlag=4), traits=traits)
+    assert (found[0], found[1].get("transactionId")) == (0, None if traits is TRAITS_4_9 else "mine")
 
 
 @pytest.mark.parametrize(("traits", "key"), [(STRICT_TRAITS, None), (TRAITS_5, "mine")], ids=["strict", "5"])

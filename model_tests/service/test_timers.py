@@ -155,9 +155,32 @@ def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: 
     assert "TIMER_DELAY_SEC" not in properties
 
 
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_only_5_knows_of_times(start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy) -> None:
-    client = connect(started(start_broker, Clock(), tmp_path, policy).address)
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_each_send_of_a_burst_waits_for_its_time(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
+) -> None:
+    clock = Clock()
+    client = connect(started(start_broker, clock, tmp_path, policy).address)
+    wishes: tuple[dict[str, str], ...] = (
+        {},
+        {"TIMER_DELAY_SEC": "2"},
+        {"TIMER_DELAY_MS": "1500"},
+        {"TIMER_DELIVER_MS": str(START_MS + 9)},
+        {},
+    )
+    texts = [encode_properties({"UNIQ_KEY": str(number)} | wish) for number, wish in enumerate(wishes)]
+    burst = [(send_fields("T", properties=text), b"x") for text in texts]
+    answers = [client.answer(opaque).ext_fields or {} for opaque in client.send_burst(310, burst)]
+    assert ["recallHandle" in fields for fields in answers] == [False, True, True, True, False]
+    wait_until(lambda: keys(client) == ["0", "4"])
+    recall = {"topic": "T", "recallHandle": answers[1]["recallHandle"]}
+    assert client.call(RequestCode.RECALL_MESSAGE, recall).code == 0
+    clock.now_ms += 5_000
+    wait_until(lambda: sorted(keys(client)) == ["0", "2", "3", "4"])
+
+
+def test_4_9_does_not_know_of_times(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    client = connect(started(start_broker, Clock(), tmp_path, ROCKETMQ_4_9).address)
     send(client, TIMER_DELAY_SEC="100")
     wait_until(lambda: keys(client) == ["K"])
     for code in (RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS):

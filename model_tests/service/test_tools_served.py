@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from longpoll_broker.service.admin import connection_processor, list_processor, 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import PoolExecutor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -54,6 +57,36 @@ def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect:
     client = connect(start_broker(policy=policy).address)
     for code in CODES_OF_5:
         assert (client.call(code).code == 3) == (policy is ROCKETMQ_4_9), code
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_attributes_of_a_topic_are_kept_or_refused(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
+) -> None:
+    client = connect(start_broker(policy=policy, directory=str(tmp_path / "store")).address)
+    queues = {"topic": "A", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    for change, code, attributes in (
+        ("+message.type=FIFO", 0, {"message.type": "FIFO"}),
+        ("+queue.type=BatchCQ", 1, {"message.type": "FIFO"}),
+        ("+queue.type=SimpleCQ,+message.type=DELAY", 0, {"message.type": "DELAY", "queue.type": "SimpleCQ"}),
+        ("-queue.type", 0, {"message.type": "DELAY"}),
+        *(
+            (odd, 1, {"message.type": "DELAY"})
+            for odd in ("message.type=FIFO", "+odd=1", "+message.type=x", "+queue.type")
+        ),
+        ("", 0, {"message.type": "DELAY"}),
+    ):
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues | {"attributes": change}).code == code, change
+        assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="A")["attributes"] == attributes, change
+    row = {"topicName": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    for listed, code in (({"+message.type": "FIFO"}, 0), ({"+queue.type": "BatchCQ"}, 1), ({"queue.type": "x"}, 1)):
+        body = json.dumps({"topicConfigList": [row | {"attributes": listed}]}).encode()
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).code == code
+    assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="B")["attributes"] == {"message.type": "FIFO"}
+    kept = json.loads((tmp_path / "store" / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert [kept[name].get("attributes") for name in ("A", "B", "TBW102")] == [
+        {"message.type": "DELAY"}, {"message.type": "FIFO"}, None
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
@@ -148,6 +181,22 @@ def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Con
     answer = client.call(RequestCode.CLONE_GROUP_OFFSET, fields)
     assert (answer.code, "longer than" in str(answer.remark)) == (1, True)
     assert max(map(len, broker.offsets.by_pair)) < 100
+
+
+def test_5_tells_what_a_group_asked_for_last(start_broker: StartBroker, connect: Connect) -> None:
+    client = connect(start_broker(policy=ROCKETMQ_5).address)
+    for _ in range(10):
+        send_message(client, "T")
+    make_group(client, "G")
+    commit(client, "T", "G", 2)
+    for offset in (2, 7, 10):
+        client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset))
+    (row, *_others) = decode_by_queue(
+        client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "T"}).body, "offsetTable"
+    ).values()
+    assert (row["consumerOffset"], row["pullOffset"]) == (2, 10)
+    body = bytes(client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body)
+    assert b'"totalInflightDiff":8' in body
 
 
 @POLICIES
@@ -273,6 +322,80 @@ def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, co
     assert names <= set(table)
     assert (table["msgPutTotalTodayNow"], table["msgPutTotalTodayMorning"]) == ("1", "0")
     assert ("brokerActive" in table) == (policy is ROCKETMQ_5)
+
+
+PARSED = {
+    "putMessageDistributeTime": r"(\[[^ :]+\]:\d+ ?){13}",
+    "commitLogDirCapacity": r"Total : [\d.]+ .iB, Free : [\d.]+ .iB\.",
+    "remainHowManyDataToFlush": r"\d+(\.\d+)? .*", "putTps": r"\S+ \S+ \S+", "getFoundTps": r"\S+ \S+ \S+",
+    "getMissTps": r"\S+ \S+ \S+", "getTotalTps": r"\S+ \S+ \S+", "putMessageAverageSize": r"[\d.]+",
+    "putLatency99": r"[\d.]+", "putLatency999": r"[\d.]+",
+}  # fmt: skip
+"""How rocketmq-exporter reads those fields of 28 that are no whole numbers."""
+WHOLE = [
+    "putMessageSizeTotal",
+    "putMessageFailedTimes",
+    "putMessageEntireTimeMax",
+    "getMessageEntireTimeMax",
+    "dispatchMaxBuffer",
+    "startAcceptSendRequestTimeStamp",
+    "remainTransientStoreBufferNumbs",
+    "sendThreadPoolQueueCapacity",
+    "pullThreadPoolQueueCapacity",
+    "queryThreadPoolQueueSize",
+    "queryThreadPoolQueueCapacity",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
+    "dispatchBehindBytes",
+    "putMessageTimesTotal",
+    "bootTimestamp",
+    "commitLogMinOffset",
+    "commitLogMaxOffset",
+]
+
+
+def test_what_the_exporter_reads_of_the_runtime_info(start_broker: StartBroker, connect: Connect) -> None:
+    broker, client = served(start_broker, connect)
+    for number in range(3):
+        send_message(client, "T", b"x" * number)
+    table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    for name, form in [*PARSED.items(), *((name, r"-?\d+") for name in WHOLE)]:
+        assert re.fullmatch(form, table[name]), (name, table.get(name))
+    assert (int(table["putMessageSizeTotal"]), table["putMessageTimesTotal"]) == (broker.store.log_end, "3")
+    assert 0 <= float(table[f"commitLogDiskRatio_{broker.store.directory}/commitlog"]) <= 1
+
+
+def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) -> None:
+    clock = ShiftedRuntime()
+    broker, client = served(start_broker, connect, runtime=clock)
+    properties = "UNIQ_KEY\x01K\x02"
+    for topic in ("T", "T", "U"):
+        send_message(client, topic, properties=properties)
+    client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", properties=properties), b"x")] * 9)
+    batch = encode_batch([BatchMessage(b"x", "")] * 4)
+    assert client.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, batch).code == 0
+    back = {"offset": "0", "group": "G", "delayLevel": "0"}
+    assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 0
+
+    def total(name: str, key: str) -> int:
+        found = broker.shared.statistics._items.get((name, tuple(key.split("@")) if key else ()))
+        return 0 if found is None else found.value
+
+    assert [total("TOPIC_PUT_NUMS", topic) for topic in "TU"] == [15, 1]
+    assert total("BROKER_PUT_NUMS", "") == 17
+    assert total("SNDBCK_PUT_NUMS", "T@G") == 1
+    assert sum(total("TOPIC_PUT_SIZE", topic) for topic in ("T", "U", "SCHEDULE_TOPIC_XXXX")) == broker.store.log_end
+    for name, key in (("TOPIC_PUT_NUMS", "T"), ("TOPIC_PUT_SIZE", "U"), ("SNDBCK_PUT_NUMS", "T@G")):
+        fields = {"statsName": name, "statsKey": key}
+        assert set(told(client, RequestCode.VIEW_BROKER_STATS_DATA, **fields)) == {
+            "statsMinute",
+            "statsHour",
+            "statsDay",
+        }
+    asked = {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"}
+    assert client.call(RequestCode.VIEW_BROKER_STATS_DATA, asked).code == 0
+    assert client.call(RequestCode.VIEW_BROKER_STATS_DATA, asked | {"statsKey": "other"}).code == 1
 
 
 def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:

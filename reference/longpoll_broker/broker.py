@@ -36,6 +36,7 @@ from longpoll_broker.name_server import NameServer, OwnBroker
 from longpoll_broker.opening import (
     ANY_PORT,
     adopt_topics,
+    correct_positions,
     ha_address,
     ha_text,
     know_copied_topics,
@@ -86,25 +87,19 @@ class Broker(Stoppable):
             shared.offsets,
             shared.delays,
             shared.timers,
+            shared.store.flush,
         )
         config_files.load()
-        self._access = access = open_access_control(shared.runtime, shared.config, shared.store)
+        if not shared.standing.is_slave and correct_positions(
+            shared.offsets, shared.delays, shared.timers, shared.store
+        ):
+            config_files.save()
+        access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
         self.pulling = pulling_of(shared)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
-        saves = TableSaves(shared.runtime, config_files)
-        retention = Retention(shared.runtime, shared.store, shared.store_config.clean_period_ms)
-        self.administering = administering = administering_of(
-            shared,
-            topic_deleted=self.pulling.topic_deleted,
-            when_saved=saves.answer_when_saved,
-            clean_soon=retention.clean_soon,
-            pull_queue=self.pulling.queue,
-            ha_status=lambda: self.replicating.status,
-            access=access,
-        )
         replicator = replicator_of(shared, ha_listener)
         listens_on = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
         advertised = shared.config.advertised_host or listens_on
@@ -114,15 +109,31 @@ class Broker(Stoppable):
             f"{advertised}:{self.address[1]}",
             "" if replicator is None else ha_text(replicator.address, advertised),
         )
+        self.name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=access)
         master, follower, tables = following_of(shared, self._show_copied)
         registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
         self.replicating = Replicating(replicator, follower, tables, registrar, shared)
+        saves = TableSaves(shared.runtime, config_files)
+        if registrar is not None:
+            saves.give = registrar.answer_when_told
+        retention = Retention(shared.runtime, shared.store, shared.store_config.clean_period_ms)
+        self.administering = administering = administering_of(
+            shared,
+            topic_deleted=self.pulling.topic_deleted,
+            when_saved=saves.answer_when_saved,
+            clean_soon=retention.clean_soon,
+            pull_queue=self.pulling.queue,
+            ha_status=lambda: self.replicating.status,
+            queues_elsewhere=self.name_server.queues_elsewhere,
+            access=access,
+        )
         self.sending = sending_of(
             shared,
             flushed=self._flushed,
             save_topics=config_files.save_topics,
             producer_of=administering.clients.producer_of,
             replicator=replicator if shared.config.role == "SYNC_MASTER" else None,
+            when_told=None if registrar is None else registrar.when_told,
         )
         self.keeping = keeping_of(
             shared,
@@ -133,7 +144,7 @@ class Broker(Stoppable):
             sample_rates=administering.tables.sample,
             expire_calls=administering.calls.expire,
         )
-        self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks)
+        self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks, registrar)
         self.loops = self._loops(listeners)
         if vip_listener is not None:
             self.loops[0].add_listener(vip_listener, self.handler)
@@ -163,7 +174,6 @@ class Broker(Stoppable):
         self.hold_service.run_clock_on(first.outbox, first.wake)
         self.pulling.wake_by(first.wake)
         first.add_listener(listeners[0], self.handler)
-        self.name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
         first.add_listener(listeners[1], self.name_server)
         return loops
 

@@ -23,6 +23,7 @@ from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.access.access_processor import AccessProcessor
+from longpoll_broker.service.following.registrar import Registrar
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import (
     OVERLOAD,
@@ -59,6 +60,8 @@ class BrokerHandler:
     administering: Administering
     access: AccessControl | None
     hooks: Sequence[RpcHook]
+    registrar: Registrar | None
+    """Whose name servers hear of a change of the topics before it is answered."""
     request_counts: RequestCounts = field(init=False)
     reads_fields: bool = field(init=False)
     """Whether fields of sends and pulls are read with their headers: signatures and hooks are about fields as they
@@ -80,6 +83,8 @@ class BrokerHandler:
         if self.access is not None:
             rooms.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
         processors = shared.recording.of_offsets(together(rooms))
+        if self.registrar is not None:
+            processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
         serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
         now_ns = shared.runtime.monotonic_ns

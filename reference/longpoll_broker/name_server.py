@@ -22,15 +22,15 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable, with_told
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, usable, with_told
 from longpoll_broker.core.tables.told_topics import ToldTopics
-from longpoll_broker.core.tables.topics import TopicConfig, Topics
+from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.admin.routes_processor import RoutesProcessor, names_told
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Processor, answer, in_turns, refuse, serve
-from longpoll_protocol.bodies import Body, BrokerData, DataVersion, QueueData, TopicRouteData
+from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
@@ -43,7 +43,7 @@ from longpoll_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from longpoll_protocol.names import GROUP_SIZE_MAX
+from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, SYSTEM_TOPICS
 
 REGISTERED_COUNT_MAX: Final = 50_000
 """Most topics of one registration, some 70 ms of work; as brokers write them no more than 30,000 fit into a body."""
@@ -157,6 +157,16 @@ class NameServer:
         data = TopicRouteData(broker_datas=brokers, queue_datas=queues)
         return answer(command, ResponseCode.SUCCESS, None, None, data.encode())
 
+    def queues_elsewhere(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic that routes say other brokers have; callable from any thread."""
+        own_name = "" if self.own is None else self.own.config.broker_name
+        return [
+            MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
+            for broker, config in self.routes.with_topic(topic)
+            if broker.name != own_name and self._administering.permission(broker.name, config) & PERM_READ
+            for queue_id in range(min(config.read_queue_nums, QUEUE_COUNT_MAX))
+        ]
+
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """106: every cluster and its brokers."""
         self.routes.expire(self.now_ms())
@@ -194,14 +204,16 @@ class NameServer:
         table = _table(command)
         # A broker that has made one topic tells of this one alone, and none tells which are gone: 216 does.
         known = self.routes.get(header.broker_addr)
-        before = {} if known is None or known.name != header.broker_name else known.topics
+        if known is not None and known.name != header.broker_name:
+            known = None
+        before = {} if known is None else known.topics
         broker = RegisteredBroker(
             cluster=header.cluster_name,
             name=header.broker_name,
             broker_id=header.broker_id,
             address=header.broker_addr,
             channel=channel,
-            version=table.data_version.as_pair(),
+            version=_whole_version(known, header.broker_name, table),
             heard_ms=self.now_ms(),
             topics=with_told(before, usable(table.topic_config_table)),
             ha_address=header.ha_server_addr,
@@ -238,7 +250,7 @@ class NameServer:
         changed = known.version != told.as_pair()
         if not changed:
             known.heard_ms = self.now_ms()
-        counter, timestamp = known.version
+        counter, timestamp = known.version or (0, 0)
         body = DataVersion(counter=counter, timestamp=timestamp).encode()
         return answer(
             command, ResponseCode.SUCCESS, None, QueryDataVersionResponseHeader(changed=changed).encode(), body
@@ -301,6 +313,20 @@ def _table(command: Command) -> _Topics:
     table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))
     return table
+
+
+def _whole_version(known: RegisteredBroker | None, broker_name: str, table: _Topics) -> Version | None:
+    """The version of a broker's whole table after a registration; None when part of it may never have been told.
+
+    A registration is whole when it has a topic that every broker has. With the topics of one change comes the version
+    of the table all the same; then nothing is missing only if the change is the next one.
+    """
+    version = table.data_version.as_pair()
+    if not {*SYSTEM_TOPICS, broker_name}.isdisjoint(table.topic_config_table):
+        return version
+    if known is None or known.version is None:
+        return None
+    return version if version[0] == known.version[0] + 1 else known.version
 
 
 def _check_count(count: int) -> None:

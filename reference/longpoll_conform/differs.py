@@ -41,6 +41,15 @@ STRICT: Final[Mapping[str, OnPurpose]] = MappingProxyType(
             "4.9.7 does not know the code.",
             0,
         ),
+        "send-264": OnPurpose(
+            "The answer to a prepared message names its transaction, which the proxy of 5.x needs; 4.9.7 does not.", 0
+        ),
+        **dict.fromkeys(
+            ("route-378", "route-380", "route-382"),
+            OnPurpose(
+                "A route has `enableActingMaster`, which the Rust client needs; that of 4.9.7 has no such field.", 0
+            ),
+        ),
         "route-384": OnPurpose("A name server that does not know a request answers 3; that of 4.9.7 never answers.", 3),
     }
 )

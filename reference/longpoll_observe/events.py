@@ -219,7 +219,7 @@ def read_send(request: Command) -> Sent:
     if header.topic.startswith(RETRY_TOPIC) or header.sys_flag & TRANSACTION:
         return Sent(header.topic, header.queue_id, ())
     shared = read_properties(header.properties)
-    if header.batch and not is_old:
+    if header.batch:
         own = tuple(read_properties(each.properties).get(TAGS, "") for each in decode_batch(request.body))
         # Whether a tag of the request counts in its messages too is a matter of the broker's version.
         is_told = all(tag == shared.get(TAGS, tag) for tag in own)

@@ -394,6 +394,30 @@ class MessageQueue(Body, order=True):
     queue_id: Int32
 
 
+class QueryAssignmentRequestBody(Body):
+    """400 QUERY_ASSIGNMENT: a member asks which queues of a topic it is to consume."""
+
+    topic: str
+    consumer_group: str
+    client_id: str = ""
+    strategy_name: str = "AVG"
+    message_model: MessageModel = MessageModel.CLUSTERING
+
+
+class MessageQueueAssignment(Body, kw_only=False):
+    """One queue, and how its messages are to be asked for."""
+
+    message_queue: MessageQueue
+    mode: str = "PULL"
+    """`MessageRequestMode`."""
+
+
+class QueryAssignmentResponseBody(Body, kw_only=False):
+    """The reply to 400."""
+
+    message_queue_assignments: list[MessageQueueAssignment]
+
+
 class LockBatchRequest(Body):
     """41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ: a client wants queues for itself."""
 

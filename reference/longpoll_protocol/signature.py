@@ -2,7 +2,8 @@
 
 Leaves out accounts and permissions (`core.tables.access`) and where the secret comes from.
 
-Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `SessionCredentials.java` of 4.9.7.
+Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `SessionCredentials.java` of 4.9.7;
+`PlainAccessValidator.parse` of 5.x.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
+from longpoll_protocol.codes import VERSION
 from longpoll_protocol.frames.frame import Buffer
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
-UNSIGNED: Final = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
-"""Fields that the signature leaves out; the second is `MixAll.UNIQUE_MSG_QUERY_FLAG`."""
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+"""`MixAll.UNIQUE_MSG_QUERY_FLAG`: a field that clients sign from 4.9.4 on."""
+_UNSIGNED_UP_TO: Final = 399
+"""Ordinal of `V4_9_3`."""
 
 
-def sign(fields: Mapping[str, str], body: Buffer, secret_key: str) -> str:
-    """The signature of a request: base64 of HMAC-SHA1 under the secret.
+def sign(fields: Mapping[str, str], body: Buffer, secret_key: str, version: int = VERSION) -> str:
+    """The signature of a request of a client of this version: base64 of HMAC-SHA1 under the secret.
 
     Java sorts names by UTF-16 units; the names of fields are ASCII, for which that is Python's order too.
     """
-    values = "".join(value for name, value in sorted(fields.items()) if name not in UNSIGNED)
+    unsigned = {SIGNATURE, UNIQUE_KEY_QUERY} if version <= _UNSIGNED_UP_TO else {SIGNATURE}
+    values = "".join(value for name, value in sorted(fields.items()) if name not in unsigned)
     code = hmac.new(secret_key.encode(), values.encode("utf-8", "surrogatepass"), "sha1")
     code.update(body)
     return base64.b64encode(code.digest()).decode()

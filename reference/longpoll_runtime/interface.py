@@ -152,6 +152,10 @@ class MappedFile(Protocol):
         ...
 
 
+class NotRegularError(OSError):
+    """A FIFO, a socket or a device stands in a file's place."""
+
+
 class Files(Protocol):
     """The files below some directories; every path is absolute."""
 
@@ -208,6 +212,10 @@ class Files(Protocol):
 
     def used_ratio(self, path: str) -> float:
         """How much of the disk that holds `path` is used, 0 to 1."""
+        ...
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the disk that holds `path`: all of them, and those that are free."""
         ...
 
     def remove(self, path: str) -> None:

@@ -76,6 +76,10 @@ def _plain(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
+SPACE: Final = 2**40
+"""Bytes that a disk says it has; it runs full by a test's word, not by its size."""
+
+
 class SimulatedMappedFile:
     """One file of fixed length, mapped. Invariant: `view` is the file's own memory, or released."""
 
@@ -358,6 +362,10 @@ class SimulatedFiles:
         if self.disk.find(path) is None:
             self.disk.file(path)
         return self._used_ratio()
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the disk: all of them, and those that are free."""
+        return SPACE, int(SPACE * (1 - self.used_ratio(path)))
 
     def remove(self, path: str) -> None:
         """Remove one file; no error if it is gone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from attrs import frozen
 
@@ -14,7 +14,7 @@ from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
 from longpoll_broker.service.admin.list_processor import ListProcessor
-from longpoll_broker.service.admin.lock_processor import LockProcessor
+from longpoll_broker.service.admin.lock_processor import AssignmentProcessor, LockProcessor
 from longpoll_broker.service.admin.progress_processor import ProgressProcessor
 from longpoll_broker.service.admin.query_processor import QueryProcessor
 from longpoll_broker.service.admin.statistics_processor import StatisticsProcessor
@@ -23,7 +23,7 @@ from longpoll_broker.service.admin.upkeep_processor import UpkeepProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.upkeep.table_saves import WhenSaved
-from longpoll_protocol.bodies import HAStatus
+from longpoll_protocol.bodies import HAStatus, MessageQueue
 
 
 @frozen(eq=False)
@@ -41,6 +41,7 @@ class Administering:
     calls: ClientCalls
     lists: ListProcessor
     upkeep: UpkeepProcessor
+    assignments: AssignmentProcessor
     unknown: frozenset[int]
     """Codes that this version does not know."""
 
@@ -59,6 +60,7 @@ class Administering:
             self.calls,
             self.lists,
             self.upkeep,
+            self.assignments,
         )
         found = {code: processor for service in services for code, processor in service.processors.items()}
         return {code: processor for code, processor in found.items() if code not in self.unknown}
@@ -72,6 +74,7 @@ def administering_of(
     clean_soon: Callable[[], None],
     pull_queue: Callable[[], tuple[int, int]],
     ha_status: Callable[[], HAStatus],
+    queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
@@ -137,5 +140,8 @@ def administering_of(
         ),
         ListProcessor(shared.topics, shared.groups, when_saved, traits),
         UpkeepProcessor(shared.topics, clean_soon),
+        AssignmentProcessor(
+            shared.topics, clients, shared.config.broker_name, queues_elsewhere, bool(shared.config.name_servers)
+        ),
         traits.unknown_codes,
     )

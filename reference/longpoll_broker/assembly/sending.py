@@ -14,7 +14,7 @@ from longpoll_broker.service.replication.replicator import Replicator
 from longpoll_broker.service.send.end_transaction_processor import EndTransactionProcessor
 from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.service.send.inner_queues import InnerQueues
-from longpoll_broker.service.send.keepers import Keepers
+from longpoll_broker.service.send.keepers import Keepers, WhenTold
 from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.service.send.recall_processor import RecallProcessor
 from longpoll_broker.service.send.send_back_processor import SendBackProcessor
@@ -62,11 +62,13 @@ def sending_of(
     save_topics: Callable[[], None],
     producer_of: ProducerOf,
     replicator: Replicator | None = None,
+    when_told: WhenTold | None = None,
 ) -> Sending:
     """Make the services of sends.
 
     `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync that new topics wait for.
-    `producer_of` finds a group's connection. `replicator` is given where sends wait for slaves.
+    `producer_of` finds a group's connection. `replicator` is given where sends wait for slaves,
+    `when_told` where new topics wait for name servers.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = None
@@ -94,7 +96,7 @@ def sending_of(
             maker,
             shared.appender,
             shared.recording.sends,
-            Keepers(commits, replicator),
+            Keepers(commits, replicator, when_told),
             shared.traits,
         ),
         SendBackProcessor(

@@ -79,7 +79,12 @@ class Shared:
     offsets: Offsets = field(
         init=False,
         default=Factory(
-            lambda self: Offsets(guard=self.runtime.lock(), light=self.store_config.light_queues), takes_self=True
+            lambda self: Offsets(
+                guard=self.runtime.lock(),
+                light=self.store_config.light_queues,
+                pulled=Offsets(guard=self.runtime.lock()) if self.traits.tells_pull_offsets else None,
+            ),
+            takes_self=True,
         ),
     )
     delays: DelayOffsets = field(init=False, factory=DelayOffsets)
@@ -102,5 +107,7 @@ class Shared:
     """The broker's own address, as records hold it."""
     appender: Appender = field(
         init=False,
-        default=Factory(lambda self: Appender(self.runtime, self.store, self.recording.sends), takes_self=True),
+        default=Factory(
+            lambda self: Appender(self.runtime, self.store, self.recording.sends, self.statistics), takes_self=True
+        ),
     )

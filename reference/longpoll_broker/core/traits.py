@@ -31,6 +31,7 @@ CODES_OF_5: Final = frozenset(
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
         RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.QUERY_ASSIGNMENT,
     }
 )
 """Requests of administrators that 4.9.7 answers 3."""
@@ -100,11 +101,13 @@ class Traits:
     """A name server does not answer what it does not know."""
     first_size: int = 0
     """Bytes of a connection that are waited for before any is read: 5.x looks for a proxy's header in them."""
+    offsets_outlive_topics: bool = False
+    """What groups have consumed of a topic stays when it is deleted, and counts for the next one of its name."""
     routes_outlive_topics: bool = False
     """A name server tells of a deleted topic until 216 has it forget its routes, and 216 hides one that is there."""
     null_bodies: frozenset[bytes] = frozenset()
     """The bodies of 200 that are no group, and change nothing."""
-    acting_master_fields: bool = False
+    acting_master_fields: bool = True
     """A broker in a route says whether a slave may act as its master."""
 
     # -- send
@@ -132,10 +135,12 @@ class Traits:
     """A prepared message carries its unique key as `__transactionId__`."""
     answers_undecided: bool = True
     """A producer that does not know yet how its transaction ends is answered."""
-    serves_timers: bool = False
+    serves_timers: bool = True
     """A message waits for the time that its properties `TIMER_*` wish for, and may be recalled by then."""
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
+    returns_prepared_id: bool = True
+    """The answer to the send of a prepared message does."""
 
     # -- offsets and clients
     commits_of_known_only: bool = False
@@ -151,8 +156,8 @@ class Traits:
     tells_if_active: bool = False
     """28 says that the broker serves."""
     tells_pull_offsets: bool = False
-    """How far a group is is told with what it was given, which ours counts as what it has consumed."""
-    unknown_codes: frozenset[int] = TIMER_CODES
+    """How far a group is is told with the offset that it asked for last."""
+    unknown_codes: frozenset[int] = frozenset()
     """Requests of other versions, which this one does not know."""
     heartbeat_fields: bool = False
     """A heartbeat is answered with what the broker supports."""
@@ -189,7 +194,11 @@ TRAITS_4_9: Final = Traits(
     replicates_visible=False,
     name_server_is_silent=True,
     unknown_codes=CODES_OF_5 | TIMER_CODES,
+    offsets_outlive_topics=True,
     routes_outlive_topics=True,
+    acting_master_fields=False,
+    returns_prepared_id=False,
+    serves_timers=False,
     null_bodies=frozenset({b"null"}),
     answers_undecided=False,
     believes_tag_hashes=True,
@@ -210,6 +219,7 @@ TRAITS_5: Final = attrs.evolve(
     rejects_as_slave=True,
     changes_as_slave=True,
     commits_as_slave=True,
+    offsets_outlive_topics=False,
     slave_notifies=True,
     hears_of_members=True,
     counts_replicas=True,
@@ -238,6 +248,7 @@ TRAITS_5: Final = attrs.evolve(
     names_transactions=True,
     serves_timers=True,
     returns_transaction_id=True,
+    returns_prepared_id=True,
     commits_of_known_only=True,
     zero_for_stored_only=True,
     searches_by_boundary=True,

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.send.send_processor import SendProcessor
+from longpoll_broker.service.send.timed import WISHES
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head
@@ -30,7 +31,7 @@ _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
 """Sends that are stored together at most, some milliseconds' work."""
 AHEAD_FIRST: Final = 16
-_LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
+_LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES, *WISHES})
 """Properties that may bring a message into other topics, or into further queues."""
 
 

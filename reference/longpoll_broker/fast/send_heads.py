@@ -40,7 +40,8 @@ class PatchedSendProcessor(SendProcessor):
     ) -> Parts | None:
         """The answer to a message that is in the log; None when it follows once the message is durable."""
         command, result = asked.command, stored[2]
-        if not self._is_patched or command.serialisation is not _JSON:
+        # A message that goes through another topic may have more in its answer.
+        if not self._is_patched or command.serialisation is not _JSON or stored[0].topic != asked.header.topic:
             return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
         self.events.acknowledged(asked, (stored,), outbox)
         place = (result.physical_offset, result.queue_offset)

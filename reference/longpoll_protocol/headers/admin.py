@@ -33,6 +33,8 @@ class CreateTopicRequestHeader(Header):
     """Or `MULTI_TAG`; no broker does anything with it. Java's refuse a request without it."""
     topic_sys_flag: Int32 | None = None
     order: bool = False
+    attributes: str | None = None
+    """Of 5.x: `+NAME=VALUE` and `-NAME`, joined by commas."""
 
 
 class DeleteTopicRequestHeader(Header):

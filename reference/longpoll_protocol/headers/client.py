@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from longpoll_protocol.headers.base import Header, Int64
+from longpoll_protocol.headers.base import Header, Int32, Int64
 
 
 class UnregisterClientRequestHeader(Header):
@@ -44,6 +44,10 @@ class ResetOffsetRequestHeader(Header):
     """Milliseconds since 1970; -1: the end."""
     is_force: bool = False
     """Whether a queue may go forward, too."""
+    queue_id: Int32 | None = None
+    """Of 5.x: only this queue; a negative one is every queue."""
+    offset: Int64 | None = None
+    """Of 5.x, with a queue: this offset and not a time's; -1 is none."""
 
 
 class GetConsumerStatusRequestHeader(Header):

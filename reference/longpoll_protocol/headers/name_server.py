@@ -78,6 +78,12 @@ class GetKVConfigResponseHeader(Header):
     value: str | None = None
 
 
+class GetKVListByNamespaceRequestHeader(Header):
+    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, a `KVTable`; 22 when there is none."""
+
+    namespace: str
+
+
 class DeleteKVConfigRequestHeader(Header):
     """102 DELETE_KV_CONFIG: forget a setting."""
 

@@ -39,7 +39,7 @@ class SendMessageRequestHeader(Header):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
-    """Whether the body is a batch of messages; looked at with code 320 only."""
+    """Whether the body is a batch of messages, whatever the code."""
     bname: str | None = None
     """The broker's name, sent by 5.x clients."""
 

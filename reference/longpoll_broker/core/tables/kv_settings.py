@@ -40,6 +40,10 @@ class KvSettings:
         """A setting's value; None when there is none."""
         return self._values.get((namespace, key))
 
+    def of(self, namespace: str) -> dict[str, str]:
+        """The settings of a namespace, by key."""
+        return {key: value for (each, key), value in self._values.items() if each == namespace}
+
     def remove(self, namespace: str, key: str) -> None:
         """Forget a setting; one that is not there is forgotten already."""
         self._values.pop((namespace, key), None)

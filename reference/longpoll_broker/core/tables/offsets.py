@@ -8,7 +8,7 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -33,7 +33,15 @@ class Offsets:
     quota: Quota = field(factory=lambda: Quota("offsets", OFFSET_COUNT_MAX), init=False)
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
+    pulled: Offsets | None = None
+    """The offsets that groups asked for last, for a version that tells them; they are not saved."""
     changed: bool = field(default=False, init=False)
+    has_forgotten: bool = field(default=False, init=False)
+    """Whether the deletion of a topic or group waits for these to be saved."""
+
+    def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The offset that a group asked for last, where that is noted."""
+        return None if self.pulled is None else self.pulled.query(topic, group, queue_id)
 
     def commit(
         self,
@@ -126,19 +134,22 @@ class Offsets:
 
     def forget_group(self, group: str) -> None:
         """Drop one group's offsets of every topic."""
+        if self.pulled is not None:
+            self.pulled.forget_group(group)
         suffix = SEPARATOR + group
-        with self.guard:
-            for pair in [pair for pair in self.by_pair if pair.endswith(suffix)]:
-                del self.by_pair[pair]
-                self.quota.release(pair)
-                self.changed = True
+        self._forget(lambda pair: pair.endswith(suffix))
 
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""
+        if self.pulled is not None:
+            self.pulled.forget_topic(topic)
         prefix = topic + SEPARATOR
+        self._forget(lambda pair: pair.startswith(prefix))
+
+    def _forget(self, is_meant: Callable[[str], bool]) -> None:
         # Another thread's commit would change the table while it is gone through.
         with self.guard:
-            for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
+            for pair in [pair for pair in self.by_pair if is_meant(pair)]:
                 del self.by_pair[pair]
                 self.quota.release(pair)
-                self.changed = True
+                self.changed = self.has_forgotten = True

@@ -41,7 +41,8 @@ class RegisteredBroker:
     address: str
     channel: object
     """The connection that it registered by: when it closes, the broker is forgotten."""
-    version: Version
+    version: Version | None
+    """Of the whole table; None as long as parts of it may never have been told."""
     heard_ms: int
     topics: Mapping[str, TopicConfig]
     """What it said that it has; a slave's count while no master of its name is here."""

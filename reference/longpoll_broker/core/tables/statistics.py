@@ -1,4 +1,4 @@
-"""How much each group gets, how fast and how long it takes: sums sampled over the last minute, hour and day.
+"""How much is put and how much each group gets, how fast and how long it takes: sums of a minute, an hour and a day.
 
 Time is an argument. To share the statistics between threads give a lock as `guard`. Leaves out who counts
 (`service.pull.pull_processor`) and who asks (`service.admin.statistics_processor`).
@@ -19,6 +19,10 @@ GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 
 ITEM_COUNT_MAX: Final = 100_000
 """Most items that are counted; further ones are not."""
@@ -105,6 +109,25 @@ class Statistics:
             broker.value += messages * times
             broker.times += times
 
+    def count_put(self, topic: str, *, messages: int, size: int) -> None:
+        """Messages of a topic, bytes of records together, were stored."""
+        with self.guard:
+            for name, parts, value in (
+                (TOPIC_PUT_NUMS, (topic,), messages),
+                (TOPIC_PUT_SIZE, (topic,), size),
+                (BROKER_PUT_NUMS, (), messages),
+            ):
+                item = self._item(name, parts)
+                item.value += value
+                item.times += 1
+
+    def count_back(self, topic: str, group: str) -> None:
+        """A group sent a message of a topic back."""
+        with self.guard:
+            item = self._item(SNDBCK_PUT_NUMS, (topic, group))
+            item.value += 1
+            item.times += 1
+
     def sample(self, now_ms: int) -> None:
         """Sample every item; more often than every ten seconds does no more."""
         with self.guard:
@@ -112,13 +135,18 @@ class Statistics:
                 item.sample(now_ms)
 
     def snapshots(self, name: str, key: str) -> dict[str, Snapshot] | None:
-        """One item by RocketMQ's key: `topic@group`, `queue@topic@group`, or the cluster; None if not counted."""
+        """One item by RocketMQ's key: `topic`, `topic@group`, `queue@topic@group`, or the cluster; None for no item."""
         with self.guard:
             for (known, parts), item in self._items.items():
                 assert isinstance(parts, tuple)
                 if known == name and (not parts or "@".join(map(str, parts)) == key):
                     return item.snapshots()
         return None
+
+    def times_given(self) -> int:
+        """Pulls that got messages."""
+        item = self._items.get((BROKER_GET_NUMS, ()))
+        return 0 if item is None else item.times
 
     def given(self) -> int:
         """Messages that the broker gave to all groups."""

@@ -8,13 +8,14 @@ Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `Subs
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.quota import Quota
+from longpoll_broker.core.tables.topic_attributes import changed
 from longpoll_protocol.names import (
     DEFAULT_TOPIC,
     GROUP_SIZE_MAX,
@@ -31,6 +32,7 @@ from longpoll_protocol.names import (
     UNIT_RETRY_FLAG,
     group_problem,
     name_problem,
+    queue_name_problem,
 )
 from longpoll_spec.tables import with_table
 
@@ -38,6 +40,10 @@ TOPIC_COUNT_MAX: Final = 100_000
 """Most topics, and most groups: making one costs a file, so a client must not be able to make them without end."""
 QUEUE_COUNT_MAX: Final = 1024
 """Most queues of one topic; Java has no limit, and a queue costs files."""
+
+
+def nobody() -> None:
+    """Nobody wants to hear of changes."""
 
 
 @with_table
@@ -51,6 +57,8 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
+    attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+    """Of 5.x (`topic_attributes`); 4.9 has no such key."""
 
     @property
     def is_readable(self) -> bool:
@@ -136,6 +144,8 @@ class Topics(_Named[TopicConfig]):
     """Whether `gone` is kept; the name server's, which tells of it."""
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
     """Topics that were deleted, as they were last."""
+    on_change: Callable[[], None] = field(default=nobody, init=False)
+    """Called after every change, on the thread that made it; must not wait."""
     told_whole: int = field(default=0, init=False)
     """How often the broker has made a topic by itself, and so registered with all of them."""
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
@@ -154,12 +164,18 @@ class Topics(_Named[TopicConfig]):
     def get(self, name: str) -> TopicConfig | None:
         """The topic, or None when there is none of this name."""
         topic = self.by_name.get(name)
-        if topic is None and self.light and name.startswith(LMQ_PREFIX) and name_problem(name) is None:
+        if topic is None and self.light and name.startswith(LMQ_PREFIX) and queue_name_problem(name) is None:
             return TopicConfig(name, 1, 1)
         return topic
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self.by_name.values()))
+
+    def with_attributes(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+        """A topic as it is after these changes to the attributes that it has now; raises AttributeRefusedError."""
+        known = self.by_name.get(topic.topic_name)
+        before = {} if known is None or not known.attributes else known.attributes
+        return msgspec.structs.replace(topic, attributes=changed(before, changes) or msgspec.UNSET)
 
     def put(self, topic: TopicConfig, channel: Hashable = None) -> bool:
         """Make or replace a topic; false when there are too many."""
@@ -184,6 +200,10 @@ class Topics(_Named[TopicConfig]):
             self.gone[name] = topic
         self.unsaved.pop(name, None)
         return super().remove(name)
+
+    def _has_changed(self) -> None:
+        super()._has_changed()
+        self.on_change()
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
         """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""

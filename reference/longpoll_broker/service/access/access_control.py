@@ -123,7 +123,7 @@ class AccessControl:
                 self._rules,
                 claim,
                 command.code,
-                partial(sign, fields, command.body),
+                partial(sign, fields, command.body, version=command.version),
                 partial(wanted_by, command, self.record_at),
             )
         except HeaderError as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from longpoll_broker.core.tables.access import Right, Wanted
-from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest
+from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest, QueryAssignmentRequestBody
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
@@ -36,6 +36,8 @@ ANY_RIGHT: Final = Right.PUB | Right.SUB
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 """The property that names further queues which list a message, separated by commas."""
 _MULTI_DISPATCH_BYTES: Final = MULTI_DISPATCH.encode()
+_TRUE: Final = frozenset({"true", "1"})
+"""How a field says so, in any case (`headers.base`)."""
 REAL_TOPIC: Final = "REAL_TOPIC"
 
 
@@ -50,7 +52,7 @@ def _fields(topic: str = "", group: str = "", right: Right = Right.SUB) -> Names
     return names
 
 
-def _send(topic: str, properties: str) -> Names:
+def _send(topic: str, properties: str, batch: str) -> Names:
     """Of a message whose fields have these names."""
 
     def names(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
@@ -62,17 +64,12 @@ def _send(topic: str, properties: str) -> Names:
             wanted.topic(name, Right.PUB)
         _add_further_queues(wanted, fields.get(properties))
         # Looked for before any of it is read: a batch may have tens of thousands of messages.
-        if _may_be_batch(command) and _MULTI_DISPATCH_BYTES in bytes(command.body):
+        is_batch = fields.get(batch, "").lower() in _TRUE
+        if is_batch and _MULTI_DISPATCH_BYTES in bytes(command.body):
             for message in decode_batch(command.body):
                 _add_further_queues(wanted, message.properties)
 
     return names
-
-
-def _may_be_batch(command: Command) -> bool:
-    """Whether a send's body may be read as a batch: a field says so, which 310 has as well."""
-    is_batch = (command.ext_fields or {}).get("m", "").lower() == "true"
-    return command.code == RequestCode.SEND_BATCH_MESSAGE or (command.code == RequestCode.SEND_MESSAGE_V2 and is_batch)
 
 
 def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
@@ -116,6 +113,13 @@ def _lock(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
     wanted.group(LockBatchRequest.decode(command.body).consumer_group)
 
 
+def _assignment(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
+    """400: the topic and the group of the body."""
+    asked = QueryAssignmentRequestBody.decode(command.body)
+    wanted.topic(asked.topic, Right.SUB)
+    wanted.group(asked.consumer_group)
+
+
 def _heartbeat(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
     """34: the groups and topics that are consumed, and the producers' groups."""
     heartbeat = HeartbeatData.decode(command.body)
@@ -131,11 +135,11 @@ _TOPIC_AND_GROUP: Final = _fields("topic", "consumerGroup")
 _GROUP: Final = _fields(group="consumerGroup")
 _QUEUE: Final = _fields("topic", right=ANY_RIGHT)
 NAMED: Final[dict[int, Names]] = {
-    RequestCode.SEND_MESSAGE: _send("topic", "properties"),
-    RequestCode.SEND_MESSAGE_V2: _send("b", "i"),
-    RequestCode.SEND_BATCH_MESSAGE: _send("b", "i"),
-    RequestCode.SEND_REPLY_MESSAGE: _send("topic", "properties"),
-    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
+    RequestCode.SEND_MESSAGE: _send("topic", "properties", "batch"),
+    RequestCode.SEND_MESSAGE_V2: _send("b", "i", "m"),
+    RequestCode.SEND_BATCH_MESSAGE: _send("b", "i", "m"),
+    RequestCode.SEND_REPLY_MESSAGE: _send("topic", "properties", "batch"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b", "i", "m"),
     RequestCode.PULL_MESSAGE: _TOPIC_AND_GROUP,
     RequestCode.LITE_PULL_MESSAGE: _TOPIC_AND_GROUP,
     RequestCode.QUERY_CONSUMER_OFFSET: _TOPIC_AND_GROUP,
@@ -164,6 +168,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: _GROUP,
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,

@@ -18,6 +18,7 @@ import msgspec
 from attrs import define
 
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.topic_attributes import AttributeRefusedError, read_changes
 from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -175,26 +176,27 @@ class AdminProcessor(Serving):
         if not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
             problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
-        made = self.topics.put(
-            TopicConfig(
-                header.topic,
-                header.read_queue_nums,
-                header.write_queue_nums,
-                header.perm,
-                header.topic_filter_type,
-                header.topic_sys_flag or 0,
-                header.order,
-            ),
-            channel,
+        topic = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.order,
         )
-        if not made:
+        try:
+            topic = self.topics.with_attributes(topic, read_changes(header.attributes))
+        except AttributeRefusedError as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
+        if not self.topics.put(topic, channel):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
         # Java's reply carries this text on success as well.
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, "not set any response code"))
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """215: forget a topic and its queues; an unknown one is forgotten already."""
+        """215: forget a topic, its queues and how far groups are; an unknown one is forgotten already."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = name_problem(name) if self.traits.checks_deleted_names or not name.strip() else None
         if problem is None and self.topics.is_system(name):
@@ -206,8 +208,15 @@ class AdminProcessor(Serving):
         self.store.begin_deletion(name)
         # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
         self.topic_deleted(name, outbox)
-        finish = partial(self.store.finish_deletion, name)
-        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)
+        return self.when_saved(
+            channel, command, answer(command, ResponseCode.SUCCESS), partial(self._finish_deletion, name)
+        )
+
+    def _finish_deletion(self, topic: str) -> None:
+        """Do what takes long of a deletion; raises OSError."""
+        if not self.traits.offsets_outlive_topics:
+            self.offsets.forget_topic(topic)
+        self.store.finish_deletion(topic)
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:

@@ -65,6 +65,8 @@ STATUS_SIZE_MAX: Final = 256 * KIB
 """Most bytes that they may say together: all of it is read."""
 CALL_COUNT_MAX: Final = 1000
 """Most requests that wait for members; the next one is answered 2."""
+NO_OFFSET: Final = -1
+"""In a request to reset a queue: no offset is named."""
 LATEST: Final = -1
 """The time that means a queue's end."""
 
@@ -228,26 +230,30 @@ class ClientCalls(Serving):
     def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """222: have every member of a group go on from a time's offsets (220); 206 when nobody is there.
 
-        Without `isForce` no queue goes forward. The members store the new offsets.
+        Without `isForce` no queue goes forward. The members store the new offsets. With `queueId` only that queue is
+        reset, to `offset` if there is one, and at once where nobody is there, as by 5.x.
         """
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
             told = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        one = -1 if header.queue_id is None else header.queue_id
+        if one >= topic.read_queue_nums:
+            told = f"[reset-offset] topic {header.topic[:127]} has {topic.read_queue_nums} queues, and not queue {one}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
         table: dict[MessageQueue, int] = {}
-        for queue_id in range(topic.write_queue_nums):
-            stored = self.offsets.query(header.topic, header.group, queue_id)
-            if stored is None:
-                return answer(
-                    command, ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group[:255]}> not exist"
-                )
-            found = max(self._offset_at(header.topic, queue_id, header.timestamp), 0)
-            queue = MessageQueue(topic=header.topic, broker_name=self.broker_name, queue_id=queue_id)
-            table[queue] = found if header.is_force else min(found, stored)
+        for queue_id in range(topic.write_queue_nums) if one < 0 else (one,):
+            found = self._reset_to(header, queue_id)
+            if isinstance(found, str):
+                return answer(command, ResponseCode.SYSTEM_ERROR, found)
+            table[MessageQueue(topic=header.topic, broker_name=self.broker_name, queue_id=queue_id)] = found
         with self.members.lock:
             channels = self.members.clients.channels(header.group)
-        if not channels:
+        if not channels and one >= 0:
+            for queue, offset in table.items():
+                self.offsets.commit(header.topic, header.group, queue.queue_id, offset)
+        elif not channels:
             place = f"Group: {header.group[:255]} Topic: {header.topic} Timestamp: {header.timestamp}"
             told = f"Consumer not online, so can not reset offset, {place}"
             return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
@@ -416,6 +422,19 @@ class ClientCalls(Serving):
 
     def _opaque(self) -> int:
         return next(self._opaques) & 0x7FFFFFFF
+
+    def _reset_to(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | str:
+        """Where a queue goes on after a reset, or why it cannot be reset."""
+        stored = self.offsets.query(header.topic, header.group, queue_id)
+        if stored is None:
+            return f"THe consumer group <{header.group[:255]}> not exist"
+        if header.queue_id == queue_id and header.offset is not None and header.offset != NO_OFFSET:
+            start, end = self.store.ends(header.topic, queue_id)[0], self.store.visible_end(header.topic, queue_id)
+            if not start <= header.offset <= end:
+                return f"Target offset {header.offset} not in consume queue range [{start}-{end}]"
+            return header.offset
+        found = max(self._offset_at(header.topic, queue_id, header.timestamp), 0)
+        return found if header.is_force else min(found, stored)
 
     def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms == LATEST:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from attrs import define
 
+from longpoll_broker.core.tables.topic_attributes import AttributeRefusedError
 from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.admin.admin_processor import CONFLICT
@@ -58,6 +59,10 @@ class ListProcessor(Serving):
             problem = self._topic_problem(topic)
             if problem is not None:
                 return answer(command, self.traits.bad_parameter_code, problem)
+        try:
+            wanted = [self.topics.with_attributes(topic, topic.attributes or {}) for topic in wanted]
+        except AttributeRefusedError as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
         if not all(self.topics.put(topic, channel) for topic in wanted):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, NOT_SET))
@@ -81,7 +86,7 @@ class ListProcessor(Serving):
         found = self.topics.get(name)
         if found is None:
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:127]}")
-        told = msgspec.to_builtins(found) | {"attributes": {}}
+        told = {**msgspec.to_builtins(found), "attributes": found.attributes or {}}
         return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)

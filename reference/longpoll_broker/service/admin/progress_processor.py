@@ -145,7 +145,7 @@ class ProgressProcessor(Serving):
         """317: what 208 tells, of every group that has been made."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
         found: list[dict[str, list[dict[str, Any]]]] = []
-        count = total = 0
+        count = total = inflight = 0
         topics_by_group = self.offsets.topics_by_group(self.groups.by_name.copy())
         if len(topics_by_group) > TOLD_GROUP_COUNT_MAX:
             limit = f"over the limit of {TOLD_GROUP_COUNT_MAX}: ask for one group (208)"
@@ -161,10 +161,14 @@ class ProgressProcessor(Serving):
                     return answer(command, ResponseCode.SYSTEM_ERROR, f"the groups have {count} queues, {limit}")
                 table = self._progress_of(topic.topic_name, group, topic.write_queue_nums)
                 total += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
+                inflight += sum(
+                    row.get("pullOffset", row["consumerOffset"]) - row["consumerOffset"] for row in table.values()
+                )
                 rows.append({"consumeTps": self._tps(topic.topic_name, group), "offsetTable": encode_by_queue(table)})
             found.append({group: rows})
         told = {"brokerAddr": self.address, "consumeStatsList": found, "totalDiff": total}
-        return answer(command, ResponseCode.SUCCESS, body=_body(told | self._inflight()))
+        told |= {"totalInflightDiff": inflight} if self.traits.tells_pull_offsets else {}
+        return answer(command, ResponseCode.SUCCESS, body=_body(told))
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -223,10 +227,6 @@ class ProgressProcessor(Serving):
         found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if found is None else found["statsMinute"].tps
 
-    def _inflight(self) -> dict[str, int]:
-        """What 5.x tells besides: nothing is given that is not counted as consumed."""
-        return {"totalInflightDiff": 0} if self.traits.tells_pull_offsets else {}
-
     def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
         """When a queue's messages were stored, ms; -1 for none."""
         start, end = self.store.ends(topic, queue_id)
@@ -251,7 +251,10 @@ class ProgressProcessor(Serving):
         stored_ms = self.store.store_ms_of(topic, queue_id, consumed - 1) if consumed else None
         end = self.store.visible_end(topic, queue_id)
         told = {"brokerOffset": end, "consumerOffset": consumed, "lastTimestamp": stored_ms or 0}
-        return told | {"pullOffset": consumed} if self.traits.tells_pull_offsets else told
+        if not self.traits.tells_pull_offsets:
+            return told
+        pulled = self.offsets.pulled_to(topic, group, queue_id)
+        return told | {"pullOffset": consumed if pulled is None else max(pulled, consumed)}
 
     def _filter(self, group: str | None, topic: str) -> tuple[SubscriptionData | None, str | None]:
         """What a group wants of a topic, and what is said of its filter."""

@@ -1,4 +1,4 @@
-"""Serves what administrators ask a name server: 100 to 102, 205, 216, 224, 304, 318, 319, 327.
+"""Serves what administrators ask a name server: 100 to 102, 205, 216, 219, 224, 304, 318, 319, 327.
 
 Permissions that 205 and 327 give are of the routes alone, and last until the broker changes the topic; the broker
 itself serves as before. Leaves out registrations and routes (`name_server`).
@@ -20,7 +20,7 @@ from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, Turns, answer, in_turns, serves
-from longpoll_protocol.bodies import TopicList, read_settings
+from longpoll_protocol.bodies import KVTable, TopicList, read_settings
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
@@ -30,12 +30,14 @@ from longpoll_protocol.headers import (
     DeleteTopicFromNamesrvRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
     GetTopicsByClusterRequestHeader,
     PutKVConfigRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
 from longpoll_protocol.names import PERM_READ_WRITE, PERM_WRITE
+from longpoll_protocol.sizes import MIB
 
 SETTINGS: Final = {
     "clusterTest": "false",
@@ -45,6 +47,8 @@ SETTINGS: Final = {
 }
 """What 319 tells: this name server's behaviour in RocketMQ's keys. It looks for silent brokers whenever it is asked."""
 
+TABLE_SIZE_MAX: Final = 15 * MIB
+"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
 TURN_COUNT: Final = 10_000
 """Names put together in one turn, or as many more as one broker has: a few milliseconds."""
 
@@ -92,6 +96,20 @@ class RoutesProcessor(Serving):
         header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
         self.settings.remove(header.namespace, header.key)
         return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
+    def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """219: all settings of a namespace; 22 when there is none."""
+        namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
+        found = self.settings.of(namespace)
+        if not found:
+            told = f"No config item, Namespace: {namespace[:255]}"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, told)
+        body = KVTable(table=found).encode()
+        if len(body) > TABLE_SIZE_MAX:
+            told = f"the settings of {namespace[:255]} have {len(body)} bytes; ask for each with 101"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from attrs import define
 
-from longpoll_broker.core.tables.statistics import BROKER_GET_NUMS, Statistics
+from longpoll_broker.core.tables.statistics import BROKER_GET_NUMS, BROKER_PUT_NUMS, Statistics
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -28,8 +28,9 @@ class StatisticsProcessor(Serving):
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """315: one statistic; code 1 when nothing of that name and key was counted."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
-        is_asked_of_other = header.stats_name == BROKER_GET_NUMS and header.stats_key != self.cluster_name
-        found = None if is_asked_of_other else self.statistics.snapshots(header.stats_name, header.stats_key)
+        is_whole = header.stats_name in {BROKER_GET_NUMS, BROKER_PUT_NUMS}
+        is_of_other = is_whole and header.stats_key != self.cluster_name
+        found = None if is_of_other else self.statistics.snapshots(header.stats_name, header.stats_key)
         if found is None:
             return answer(
                 command,

@@ -49,7 +49,7 @@ from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_protocol.sizes import MIB
+from longpoll_protocol.sizes import KIB, MIB
 from longpoll_runtime import Runtime
 
 TABLE_SIZE_MAX: Final = 15 * MIB
@@ -110,6 +110,19 @@ _FIXED: Final = {
 """Settings that this broker behaves as if it had; `mqadmin exportConfigs` fails where one is missing."""
 _AUTO_TOPIC: Final = "autoCreateTopicEnable"
 _AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
+PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+PUT_SPANS: Final = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
+    "5~10s", "10s~",
+)  # fmt: skip
+"""Spans by which Java counts how long messages took to be stored; nothing is counted here."""
+UNMEASURED: Final = (
+    "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
+    "putLatency99", "putLatency999", "putMessageEntireTimeMax", "putMessageFailedTimes",
+    "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize",
+    "remainTransientStoreBufferNumbs", "sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp",
+)  # fmt: skip
+"""Fields of 28 for what this broker has nothing of, or does not measure: 0."""
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -138,6 +151,13 @@ class TableProcessor(Serving):
     """What the broker reports as its policy, so that a test kit can choose what to hold it to."""
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
+    _found_rates: Rates = field(factory=Rates, init=False)
+    """Of pulls that got messages."""
+    _miss_rates: Rates = field(factory=Rates, init=False)
+    """Of pulls that got none, or wait."""
+    _pull_rates: Rates = field(factory=Rates, init=False)
+    _started_end: int = field(init=False)
+    """Where the log ended when the broker started."""
     _started_ms: int = field(init=False)
     _day: dt.date = field(init=False)
     _mornings: deque[tuple[int, int]] = field(init=False)
@@ -145,6 +165,7 @@ class TableProcessor(Serving):
 
     def __attrs_post_init__(self) -> None:
         self._started_ms = self.runtime.unix_ms()
+        self._started_end = self.store.log_end
         self._day = self._today()
         self._mornings = deque([(0, 0), (0, 0)], maxlen=2)
 
@@ -153,6 +174,10 @@ class TableProcessor(Serving):
         now_ms = self.runtime.monotonic_ns() // 1_000_000
         self._put_rates.sample(now_ms, self._sent())
         self._get_rates.sample(now_ms, self.statistics.given())
+        pulls, found = sum(self.request_counts.get(code, 0) for code in PULLS), self.statistics.times_given()
+        self._pull_rates.sample(now_ms, pulls)
+        self._found_rates.sample(now_ms, found)
+        self._miss_rates.sample(now_ms, max(pulls - found, 0))
         if self._day != self._today():
             self._day = self._today()
             self._mornings.append((self._sent(), self.statistics.given()))
@@ -268,12 +293,30 @@ class TableProcessor(Serving):
         }
         count, waited_ms = self.pull_queue()
         told |= {"pullThreadPoolQueueSize": count, "pullThreadPoolQueueHeadWaitTimeMills": waited_ms}
-        told |= self._by_day()
+        told |= self._by_day() | self._of_java(ratio)
         if self.traits.tells_if_active:
             told |= {"brokerActive": "true", "ackThreadPoolQueueSize": 0, "ackThreadPoolQueueHeadWaitTimeMills": 0}
         for level, offset in self.delays.by_level.copy().items():
             told[f"scheduleMessageOffset_{level}"] = f"{offset},{store.visible_end(SCHEDULE_TOPIC, level - 1)}"
         return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())
+
+    def _of_java(self, ratio: float) -> dict[str, object]:
+        """What rocketmq-exporter cannot do without; what this broker has or measures nothing of is 0."""
+        directory, sent = self.store.directory, self._sent()
+        size = self.store.log_end - self._started_end
+        total, free = (_bytes(count) for count in self.runtime.files.space(directory))
+        return {
+            **dict.fromkeys(UNMEASURED, 0),
+            "putMessageDistributeTime": " ".join(f"[{span}]:0" for span in PUT_SPANS),
+            "putMessageSizeTotal": size,
+            "putMessageAverageSize": size / sent if sent else 0.0,
+            "pullThreadPoolQueueCapacity": self.config.pull_queue_capacity,
+            "getFoundTps": self._found_rates.told(),
+            "getMissTps": self._miss_rates.told(),
+            "getTotalTps": self._pull_rates.told(),
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
+            f"commitLogDiskRatio_{directory}/commitlog": ratio,
+        }
 
     def _by_day(self) -> dict[str, int]:
         """Messages that had come and gone when yesterday and today began, and by now."""
@@ -328,6 +371,14 @@ def _table(command: Command, body: bytes) -> Parts:
         told = f"the table has {len(body)} bytes, over the limit of {TABLE_SIZE_MAX} for one answer"
         return answer(command, ResponseCode.SYSTEM_ERROR, told)
     return answer(command, ResponseCode.SUCCESS, body=body)
+
+
+def _bytes(count: int) -> str:
+    """Bytes as `MixAll.humanReadableByteCount` writes them."""
+    if count < KIB:
+        return f"{count} B"
+    power = (count.bit_length() - 1) // 10
+    return f"{count / KIB**power:.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def _text(value: object) -> str:

@@ -76,6 +76,8 @@ class PullProcessor:
             self.runtime.step("pull_read")
             decision = self.look(pull, wanted)
             commits = commits and not isinstance(decision, Refused)
+            if self.offsets.pulled is not None:
+                self.offsets.pulled.commit(pull.topic, pull.group, pull.queue_id, pull.offset, channel=channel)
             if commits and self.policy.commit != "after_hold":
                 self._commit(pull)
             is_held = isinstance(decision, Miss) and self.may_be_held(pull)

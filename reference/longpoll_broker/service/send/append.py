@@ -9,12 +9,14 @@ Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
 from attrs import define
 from msgspec.structs import replace
 
+from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.service.send.send_events import SendEvents
 from longpoll_broker.store.bursts import PreparedBatch
 from longpoll_broker.store.message_store import MessageStore
@@ -44,25 +46,36 @@ class Appender:
     runtime: Runtime
     store: MessageStore
     events: SendEvents
+    statistics: Statistics | None = None
 
     def append(self, message: MessageToStore, tag: str) -> PutResult:
         """Append one message; raises what `MessageStore.put` raises."""
         self.runtime.step("append")
         after_ns = self.events.now_ns()
         result = self.store.put(message)
+        if self.statistics is not None:
+            self.statistics.count_put(message.topic, messages=1, size=result.log_end - result.physical_offset)
         self.events.appended(((message, tag, result),), after_ns)
         return result
 
     def append_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
         """Append as many of these, from the first on, as `MessageStore.put_burst` does; their events are not told."""
         self.runtime.step("append")
-        return self.store.put_burst(messages)
+        arrivals = self.store.put_burst(messages)
+        if self.statistics is not None:
+            for topic, together in groupby(arrivals, key=lambda arrival: arrival.topic):
+                sizes = [arrival.size for arrival in together]
+                self.statistics.count_put(topic, messages=len(sizes), size=sum(sizes))
+        return arrivals
 
     def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:
         """Append messages with their tags, all or none; raises what `MessageStore.put_batch` raises."""
         self.runtime.step("append")
         after_ns = self.events.now_ns()
         results = self.store.put_batch([message for message, _tag in messages])
+        if self.statistics is not None:
+            size = results[-1].log_end - results[0].physical_offset
+            self.statistics.count_put(messages[0][0].topic, messages=len(results), size=size)
         stored = ((message, tag, result) for (message, tag), result in zip(messages, results, strict=True))
         self.events.appended(stored, after_ns)
         return results
@@ -75,6 +88,8 @@ class Appender:
         self.runtime.step("append")
         after_ns = self.events.now_ns()
         first = self.store.put_prepared(batch)
+        if self.statistics is not None:
+            self.statistics.count_put(batch.first.topic, messages=len(tags), size=len(batch.content))
         self.events.appended(((batch.first, *each) for each in zip(tags, batch.results(first), strict=True)), after_ns)
         return first
 

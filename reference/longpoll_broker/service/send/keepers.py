@@ -1,7 +1,8 @@
 """Has a send answered when those who must have its message have it: the disk (`SYNC_FLUSH`), slaves (`SYNC_MASTER`).
 
-Both are waited for side by side; what a slave says counts before what the disk says. Leaves out how either is waited
-for (`group_commit`, `service.replication.replicator`).
+Name servers must have heard of a topic that the send made. All are waited for side by side; what a slave says
+counts before what the disk says. How each is waited for: `group_commit`, `service.replication.replicator`,
+`service.following.registrar`.
 
 Source: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest` 4.9.7.
 """
@@ -20,6 +21,9 @@ from longpoll_runtime import Lock
 
 Done = Callable[[int, Outbox], None]
 """Told the response code; writes its answer to the outbox."""
+
+WhenTold = Callable[[Callable[[Outbox], None], Outbox], None]
+"""Calls its first argument when name servers have heard of all topics."""
 
 
 @define(slots=True, eq=False)
@@ -59,25 +63,30 @@ class Keepers:
 
     commits: GroupCommit | None
     replicator: Replicator | None
+    when_told: WhenTold | None = None
+    """Where the broker registers at name servers."""
 
     @property
     def are_there(self) -> bool:
-        """Whether anybody must."""
+        """Whether anybody must have every message."""
         return self.commits is not None or self.replicator is not None
 
     def submit(self, log_end: int, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Have `done` called when the log is kept up to `log_end`, or cannot be in time, under a lock of this send.
 
-        With `wants_topics` the disk must also have the table of topics.
+        With `wants_topics` the disk must also have the table of topics, and name servers must have heard of it.
         At once, with this outbox, where nothing can be waited for; with 11 where no slave is near enough.
         """
         replicator = self.replicator
         is_near = replicator is not None and replicator.is_near(log_end)
         code = ResponseCode.SUCCESS if is_near or replicator is None else ResponseCode.SLAVE_NOT_AVAILABLE
         # One for this method: nobody is the last before everybody was asked.
-        waiting = _Waiting(done, lock, code, 1 + (self.commits is not None) + is_near)
+        when_told = self.when_told if wants_topics else None
+        waiting = _Waiting(done, lock, code, 1 + (self.commits is not None) + is_near + (when_told is not None))
         if replicator is not None and is_near:
             replicator.submit(log_end, waiting.copied, outbox)
         if self.commits is not None:
             self.commits.submit(log_end, waiting.flushed, outbox, wants_topics=wants_topics)
+        if when_told is not None:
+            when_told(waiting.tell, outbox)
         waiting.tell(outbox)

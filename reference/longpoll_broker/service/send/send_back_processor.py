@@ -108,6 +108,8 @@ class SendBackProcessor(Serving):
         if level > 0:
             message = delayed(message, properties, level, self.traits.properties_form, level_count=self.level_count)
         self.appender.append(message, properties.get(TAGS, ""))
+        if self.appender.statistics is not None:
+            self.appender.statistics.count_back(properties[RETRY_TOPIC], header.group)
         return answer(command, ResponseCode.SUCCESS)
 
     def _message(self, record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> MessageToStore:

@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
-from longpoll_broker.service.send.append import TRANSACTION_MASK, Appender
+from longpoll_broker.service.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender
 from longpoll_broker.service.send.batches import BatchLimits, no_message
 from longpoll_broker.service.send.inner_queues import SendRefusedError
 from longpoll_broker.service.send.keepers import Keepers
@@ -92,7 +92,7 @@ class SendProcessor(Serving):
         self.events.received(asked)
         try:
             queue_id = self._checked_queue(header, channel)
-            if header.batch and command.code != RequestCode.SEND_MESSAGE:
+            if header.batch:
                 return self._put_batch(asked, queue_id, outbox)
             return self._put_one(asked, queue_id, outbox)
         except REFUSED as error:
@@ -189,11 +189,13 @@ class SendProcessor(Serving):
             "msgId": result.msg_id,
             "queueOffset": str(result.queue_offset),
         }
-        if self.traits.returns_transaction_id:
+        traits = self.traits
+        is_told = traits.returns_transaction_id or (traits.returns_prepared_id and stored[0].topic == HALF_TOPIC)
+        if is_told and UNIQUE_KEY in properties:
             fields["transactionId"] = properties[UNIQUE_KEY]
-            handle = self.maker.recall_handle(stored[0], properties)
-            if handle is not None:
-                fields["recallHandle"] = handle
+        handle = self.maker.recall_handle(stored[0], properties)
+        if handle is not None:
+            fields["recallHandle"] = handle
         return self._acknowledge(
             asked, fields, (stored,), result.log_end, outbox, topic=stored[0].topic, waits=_waits(properties)
         )
@@ -222,8 +224,8 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        if waits and self.keepers.are_there:
-            wants_topics = topic in self.topics.unsaved
+        wants_topics = topic in self.topics.unsaved
+        if (waits and self.keepers.are_there) or (wants_topics and self.keepers.when_told is not None):
             self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
         self.events.acknowledged(asked, stored, outbox)

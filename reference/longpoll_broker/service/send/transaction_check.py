@@ -7,7 +7,7 @@ times, or when the log is about to lose it, it goes to `TRANS_CHECK_MAX_TIME_TOP
 two offsets of the group `CID_RMQ_SYS_TRANS`, as in Java, which can go on with the store.
 
 As in Java a 37 that comes after its message was asked about may commit it a second time.
-Leaves out `CHECK_IMMUNITY_TIME_IN_SECONDS`, by which a message may ask for more time.
+`CHECK_IMMUNITY_TIME_IN_SECONDS` has no effect: docs/broker.md.
 
 Source: `TransactionalMessageServiceImpl.check`, `AbstractTransactionalMessageCheckListener.sendCheckMessage`,
 `MessageDecoder.encode` 4.9.7.
@@ -120,8 +120,12 @@ class TransactionChecks:
     def _standing(self, topic: str) -> tuple[int, int]:
         """The next offset to look at, and the end."""
         start, end = self.ends.store.ends(topic, 0)
-        known = self.offsets.query(topic, GROUP, 0)
-        return min(max(known or 0, start), end), end
+        known = self.offsets.query(topic, GROUP, 0) or 0
+        if known > end:
+            # Anybody may commit for this group: what comes next would not be asked about.
+            log.warning("the offset %d of %s is beyond its end: the checks go on at %d", known, topic, end)
+            self._commit(topic, end)
+        return min(max(known, start), end), end
 
     def _commit(self, topic: str, offset: int) -> None:
         if offset != (self.offsets.query(topic, GROUP, 0) or 0):

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from attrs import define, field
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import REMARK_SIZE_MAX, answer, failure, tell_refused
+from longpoll_broker.service.io.processors import REMARK_SIZE_MAX, answer, failure, refuse
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -49,6 +49,8 @@ class TableSaves:
 
     runtime: Runtime
     config_files: ConfigFiles
+    give: Callable[[Channel, Command, Parts, Outbox], None] = refuse
+    """Gives the answer to a change that is on the disk."""
     _changed: Condition = field(init=False)
     _waiting: list[_Waiting] = field(factory=list, init=False)
     _running: bool = field(default=False, init=False)
@@ -98,7 +100,7 @@ class TableSaves:
             told = [(channel, command, _worked(channel, command, parts, work)) for channel, command, parts, work in waiting]  # noqa: E501 - one line each  # fmt: skip
             problem = self._problem_of_save()
             for channel, command, parts in told:
-                _give(channel, command, parts if problem is None else _refusal(command, problem), outbox)
+                self.give(channel, command, parts if problem is None else _refusal(command, problem), outbox)
             outbox.flush()
 
     def _problem_of_save(self) -> str | None:
@@ -123,9 +125,3 @@ def _worked(channel: Channel, command: Command, parts: Parts, work: Work | None)
 
 def _refusal(command: Command, problem: str) -> Parts:
     return answer(command, ResponseCode.SYSTEM_ERROR, problem[:REMARK_SIZE_MAX])
-
-
-def _give(channel: Channel, command: Command, parts: Parts, outbox: Outbox) -> None:
-    tell_refused(channel, command, parts)
-    if not command.is_one_way:
-        outbox.write(channel, parts)
