@@ -21,7 +21,7 @@ from longpoll_judge.contract.clause import LOGGED, PULL_RESULTS, TIMELESS
 from longpoll_judge.contract.result import FindingVerdict
 from longpoll_judge.evidence.holes import NO_HOLES
 from longpoll_judge.evidence.lives import Life, Lives
-from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context
+from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context, queue_text
 from longpoll_judge.rules.steps import MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
 
 Booleans = NDArray[np.bool_]
@@ -259,6 +259,11 @@ class Case:
             blocked = self.context.blocked.get(name, NO_HOLES)
             unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
         return unread
+
+    @property
+    def removed_end(self) -> int:
+        """Up to where retention removed messages at some time, as the highest `offset_min` of any answer tells."""
+        return self.context.removed.get(queue_text(self.name), 0)
 
     @cached_property
     def is_unordered(self) -> Booleans:

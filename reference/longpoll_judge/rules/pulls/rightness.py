@@ -35,6 +35,7 @@ from longpoll_judge.rules.answers import (
     OFFSET_ILLEGAL,
     Answers,
     first_visible_before,
+    matching_counts,
     pull_results,
     takes_everything,
     wrong_tags,
@@ -188,9 +189,11 @@ def _bounds(answers: Answers) -> list[Rule]:
         ),
         Rule(
             "pull.min.below_max",
-            told & (answers.min > answers.max),
+            told & ((answers.min > answers.max) | (answers.min < 0)),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_min {answers.min[answer]} above offset_max {answers.max[answer]}"
+                if answers.min[answer] > answers.max[answer]
+                else f"{_name(answers, answer)} says offset_min {answers.min[answer]}"
             ),
         ),
         Rule(
@@ -230,6 +233,12 @@ def _found(answers: Answers) -> list[Rule]:
     matching_least = answers.matching_least
     # More messages that match lie in what was passed over than the body carries, even by the least count.
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
+    # Retention removes the oldest messages before the queue's minimum follows: what lies before the body may be gone.
+    from_body = np.maximum(first, answers.first)
+    is_gone = skipped & (not case.context.is_own)
+    if is_gone.any():
+        is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body))[0] <= answers.body_count
+        skipped &= ~(is_gone & (answers.first <= case.removed_end))
 
     def say_next(answer: int) -> str:
         rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
@@ -244,7 +253,8 @@ def _found(answers: Answers) -> list[Rule]:
 
     def say_skipped(answer: int) -> str:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
-        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}"
+        doubt = "; retention may have removed those before the first that it carries" if is_gone[answer] else ""
+        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
         """The answers that carry a flagged message; it is told first."""
@@ -262,7 +272,7 @@ def _found(answers: Answers) -> list[Rule]:
         carries("pull.found.appended", absent, "which was never appended", "append"),
         carries("pull.found.tag", wrong_tag, "whose tag does not match", "append", needs_whole_record=False),
         Rule("pull.found.next", back | exact, say_next, messages=lambda answer: [int(last[answer])]),
-        Rule("pull.found.complete", skipped, say_skipped, messages=left_out, rests_on="append"),
+        Rule("pull.found.complete", skipped, say_skipped, doubted=is_gone, messages=left_out, rests_on="append"),
     ]
 
 
@@ -271,6 +281,9 @@ def _not_found(answers: Answers) -> list[Rule]:
     visible_before = first_visible_before(answers)
     is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
+    # MESSAGE_WAS_REMOVING is 20 too: retention may have removed what was passed over.
+    may_be_gone = no_match & (not case.context.is_own)
+    removed = may_be_gone & (answers.next <= case.removed_end)
     illegal = answers.code == OFFSET_ILLEGAL
     matching_least = answers.matching_least
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
@@ -307,11 +320,13 @@ def _not_found(answers: Answers) -> list[Rule]:
         ),
         Rule(
             "pull.passed.none_match",
-            no_match & case.is_decidable[answers.pull] & (matching_least > 0),
+            no_match & case.is_decidable[answers.pull] & (matching_least > 0) & ~removed,
             lambda answer: (
                 f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
                 f"offset_next {answers.next[answer]}"
+                + ("; retention may have removed them" if may_be_gone[answer] else "")
             ),
+            doubted=may_be_gone,
             messages=lambda answer: _matching(
                 answers, answer, int(answers.asked[answer]), int(answers.next[answer]), 1
             )[:1],
@@ -340,7 +355,8 @@ def _itself(answers: Answers) -> list[Rule]:
     """What an answer must not say beside the rest of what it says."""
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
     # The answer's own end: no record of the log is needed.
-    beyond = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > answers.max)
+    is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
+    beyond = is_read & (answers.next > answers.max)
     # Nothing new is told at the very end of the queue, but for a broker that stops and does not read once more.
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
     doubted = np.zeros_like(away)
@@ -356,6 +372,14 @@ def _itself(answers: Answers) -> list[Rule]:
                 f"{_name(answers, answer)} carries messages from before offset_min {answers.min[answer]}, which it says"
             ),
             messages=lambda answer: _flagged(answers, answer, answers.body < answers.min[answers.owner]),
+        ),
+        Rule(
+            "pull.found.within",
+            is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_min {answers.min[answer]} and offset_max "
+                f"{answers.max[answer]}, and the offset does not lie between them"
+            ),
         ),
         Rule(
             "pull.next.within",
