@@ -311,7 +311,9 @@ def _add_up(
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     refused = counts["refused", ""]
     if refused >= REFUSED_LEAST and refused > REFUSED_SHARE * counts["pulls", ""]:
-        notes.append((f"of {counts['pulls', '']} pulls were refused, and no history tells whether they had to be", refused))
+        notes.append(
+            (f"of {counts['pulls', '']} pulls were refused, and no history tells whether they had to be", refused)
+        )
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
     gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
