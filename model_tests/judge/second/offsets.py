@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from attrs import frozen
-from model_tests.judge.second.case import Exchange, Said, absent, begun_anew, first_answers, lasts_until, unknown, violated
+from model_tests.judge.second.case import (
+    Exchange,
+    Said,
+    absent,
+    begun_anew,
+    first_answers,
+    lasts_until,
+    unknown,
+    violated,
+)
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
 from model_tests.judge.second.waits import over

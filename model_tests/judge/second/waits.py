@@ -10,6 +10,7 @@ from model_tests.judge.second.case import (
     Said,
     absent,
     became_visible,
+    certain_end,
     deleted_between,
     exchanges,
     holds,
@@ -100,6 +101,8 @@ def wake_prompt(record: Record) -> Iterator[Said]:
             if offset >= request.offset and all(takes(request, tag) for tag in told)
         ]
         for lo, hi in [moment for moment in moments if moment is not None]:
+            if not inside and one.answer is not None and hi + WAKE_NS < request.lo:
+                break  # read at once, and not held
             begun = (max(lo, request.lo), max(hi, request.hi))
             yield from over(record, one, begun, WAKE_NS, f"{one.name} was woken too late")
 
@@ -143,6 +146,21 @@ def unheld_prompt(record: Record) -> Iterator[Said]:
         if one.answer is not None and not one.request.may_hold:
             begun = one.request.lo, one.request.hi
             yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
+    for request, answer in read_answers(record):
+        one, begun = Exchange(request, answer), (request.lo, request.hi)
+        if request.may_hold and _is_never_held(record, request, answer):
+            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} is read slowly")
+            if not seen_inside(record, request.place) and answer.lo - request.hi > WAKE_NS:
+                yield unknown(request, f"{one.name} is read slowly")
+
+
+def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:
+    """Whether a pull's first read cannot have been PULL_NOT_FOUND."""
+    if seen_inside(record, request.place) and any(one.about == request.about for one in holds(record)):
+        return False
+    is_past = answer.code == 21 and request.offset > answer.offset_max
+    is_past = is_past and not deleted_between(record, request.place, request, answer)
+    return is_past or certain_end(record, request) > request.offset
 
 
 def not_early(record: Record) -> Iterator[Said]:
@@ -236,6 +254,28 @@ def step_unanswered(record: Record) -> Iterator[Said]:
             yield violated(step, f"{one.name} has a {step.event} after its answer")
 
 
+def step_held(record: Record) -> Iterator[Said]:
+    """pull.step.held."""
+    for one, step in _steps(record):
+        own = [hold for hold in holds(record) if hold.about == one.request.about]
+        is_elsewhere = not one.request.may_hold or before(step, one.request)
+        if one.answer is not None:
+            is_elsewhere |= before(one.answer, step) or bool(own and all(before(one.answer, hold) for hold in own))
+        if not is_elsewhere and all(before(step, hold) for hold in own):
+            yield from absent(record, one.request, one.request.lo, step.hi, f"{one.name} has a {step.event} unheld")
+
+
+def take_once(record: Record) -> Iterator[Said]:
+    """pull.take.once."""
+    for one in exchanges(record):
+        steps = [step for other, step in _steps(record) if other.request is one.request]
+        counts = [sum(step.event == name for step in steps) for name in ("take", "keep")]
+        held = sum(hold.about == one.request.about for hold in holds(record))
+        if held and (counts[0] > held + counts[1] or counts[1] > counts[0]):
+            hi = max(step.hi for step in steps)
+            yield from absent(record, one.request, one.request.lo, hi, f"{one.name} is taken {counts[0]} times")
+
+
 HELD: Final = "held_as_asked"
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
@@ -253,4 +293,6 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.step.allowed": (HELD, step_allowed),
     "pull.step.after_request": (HELD, step_after_request),
     "pull.step.unanswered": (HELD, step_unanswered),
+    "pull.step.held": (HELD, step_held),
+    "pull.take.once": (HELD, take_once),
 }

@@ -12,7 +12,7 @@ from attrs import frozen
 from longpoll_judge.columns.keys import Keys
 from longpoll_judge.columns.queue_log import NEVER, Integers
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.rules.across import WEIGHT, Gathered, hash_of
+from longpoll_judge.rules.across import WEIGHT, Gathered, first_of, hashes_of
 
 Place = tuple[int, int]
 """Slice and row of an event."""
@@ -88,11 +88,13 @@ def connected(answers: Gathered, asked: Gathered, opened: Gathered, context: Con
     group = _groups(asked, own, count, context)
     component = np.arange(count) + count
     # Those of a name that was closed before its last answer.
-    closes = [*context.closes.items(), *((name, (0, -NEVER)) for name in context.closed_often)]
-    closed_ns = dict.fromkeys(names.tolist(), NEVER)
-    for (source, name), (_after_ns, before_ns_of) in closes:
-        closed_ns[int(hash_of(source) * WEIGHT + hash_of(name))] = before_ns_of
-    is_single = np.array([closed_ns[name] for name in names.tolist()], dtype=np.int64) < end_ns
+    closes = context.closes | {name: (0, -NEVER) for name in context.closed_often}
+    sources, connections = ([name[place] for name in closes] for place in range(2))
+    keys = hashes_of(sources) * WEIGHT + hashes_of(connections)
+    closed_ns = np.full(count, NEVER, dtype=np.int64)
+    at = first_of(names, keys)
+    closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]
+    is_single = closed_ns < end_ns
     usable = np.flatnonzero(~is_single & (start_ns < end_ns)) if count else np.arange(0)
     order = usable[np.lexsort((start_ns[usable], group[usable]))]
     number, reached, last = -1, 0, None
@@ -114,8 +116,8 @@ def connected(answers: Gathered, asked: Gathered, opened: Gathered, context: Con
 
 def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Keys:
     """By connection what it may be linked with: those of its broker, or of its source alone."""
-    steady = np.array([hash_of(name) for name, facts in context.sources.items() if facts.is_steady], dtype=np.uint64)
-    unsteady = np.array([hash_of(name) for name in context.unsteady_brokers], dtype=np.uint64)
+    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
+    unsteady = hashes_of(context.unsteady_brokers)
     is_shared = (asked.broker != 0) & np.isin(asked.source, steady) & ~np.isin(asked.broker, unsteady)
     found = np.zeros(count, dtype=np.uint64)
     found[own] = np.where(is_shared, asked.broker, asked.source * WEIGHT + asked.broker)

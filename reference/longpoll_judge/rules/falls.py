@@ -124,6 +124,7 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     # Where a source shows the visible end, `visible_is_monotone` says more of it.
     outside = ~np.isin(queue, keys_of_queues(context.shown))
     shown: list[_Fall] = []
+    have_fallen = np.zeros(len(answers), dtype=np.bool_)
     left_out = 0
     for clause, name, is_asked in (
         ("pull.min.never_falls", "offset_min", np.ones(len(answers), dtype=np.bool_)),
@@ -134,14 +135,14 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
         before = highest_before(life, answers.before_ns, shown_value, life, asked.after_ns)
         # -1, for none, is cut to 0 only to pick something: `before >= 0` leaves it out.
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
+        have_fallen[fell] = True
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
         # One answer that tells too much makes all later ones fall: it is told once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
         shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
         left_out += max(len(fell) - most, 0)
     found = list(_findings(tables, answers, asked, shown, spans, context))
-    known = {one.one for one in shown}
-    found += _unwatched(tables, answers, asked, ends.acknowledged.all(), known, outside, context)
+    found += _unwatched(tables, answers, asked, ends.acknowledged.all(), outside & ~have_fallen, context)
     disagreements, beyond = judge_filters(tables, ends.filters, (asked, answers), outside, context, most)
     return [*found, *disagreements], left_out + beyond
 
@@ -161,17 +162,16 @@ def _unwatched(
     answers: Gathered,
     asked: Gathered,
     acknowledged: Gathered,
-    known: set[int],
-    outside: Booleans,
+    others: Booleans,
     context: Context,
 ) -> Iterator[Finding]:
     """What may be a fault, and may be a restart or a full disk: the first of each queue.
 
     The end of a queue lies below what an earlier answer or acknowledgement shows, perhaps of another life of the broker;
-    and a message is gone soon after its acknowledgement.
+    and a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
     """
     told = evolve(context, life_holes={})
-    mine = np.flatnonzero(outside & ~np.isin(np.arange(len(answers)), list(known)) & (asked.broker != 0))
+    mine = np.flatnonzero(others & (asked.broker != 0))
     shown_end = np.concatenate([answers.values["shown_end"], acknowledged.values["queue_offset"] + 1])
     ended_ns = np.concatenate([answers.before_ns, acknowledged.before_ns])
     own = queue_keys(asked) * WEIGHT + lives(asked, answers, told)

@@ -56,7 +56,9 @@ class Filters:
             other = parse(*text)
             if place == number or own is None:
                 continue
-            if own.takes_everything or (other is not None and not other.takes_everything and set(other.tag_codes) <= set(own.tag_codes)):
+            if own.takes_everything or (
+                other is not None and not other.takes_everything and set(other.tag_codes) <= set(own.tag_codes)
+            ):
                 found.append(place)
         return found
 

@@ -33,6 +33,7 @@ from longpoll_judge.rules.across import (
     events_at,
     first_of,
     hash_of,
+    hashes_of,
     have_request,
     highest_before,
     lives,
@@ -172,10 +173,9 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
 
 def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[_Breach]:
     """The same of two sources that watched one broker at both moments, by clocks that order both."""
-    steady = [name for name, facts in context.sources.items() if facts.is_steady]
-    unsteady = np.array([hash_of(name) for name in context.unsteady_brokers], dtype=np.uint64)
-    mine = (answered.broker != 0) & ~np.isin(answered.broker, unsteady)
-    mine &= np.isin(answered.source, np.array([hash_of(name) for name in steady], dtype=np.uint64))
+    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
+    mine = (answered.broker != 0) & ~np.isin(answered.broker, hashes_of(context.unsteady_brokers))
+    mine &= np.isin(answered.source, steady)
     # Only where several sources tell of one broker.
     pairs = np.unique(np.stack([answered.broker[mine], answered.source[mine]]), axis=1)[0]
     brokers, counts = np.unique(pairs, return_counts=True)

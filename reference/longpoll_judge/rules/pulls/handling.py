@@ -75,7 +75,12 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     # A law judges its own steps.
     lawful = np.array([name in case.context.lawful for name in names], dtype=np.bool_)[sources]
     whole_of, lawful_of = whole[pull], lawful[pull]
-    early = (before_ns < first_ns[pull]) & ~lawful_of
+    # What is not allowed to be held, not there yet, or answered, is told as that.
+    early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
+    answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
+    # So is a hold after the answer.
+    early &= (first_ns[pull] == NEVER) | (first_ns[pull] <= answered_ns)
+    early &= (before_ns >= pulls.received_after_ns[pull]) & (events.integers("after_ns", rows) <= answered_ns)
 
     def explain_early(member: int) -> Explanation:
         one, row = int(pull[member]), int(rows[member])

@@ -374,19 +374,19 @@ def _itself(answers: Answers) -> list[Rule]:
             messages=lambda answer: _flagged(answers, answer, answers.body < answers.min[answers.owner]),
         ),
         Rule(
-            "pull.found.within",
-            is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_min {answers.min[answer]} and offset_max "
-                f"{answers.max[answer]}, and the offset does not lie between them"
-            ),
-        ),
-        Rule(
             "pull.next.within",
             beyond if answers.case.context.is_own else np.zeros_like(beyond),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is past offset_max "
                 f"{answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.found.within",
+            is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_min {answers.min[answer]} and offset_max "
+                f"{answers.max[answer]}, and the offset does not lie between them"
             ),
         ),
         Rule(
