@@ -258,7 +258,7 @@ def step_held(record: Record) -> Iterator[Said]:
     """pull.step.held."""
     for one, step in _steps(record):
         own = [hold for hold in holds(record) if hold.about == one.request.about]
-        is_elsewhere = not one.request.may_hold or before(step, one.request)
+        is_elsewhere = step.event == "stop" or not one.request.may_hold or before(step, one.request)
         if one.answer is not None:
             is_elsewhere |= before(one.answer, step) or bool(own and all(before(one.answer, hold) for hold in own))
         if not is_elsewhere and all(before(step, hold) for hold in own):

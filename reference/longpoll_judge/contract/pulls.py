@@ -450,9 +450,9 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.step.held",
         HELD_AS_ASKED,
-        "A take, keep, expire, run or stop needs a hold of its pull that is not certainly later.",
+        "A take, keep, expire or run needs a hold of its pull that is not certainly later.",
         "PullRequestHoldService: the table has what was put into it",
-        ("hold(request)", _STEPS),
+        ("hold(request)", "take, keep, expire or run(request)"),
         seen="inside",
         whole_record=True,
     ),

@@ -70,7 +70,8 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= (counts["keep"] > counts["take"]) & (counts["hold"] > 0)
     last_ns = np.zeros(len(pulls), dtype=np.int64)
     np.maximum.at(last_ns, pull, before_ns)
-    whole = case.is_watched(pulls.received_after_ns, last_ns)
+    # A field that is missing never accuses: neither does the answer of such a pull.
+    whole = case.is_watched(pulls.received_after_ns, last_ns) & case.is_sound
     sources, names = events.codes("source", pulls.row)
     # A law judges its own steps.
     lawful = np.array([name in case.context.lawful for name in names], dtype=np.bool_)[sources]
@@ -78,7 +79,8 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     # What is not allowed to be held, not there yet, or answered, is told as that.
     early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # So is a hold after the answer.
+    # So is a hold after the answer. A stop answers what it finds on its way to the table, too.
+    early &= ~np.isin(rows, events.rows("stop"))
     early &= (first_ns[pull] == NEVER) | (first_ns[pull] <= answered_ns)
     early &= (before_ns >= pulls.received_after_ns[pull]) & (events.integers("after_ns", rows) <= answered_ns)
 
