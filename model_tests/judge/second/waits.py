@@ -125,6 +125,8 @@ def answered(record: Record) -> Iterator[Said]:
         if one.answer is None:
             begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
             begun = _deadline(one.request) if one.request.may_hold else begun
+            if one.request.may_hold is None:
+                begun = (max(begun[0], _deadline(one.request)[0]), max(begun[1], _deadline(one.request)[1]))
             yield from over(record, one, begun, LATE_NS, f"{one.name} is never answered")
 
 
@@ -143,7 +145,7 @@ def stop_answered(record: Record) -> Iterator[Said]:
 def unheld_prompt(record: Record) -> Iterator[Said]:
     """pull.unheld.prompt."""
     for one in exchanges(record):
-        if one.answer is not None and not one.request.may_hold:
+        if one.answer is not None and one.request.may_hold is False:
             begun = one.request.lo, one.request.hi
             yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
     for request, answer in read_answers(record):
@@ -181,7 +183,7 @@ def hold_allowed(record: Record) -> Iterator[Said]:
     """pull.hold.allowed."""
     held = {one.about for one in holds(record)}
     for one in exchanges(record):
-        if one.request.about in held and not one.request.may_hold:
+        if one.request.about in held and one.request.may_hold is False:
             yield violated(one.request, f"{one.name} may not be held, and is")
 
 
@@ -236,7 +238,7 @@ def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
 def step_allowed(record: Record) -> Iterator[Said]:
     """pull.step.allowed."""
     for one, step in _steps(record):
-        if not one.request.may_hold:
+        if one.request.may_hold is False:
             yield violated(step, f"{one.name} may not be held, and has a {step.event}")
 
 

@@ -41,7 +41,7 @@ def judge_handling(case: Case) -> list[Suspects]:
 
     after_ns, before_ns = events.integers("after_ns", rows), events.integers("before_ns", rows)
     rules: tuple[tuple[str, Booleans, str], ...] = (
-        ("pull.step.allowed", ~pulls.may_hold[pull], "may not be held"),
+        ("pull.step.allowed", (~pulls.may_hold & pulls.hold_is_told)[pull], "may not be held"),
         ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
         ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
     )

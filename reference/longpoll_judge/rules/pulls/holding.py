@@ -130,7 +130,7 @@ def _unheld(case: Case) -> list[Suspects]:
     allowed_ns = UNHELD_MS * MS + case.context.late_ns
     least = pulls.answered_after_ns - pulls.received_before_ns
     most = pulls.answered_before_ns - pulls.received_after_ns
-    unheld, slow = ~pulls.may_hold & case.is_answered, _cannot_be_held(case)
+    unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
     is_judged = unheld | slow
     # Late whatever the true moments were, or late by some of them; a slow read is told from the limit of a wake on.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
@@ -198,7 +198,12 @@ def _holds(case: Case) -> list[Suspects]:
         return explain
 
     rules: tuple[tuple[str, Booleans, Booleans, Callable[[int, int], str]], ...] = (
-        ("pull.hold.allowed", ~pulls.may_hold[pull], nothing, lambda _one, _hold: "was held, and did not ask for it"),
+        (
+            "pull.hold.allowed",
+            (~pulls.may_hold & pulls.hold_is_told)[pull],
+            nothing,
+            lambda _one, _hold: "was held, and did not ask for it",
+        ),
         (
             "pull.hold.after_request",
             events.integers("before_ns", holds) < pulls.received_after_ns[pull],

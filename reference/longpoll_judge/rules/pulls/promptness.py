@@ -118,6 +118,8 @@ def _fits(visible_after_ns: int, received_before_ns: int) -> str:
 def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int, int]:
     pulls, late_ns = case.pulls, case.context.late_ns
     grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
+    # Of one of which that is not told the later of both.
+    grace_ns = np.where(pulls.hold_is_told, grace_ns, np.maximum(pulls.timeout_ns, UNHELD_GRACE_NS))
     due_before = pulls.received_before_ns + grace_ns
     late_least = pulls.answered_after_ns - due_before
     late_most = _latest(case) - pulls.received_after_ns - grace_ns

@@ -42,6 +42,7 @@ from longpoll_judge.rules.answers import (
 )
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.rules.pulls.holding import is_stopping, is_told_to_stop, may_have_stopped
+from longpoll_spec.history import ABSENT
 
 TAG_SHOWN_MAX: Final = 80
 """Letters of a tag that a finding tells; its evidence has them all."""
@@ -164,8 +165,7 @@ def _bounds(answers: Answers) -> list[Rule]:
     log = answers.case.log
     end_least = log.end_at_least(answers.received_after_ns)
     end_most = log.end_at_most(answers.answered_before_ns)
-    # -1: the answer does not tell its end.
-    told = answers.max >= 0
+    told = answers.max > ABSENT
     return [
         Rule(
             "pull.max.least",
