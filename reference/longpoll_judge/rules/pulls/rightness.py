@@ -92,10 +92,11 @@ def judge_rightness(case: Case) -> list[Suspects]:
             first_rule[rule.broken & unordered] = number
     whole = case.is_log_whole(answers.answered_before_ns)
     # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
-    weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
-    for number, rule in enumerate(rules):
-        if rule.doubted is not None:
-            weak |= (first_rule == number) & rule.doubted
+    weak = _weak_of(rules, first_rule, whole)
+    # What is certain is told before what is in doubt.
+    for number, rule in enumerate(rules if weak.any() else ()):
+        better = rule.broken & weak & ~_weak(rule, whole)
+        first_rule[better], weak[better] = number, False
     is_broken = first_rule >= 0
 
     def explain(answer: int) -> Explanation:
@@ -110,9 +111,24 @@ def judge_rightness(case: Case) -> list[Suspects]:
 
     rows = case.pulls.row[answers.pull]
     timeless = unordered & np.array([case.is_timeless(rule.clause) for rule in rules], dtype=np.bool_)[first_rule]
+    timeless &= ~weak
     found = suspects(ANSWER_IS_RIGHT, is_broken & ~weak & ~timeless, is_broken & weak, rows, explain)
     found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
     return found
+
+
+def _weak(rule: Rule, whole: Booleans) -> Booleans:
+    """Where a rule that is broken is not certain to be."""
+    weak = ~whole if rule.needs_whole_record else np.zeros_like(whole)
+    return weak if rule.doubted is None else weak | rule.doubted
+
+
+def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Booleans:
+    """The same of the rule by which each answer is told."""
+    weak = np.zeros_like(whole)
+    for number in np.unique(first_rule[first_rule >= 0]).tolist():
+        weak |= (first_rule == number) & _weak(rules[number], whole)
+    return weak
 
 
 def _order(answers: Answers) -> list[Rule]:
