@@ -1,17 +1,14 @@
-"""Histories that someone wrote from docs/history.md alone, each with its right verdict; and variations of their kinds."""
+"""Histories that someone wrote from docs/history.md alone, each with its right verdict."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from model_tests.judge.second.judge import weigh
 
 from longpoll_judge.contract.result import NO_LOST_WAKEUP, Result
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.recording import MS
 
 CASES: Final = Path(__file__).parent / "cases"
 RIGHT: Final[dict[str, tuple[str, str]]] = {

@@ -82,6 +82,7 @@ def pulls_of(ones: tuple[One, ...]) -> Pulls:
         is_closed=np.array([one.is_closed for one in ones], dtype=np.bool_),
         source_facts=facts,
         source=np.arange(count, dtype=np.int32),
+        hold_is_told=np.ones(count, dtype=np.bool_),
     )
 
 

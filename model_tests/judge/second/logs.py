@@ -246,9 +246,9 @@ def sequential(record: Record) -> Iterator[Said]:
             if not is_pair or not before(first, send) or last.queue_offset > first.queue_offset:
                 continue
             watched = record.first(last.source).lo <= first_send.lo and record.last(first.source).lo >= last.hi
-            if watched and not {first.source, last.source} & record.jumped:
-                if not deleted_between(record, last.place, first_send, last):
-                    yield violated(last, f"{last.request} was sent later and stands before {first.request}")
+            is_sure = watched and not {first.source, last.source} & record.jumped
+            if is_sure and not deleted_between(record, last.place, first_send, last):
+                yield violated(last, f"{last.request} was sent later and stands before {first.request}")
 
 
 def shown(record: Record) -> Iterator[Said]:

@@ -112,7 +112,7 @@ def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
 
 
 def _may_follow(other: Commit, one: Commit) -> bool:
-    """Whether the client may have made this commit after that one: with a pull, it came later; by itself, it ended so."""
+    """Whether the client may have made this commit after that one: with a pull by its receipt, else by its end."""
     if other.request.code == UPDATE:
         return other.answer is None or not before(other.answer, one.request)
     return not before(other.request, one.request)

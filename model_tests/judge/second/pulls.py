@@ -363,10 +363,10 @@ def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
         if name in spans and gone.hi < spans[name][1]:
             del spans[name]
     found: list[set[tuple[str, str]]] = [{name} for name, (lo, hi) in spans.items() if lo < hi]
-    for one, (lo, hi) in spans.items():
+    for own, (lo, hi) in spans.items():
         for other, (begin, end) in spans.items():
-            if lo < hi and begin < end and lo < end and begin < hi and brokers[one] == brokers[other]:
-                joined = [life for life in found if one in life or other in life]
+            if lo < hi and begin < end and lo < end and begin < hi and brokers[own] == brokers[other]:
+                joined = [life for life in found if own in life or other in life]
                 found = [life for life in found if life not in joined] + [set().union(*joined)]
     return found
 
@@ -380,8 +380,8 @@ def min_never_falls(record: Record) -> Iterator[Said]:
 
 def _shown_end(answer: Seen) -> int:
     """The highest end that an answer shows: what it delivers or passes over was visible."""
-    ends = [offset + 1 for offset in answer.offsets] if answer.code == 0 else []
-    return max([answer.offset_max, *ends, *([answer.offset_next] if answer.code in {0, 20} else [])])
+    ends = [int(offset) + 1 for offset in answer.offsets] if answer.code == 0 else []
+    return max([int(answer.offset_max), *ends, *([int(answer.offset_next)] if answer.code in {0, 20} else [])])
 
 
 def max_never_falls(record: Record) -> Iterator[Said]:

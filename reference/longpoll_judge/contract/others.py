@@ -166,8 +166,9 @@ SEND_CLAUSES: Final = (
         SEND_IS_KEPT,
         "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
         "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater, if each has an "
-        "identifier that came once, with whatever requests. The same of two sources of one named broker, if both watched "
-        "at both moments. A deletion of the topic (215) or a hole of the record that may lie in between excuses.",
+        "identifier that came once, with whatever requests. The same of two sources of one named broker, if both "
+        "watched at both moments. A deletion of the topic (215) or a hole of the record that may lie in between "
+        "excuses.",
         "CommitLog.putMessage: offsets are given under the lock of its append",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
     ),
@@ -204,9 +205,9 @@ COMMIT_CLAUSES: Final = (
         "commit.told.kept",
         COMMIT_NEVER_REGRESSES,
         "A group is told no offset below one that it had certainly committed (answer.before_ns < the query's "
-        "request.after_ns), unless a commit of no more than what was told may have come after that one: an update (15) that "
-        "was not certainly done before, or a pull that was not certainly received before, since a client may put its "
-        "own offset back.",
+        "request.after_ns), unless a commit of no more than what was told may have come after that one: an update (15) "
+        "that was not certainly done before, or a pull that was not certainly received before, since a client may put "
+        "its own offset back.",
         "the law's commit_never_regresses; ConsumerOffsetManager.commitOffset",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,

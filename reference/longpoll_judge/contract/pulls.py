@@ -156,8 +156,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.passed.none_match",
         ANSWER_IS_RIGHT,
-        "No message that the history shows in [asked, offset_next) of a 20 matches the subscription. Retention may have "
-        "removed it, as for pull.found.complete (MESSAGE_WAS_REMOVING is 20 too).",
+        "No message that the history shows in [asked, offset_next) of a 20 matches the subscription. Retention may "
+        "have removed it, as for pull.found.complete (MESSAGE_WAS_REMOVING is 20 too).",
         _LOOK,
         (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),
@@ -246,9 +246,9 @@ PULL_CLAUSES: Final = (
         "pull.min.never_falls",
         ANSWER_IS_RIGHT,
         "Of two answers about one queue in one life of its broker, the later one certainly read after the earlier was "
-        "sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. A connection does "
-        "not outlive its broker: answers on one connection are of one life, and so are those on two that certainly "
-        "overlap, by when they were opened and answered, or on several that link them; of two sources too, if the "
+        "sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. A connection "
+        "does not outlive its broker: answers on one connection are of one life, and so are those on two that "
+        "certainly overlap, by when they were opened and answered, or on several that link them; of two sources too, if the "
         "broker is named. A deletion of the topic (215) or a hole of the record that may lie in between excuses. Asked "
         "of pulls whose identifier came once, with whatever requests.",
         "DefaultMessageStore.getMinOffsetInQueue: retention only removes",
@@ -268,8 +268,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.min.kept",
         ANSWER_IS_RIGHT,
-        f"No message is gone, below an answer's offset_min, less than {RETENTION_MS} ms after its acknowledgement. A full "
-        "disk removes messages earlier, and no history tells of that. Not asked where every policy is strict or "
+        f"No message is gone, below an answer's offset_min, less than {RETENTION_MS} ms after its acknowledgement. A "
+        "full disk removes messages earlier, and no history tells of that. Not asked where every policy is strict or "
         "strict-clone.",
         "CleanCommitLogService: fileReservedTime is in hours, diskMaxUsedSpaceRatio",
         (_PULL, _RESULT, "message_acknowledged(queue_offset)"),
@@ -319,8 +319,8 @@ PULL_CLAUSES: Final = (
         "A pull that was held, or has no answer, is answered within --wake-ms of the moment at which the first message "
         "that it takes became visible (from outside: was acknowledged), or of its receipt if that is later; also where "
         "none comes until its connection closes or its source's last event. Answers 21 are excused. It may be unknown "
-        "by the width of the intervals. From outside a pull is not held, and its answer no wake, whose message was certainly "
-        "visible before it came: that is a slow read (pull.unheld.prompt).",
+        "by the width of the intervals. From outside a pull is not held, and its answer no wake, whose message was "
+        "certainly visible before it came: that is a slow read (pull.unheld.prompt).",
         "the law's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),
@@ -352,8 +352,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.unheld.prompt",
         HELD_AS_ASKED,
-        f"A pull that may not be held is answered no later than {UNHELD_MS} ms plus --late-ms after request.before_ns. So "
-        "is one whose first read cannot be PULL_NOT_FOUND, the only result that is held: from outside, or without a "
+        f"A pull that may not be held is answered no later than {UNHELD_MS} ms plus --late-ms after request.before_ns. "
+        "So is one whose first read cannot be PULL_NOT_FOUND, the only result that is held: from outside, or without a "
         "hold, one that came when something past its offset was certainly visible, and one that is answered 21 for an "
         "offset past the end. From outside a slow read of that kind is unknown from --wake-ms on.",
         "PullMessageProcessor.processRequest: no suspend bit, or another result than PULL_NOT_FOUND, no hold",
@@ -459,8 +459,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.take.once",
         HELD_AS_ASKED,
-        "A pull is taken no more often than it was put into the table, by its hold and each keep; and kept no more often "
-        "than it was taken.",
+        "A pull is taken no more often than it was put into the table, by its hold and each keep; and kept no more "
+        "often than it was taken.",
         "ManyPullRequest.cloneListAndClear: what is taken is out of the table",
         ("hold(request)", "take(request)", "keep(request)"),
         seen="inside",

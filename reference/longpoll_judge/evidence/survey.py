@@ -120,10 +120,10 @@ class SourceFacts:
     stopped_ns: int | None
     holes: Holes = NO_HOLES
     """When something may have happened that it does not tell."""
-    first_ns: int = 0
-    """The earliest moment of its first event."""
     is_steady: bool = True
     """Its moments order its events (`_unsteady`)."""
+    first_ns: int = 0
+    """The earliest moment of its first event."""
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)

@@ -268,8 +268,8 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
-        # Commits, of any observer, that came by then and may have put it back: an explicit one that was not certainly done
-        # before the greater one came, and one with a pull that was not certainly received before that.
+        # Commits, of any observer, that came by then and may have put it back: an explicit one that was not certainly
+        # done before the greater one came, and one with a pull that was not certainly received before that.
         lower = (all_.value >= 0) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
         since_ns = all_.after_ns[commit]
         later = np.where(all_.is_explicit, all_.done_ns >= since_ns, all_.before_ns >= since_ns)

@@ -88,7 +88,7 @@ def connected(answers: Gathered, asked: Gathered, opened: Gathered, context: Con
     group = _groups(asked, own, count, context)
     component = np.arange(count) + count
     # Those of a name that was closed before its last answer.
-    closes = context.closes | {name: (0, -NEVER) for name in context.closed_often}
+    closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
     sources, connections = ([name[place] for name in closes] for place in range(2))
     keys = hashes_of(sources) * WEIGHT + hashes_of(connections)
     closed_ns = np.full(count, NEVER, dtype=np.int64)

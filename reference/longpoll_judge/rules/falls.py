@@ -1,8 +1,8 @@
 """Of the ends of a queue that answers tell: in one life of the broker neither falls from a read to a later one.
 
-Connections do not outlive their broker, so those that overlap are of one life (`connected`), and a restart is no fall; a
-topic that was deleted begins again. The visible end is asked of queues that are seen from outside only, since the inside
-shows it itself (`rightness`). What one answer says: `rightness`. Which messages it passes over: `filters`.
+Connections do not outlive their broker, so those that overlap are of one life (`connected`), and a restart is no fall.
+A topic that was deleted begins again. The visible end is asked of queues that are seen from outside only, since the
+inside shows it itself (`rightness`). What one answer says: `rightness`. Which messages it passes over: `filters`.
 
 Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 """
@@ -10,7 +10,7 @@ Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -141,9 +141,9 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
         shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
         left_out += max(len(fell) - most, 0)
-    found = list(_findings(tables, answers, asked, shown, spans, context))
-    found += _unwatched(tables, answers, asked, ends.acknowledged.all(), outside & ~have_fallen, context)
-    disagreements, beyond = judge_filters(tables, ends.filters, (asked, answers), outside, context, most)
+    found = list(_findings(tables, (asked, answers), shown, spans, context))
+    found += _unwatched(tables, (asked, answers), ends.acknowledged.all(), outside & ~have_fallen, context)
+    disagreements, beyond = judge_filters(tables, ends.filters, (asked, answers), outside, context, most=most)
     return [*found, *disagreements], left_out + beyond
 
 
@@ -158,18 +158,14 @@ class _Fall:
 
 
 def _unwatched(
-    tables: Tables,
-    answers: Gathered,
-    asked: Gathered,
-    acknowledged: Gathered,
-    others: Booleans,
-    context: Context,
+    tables: Tables, exchanges: tuple[Gathered, Gathered], acknowledged: Gathered, others: Booleans, context: Context
 ) -> Iterator[Finding]:
     """What may be a fault, and may be a restart or a full disk: the first of each queue.
 
-    The end of a queue lies below what an earlier answer or acknowledgement shows, perhaps of another life of the broker;
-    and a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
+    The end of a queue lies below what an earlier answer or acknowledgement shows, perhaps of another life of the
+    broker; or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
     """
+    asked, answers = exchanges
     told = evolve(context, life_holes={})
     mine = np.flatnonzero(others & (asked.broker != 0))
     shown_end = np.concatenate([answers.values["shown_end"], acknowledged.values["queue_offset"] + 1])
@@ -178,28 +174,32 @@ def _unwatched(
     life = np.concatenate([own, queue_keys(acknowledged) * WEIGHT + lives(acknowledged, acknowledged, told)])
     before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
     # An acknowledged message of this life of the broker may take a while to be visible: `rightness` judges that.
-    is_far = asked.after_ns[mine] - ended_ns[np.maximum(before, 0)] > context.wake_ns
-    fell = (before >= 0) & is_far & (shown_end[np.maximum(before, 0)] > answers.values["offset_max"][mine])
+    is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0
+    fell = np.flatnonzero(
+        (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])
+    )
     picked = [("pull.max.never_falls", mine[fell], before[fell])]
     if not context.is_own:
-        messages = np.argsort(acknowledged.values["queue_offset"], kind="stable")
-        # Of the messages below the minimum the one that was acknowledged last.
-        gone, latest = _gone(answers, own, acknowledged, life[len(answers) :], messages)
-        picked.append(("pull.min.kept", gone, latest + len(answers)))
+        gone, message = _gone(answers, own, acknowledged, life[len(answers) :])
+        is_asked = others[gone]
+        picked.append(("pull.min.kept", gone[is_asked], message[is_asked] + len(answers)))
+    shown: list[tuple[str, list[tuple[int, int]]]] = []
     for clause, rows, causes in picked:
-        rows, first = (
-            rows[np.argsort(answers.after_ns[rows], kind="stable")],
-            np.argsort(answers.after_ns[rows], kind="stable"),
-        )
-        causes = causes[first]
-        for place in np.sort(np.unique(own[rows], return_index=True)[1]).tolist():
-            yield _doubtful(tables, answers, asked, acknowledged, clause, int(rows[place]), int(causes[place]))
+        order = np.argsort(answers.after_ns[rows], kind="stable")
+        firsts = np.sort(np.unique(own[rows[order]], return_index=True)[1])[:FINDINGS_MAX]
+        for row, cause in zip(rows[order][firsts].tolist(), causes[order][firsts].tolist(), strict=True):
+            at = [(asked, row), (answers, row)]
+            own_cause = cause < len(answers)
+            at += [(asked, cause), (answers, cause)] if own_cause else [(acknowledged, cause - len(answers))]
+            shown.append((clause, [(int(kind.slice[place]), int(kind.row[place])) for kind, place in at]))
+    events = events_at(tables, (place for _clause, places in shown for place in places))
+    for clause, places in shown:
+        yield _doubtful(clause, [events[place] for place in places])
 
 
-def _gone(
-    answers: Gathered, own: Keys, acknowledged: Gathered, life: Keys, by_offset: Integers
-) -> tuple[Integers, Integers]:
+def _gone(answers: Gathered, own: Keys, acknowledged: Gathered, life: Keys) -> tuple[Integers, Integers]:
     """Answers whose minimum lies above a message that was acknowledged less than an hour before, and that message."""
+    by_offset = np.argsort(acknowledged.values["queue_offset"], kind="stable")
     # By offset, as `highest_before` is by time: the latest acknowledgement below each minimum.
     latest = highest_before(
         life[by_offset],
@@ -214,15 +214,8 @@ def _gone(
     return gone, message[gone]
 
 
-def _doubtful(
-    tables: Tables, answers: Gathered, asked: Gathered, acknowledged: Gathered, clause: str, one: int, cause: int
-) -> Finding:
+def _doubtful(clause: str, evidence: list[dict[str, Any]]) -> Finding:
     """An answer that the contract cannot decide, beside what speaks against it."""
-    rows = [(asked, one), (answers, one)]
-    rows += [(asked, cause), (answers, cause)] if cause < len(answers) else [(acknowledged, cause - len(answers))]
-    places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in rows]
-    events = events_at(tables, places)
-    evidence = [events[place] for place in places]
     subject = evidence[1]
     if clause == "pull.min.kept":
         message = evidence[2]["queue_offset"]
@@ -236,8 +229,10 @@ def _doubtful(
 
 
 def _findings(
-    tables: Tables, answers: Gathered, asked: Gathered, shown: list[_Fall], spans: Spans, context: Context
+    tables: Tables, exchanges: tuple[Gathered, Gathered], shown: list[_Fall], spans: Spans, context: Context
 ) -> Iterator[Finding]:
+    asked, answers = exchanges
+
     def place(kind: Gathered, row: int) -> tuple[int, int]:
         return int(kind.slice[row]), int(kind.row[row])
 

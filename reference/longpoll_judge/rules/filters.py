@@ -1,6 +1,6 @@
-"""pull.filter.agrees: what a subscription was given is not passed over for another that takes at least as much.
+"""pull.filter.agrees: what a subscription was given is not passed over for one that takes at least as much.
 
-Needs no tags: only what answers deliver and pass over. Which answers are gathered, and the ends that they tell: `falls`.
+Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell: `falls`.
 
 Source: `ExpressionMessageFilter`, `DefaultMessageStore.getMessage`.
 """
@@ -14,6 +14,7 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.columns.expression import parse
+from longpoll_judge.columns.keys import Keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER, Integers
 from longpoll_judge.contract.clauses import finding_of
@@ -69,6 +70,7 @@ def judge_filters(
     exchanges: tuple[Gathered, Gathered],
     outside: Booleans,
     context: Context,
+    *,
     most: int,
 ) -> tuple[list[Finding], int]:
     """Judge pulls and their answers, of which some are of queues seen from outside; and how many are not listed."""
@@ -107,7 +109,7 @@ def _bodies(tables: Tables, answers: Gathered, rows: Integers) -> tuple[Integers
 
 
 def _withheld(
-    queue: Integers, passing: Integers, bounds: tuple[Integers, Integers], given: tuple[Integers, Integers]
+    queue: Keys, passing: Integers, bounds: tuple[Integers, Integers], given: tuple[Integers, Integers]
 ) -> list[tuple[int, int, int]]:
     """(answer that passes over a message, the message, an answer that delivers it) of answers with one subscription."""
     owner, offset = given
