@@ -54,8 +54,8 @@ RESULT_SCHEMA: Final = pa.schema(
 )
 """kind is `finding` (text: JSON of a Finding), `left_out`, `wake` or `late` (a latency bucket), `wake_max` or
 `late_max` (count: nanoseconds), `missed` (text: a property of time), `refused`, `queue`, `pulls`, `judged` (text: a
-property, or `pulls`), `missing` (text: which field of which event), or `note` (text: what evidence is missing, count: how
-often)."""
+property, or `pulls`), `missing` (text: which field of which event), or `note` (text: what evidence is missing,
+count: how often)."""
 
 Row = tuple[str, int, int, str]
 
