@@ -19,7 +19,7 @@ from longpoll_judge.rules import commits
 from longpoll_judge.rules.commits import judge_commits
 from longpoll_judge.rules.steps import MS
 
-LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("least", "some", "most", "written"))
+LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some", "most", "written"))
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"
 PULL, ASK, UPDATE = 11, 14, 15
 NONE: Final = None

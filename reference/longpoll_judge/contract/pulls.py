@@ -249,8 +249,8 @@ PULL_CLAUSES: Final = (
         "sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. A connection "
         "does not outlive its broker: answers on one connection are of one life, and so are those on two that "
         "certainly overlap, by when they were opened and answered, or on several that link them; of two sources too, "
-        "if the broker is named. A deletion of the topic (215) or a hole of the record that may lie in between excuses. Asked "
-        "of pulls whose identifier came once, with whatever requests.",
+        "if the broker is named. A deletion of the topic (215) or a hole of the record that may lie in between "
+        "excuses. Asked of pulls whose identifier came once, with whatever requests.",
         "DefaultMessageStore.getMinOffsetInQueue: retention only removes",
         (_PULL, _RESULT),
     ),

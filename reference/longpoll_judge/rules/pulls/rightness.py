@@ -44,6 +44,8 @@ from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, sus
 from longpoll_judge.rules.pulls.holding import is_stopping, is_told_to_stop, may_have_stopped
 from longpoll_spec.history import ABSENT
 
+REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
+"""Clauses that an answer may seem to break since retention removed messages."""
 TAG_SHOWN_MAX: Final = 80
 """Letters of a tag that a finding tells; its evidence has them all."""
 RestsOn = Literal["answer", "append", "visible"]
@@ -93,10 +95,13 @@ def judge_rightness(case: Case) -> list[Suspects]:
     whole = case.is_log_whole(answers.answered_before_ns)
     # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
     weak = _weak_of(rules, first_rule, whole)
-    # What is certain is told before what is in doubt.
-    for number, rule in enumerate(rules if weak.any() else ()):
-        better = rule.broken & weak & ~_weak(rule, whole)
-        first_rule[better], weak[better] = number, False
+    # What is certain is told before what retention may explain.
+    removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
+    for number, rule in enumerate(rules if removable.any() else ()):
+        better = rule.broken & removable & ~_weak(rule, whole)
+        first_rule[better] = number
+        removable &= ~better
+        weak &= ~better
     is_broken = first_rule >= 0
 
     def explain(answer: int) -> Explanation:
