@@ -267,7 +267,10 @@ def test_matching_messages_that_were_passed_over_are_found() -> None:
     assert clauses(of(20, offset=4, pull=ONLY_A, offset_next=5), is_own=True) == []
     every = found(*of(20, offset=4, offset_next=6), is_own=True)
     assert every[0][1:] == (f"{name(20, 4)} passes over 2 matching messages before offset_next 6", [4])
-    assert clauses(of(20, offset=4, pull={"expression_type": "SQL92", "expression": "x > 1"}, offset_next=8), is_own=True) == []
+    assert (
+        clauses(of(20, offset=4, pull={"expression_type": "SQL92", "expression": "x > 1"}, offset_next=8), is_own=True)
+        == []
+    )
 
 
 def test_nothing_new_although_there_was_a_message_is_found() -> None:

@@ -270,7 +270,10 @@ class _Group:
         commit = int(greater[np.argmax(all_.after_ns[greater])])
         # Commits, of any observer, that came by then and may have put it back: an explicit one that was not certainly
         # done before the greater one came, and one with a pull that was not certainly received before that.
-        lower = (all_.value >= 0) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
+        # An update whose offset is not told (-1) may have been to any.
+        lower = (
+            (all_.is_explicit | (all_.value >= 0)) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
+        )
         since_ns = all_.after_ns[commit]
         later = np.where(all_.is_explicit, all_.done_ns >= since_ns, all_.before_ns >= since_ns)
         if (lower & later).any():
