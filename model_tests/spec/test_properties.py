@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from longpoll.cli import main
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.evaluate import evaluate, holds, values_of
+from longpoll_spec.engines.evaluate import evaluate, holds, trace_of, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.engines.response import response_bounds
@@ -24,9 +24,10 @@ from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.hazards import FACTS
 from longpoll_spec.law import Fairness, fairness_of, law_of, properties_of
-from longpoll_spec.model import Action, Model
-from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob
+from longpoll_spec.model import Action, Model, select
+from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, with_knobs
 from longpoll_spec.properties.answers import offset_goes_on
+from longpoll_spec.properties.order import visible_is_monotone
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int
 from longpoll_spec.testing.cases import quick_if
@@ -129,6 +130,33 @@ SLIPS: dict[str, tuple[str, Change, str]] = {
 }
 
 
+def _with_requests_in_it(state: State, action: Action) -> Effect:
+    """A sweep that removes the bucket whoever is held in it."""
+    return {queue.present.args[0]: FALSE for queue in state.queues if queue.present.args[0] in action.effect}
+
+
+def _commits_the_end(state: State, action: Action) -> Effect:
+    """A commit of all that the queue has, handled or not."""
+    request = state.requests[int(action.actors[0])]
+    return {str(request.committed.args[0]): state.queues[0].log_end}
+
+
+FAULTS: dict[str, tuple[str, Change, str, str]] = {
+    "removes a bucket in use": ("sweep", with_effect(_with_requests_in_it), "buckets", "no_orphan"),
+    "commits the end": ("offset_commit", with_effect(_commits_the_end), "commits", "commit_never_regresses"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_feature_is_found(fault: str) -> None:
+    action, change, bounds, name = FAULTS[fault]
+    right = law_of(STRICT, named(bounds, STRICT, requests=1))
+    wrong = slipped(STRICT, right.bounds, action, change)
+
+    assert explore(right, select(properties_of(right), [name])).verdict(name).verdict == "holds"
+    assert explore(wrong, select(properties_of(wrong), [name])).verdict(name).verdict == "violated"
+
+
 def _planted(slip: str, bounds: Bounds | None = None) -> Model:
     name, change, size = SLIPS[slip]
     return slipped(STRICT, bounds or named(size, STRICT), name, change)
@@ -177,6 +205,7 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "a read forgets the beginning": ("is_trimmed", _forgets_the_beginning, "truncate", "answer_is_right"),
     "a read answers whatever there is": ("is_answered_by_read", _always_answers, "tiny", "answer_is_right"),
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
+    "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
 """A mistake in a helper that effects and, once, properties shared: where it shows, and who says so."""
 
@@ -198,34 +227,79 @@ def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
     assert name in _broken(policy, named(bounds, preset(policy)))
 
 
+ANSWERED_BY: Final = {
+    "insert": ("next_pull(0,q0)", "pull_read(0)", "role_change", "hold(0)"),
+    "put-back": (
+        *("tick", "tick", "next_pull(0,q0)", "pull_read(0)", "hold(0)"),
+        *("scan_start(q0)", "role_change", "scan_each(0)", "scan_end(q0)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ["role_change", "master_returns"])
+@pytest.mark.parametrize("steps", ANSWERED_BY.values(), ids=ANSWERED_BY)
+def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence[str], change: str) -> None:
+    """Where all are answered, the insert or the put-back answers a request that missed before the change."""
+    policy = with_knobs(preset("rocketmq-5"), ["on_role_change=answer", "on_master_return=answer"])
+    model = law_of(policy, named("role", policy, requests=1))
+    by_label = {action.label: action for action in model.actions}
+    last = trace_of(model, [by_label[change if each == "role_change" else each] for each in steps]).steps[-1].state
+    values = {variable.name: value for variable, value in zip(model.variables, last, strict=True)}
+
+    assert (values["phase_0"], values["open_0"], values["role_news_0"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
+def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
+    """What was deleted as too old need not have been flushed: the queue that loses it begins at its end."""
+    chosen = preset(policy)
+    model = law_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
+    steps = ("append", "make_visible", "trim", "crash_and_recover")
+    by_label = {action.label: action for action in model.actions}
+    last = trace_of(model, [by_label[each] for each in steps]).steps[-1].state
+    values = {variable.name: value for variable, value in zip(model.variables, last, strict=True)}
+    begins_late = _crash_keeps_the_beginning(model.policy, model.bounds)
+
+    assert values["visible_start"] == values["visible_end"] == 0
+    assert explore(model, [visible_is_monotone(model)]).verdict("visible_is_monotone").verdict == "holds"
+    wrong = explore(begins_late, [visible_is_monotone(begins_late)]).verdict("visible_is_monotone")
+    assert (wrong.verdict, wrong.depth) == ("violated", len(steps))
+
+
+def _crash_keeps_the_beginning(policy: Policy, bounds: Bounds) -> Model:
+    """The law whose crash leaves a queue's beginning where it was."""
+    return slipped(policy, bounds, "crash_and_recover", forgetting("visible_start"))
+
+
 def test_what_cannot_be_broken_is_told_apart() -> None:
-    """By the text alone: `no_orphan` says nothing of strict, and much where a bucket can be removed under a request."""
-    bounds = EXPLORATIONS["buckets"]
+    """By the text alone: `seen_survives` says nothing of strict, and much where an unflushed message is visible."""
+    bounds = EXPLORATIONS["crash"]
     folded = {
         name: {item.name for item in properties_of(law_of(preset(name), bounds)) if item.by_construction}
-        for name in ("strict", "rocketmq-lmq")
+        for name in ("strict", "rocketmq-4.9")
     }
 
-    assert "no_orphan" in folded["strict"]
-    assert "no_orphan" not in folded["rocketmq-lmq"]
+    assert "only_disk_survives" in folded["strict"]
+    assert "seen_survives" not in folded["rocketmq-4.9"]
     assert "no_lost_wakeup" not in folded["strict"]
 
 
 def test_check_and_prove_say_what_is_true_by_construction() -> None:
     """Neither calls it held or proved to a person; in JSON the verdict stays and bears the mark."""
-    check = ["check", "--policy", "strict", "--bounds", "buckets", "--property", "no_orphan", "--all"]
-    proof = ["prove", "--policy", "strict", "--aspect", "buckets", "--requests", "2", "--property", "no_orphan"]
+    name = "only_disk_survives"
+    check = ["check", "--policy", "strict", "--bounds", "crash", "--property", name, "--all"]
+    proof = ["prove", "--policy", "strict", "--aspect", "crash", "--requests", "2", "--property", name]
     told = [CliRunner().invoke(main, words) for words in (check, proof)]
 
     assert [done.exit_code for done in told] == [0, 0]
     for done in told:
-        row = next(line for line in done.output.splitlines() if "no_orphan" in line)
+        row = next(line for line in done.output.splitlines() if name in line)
         assert "by construction" in row
         assert "holds" not in row
         assert "proved" not in row
     as_json = [CliRunner().invoke(main, [*words, "--json"]).output for words in (check, proof)]
     assert '"by_construction":true' in as_json[0]
-    assert '"by_construction":["no_orphan"]' in as_json[1]
+    assert f'"by_construction":["{name}"]' in as_json[1]
 
 
 def test_what_holds_for_a_reason_bears_no_mark() -> None:
@@ -248,7 +322,7 @@ BROKEN_BY_ASPECTS = {
     ("crash", "visible_after=append"): {"seen_survives"},
     ("role", "on_role_change=ignore"): {"told_of_role_change"},
     ("role", "on_master_return=ignore"): {"told_of_master_return"},
-    ("role", "on_master_return=look_then_take"): {"return_is_whole"},
+    ("role", "on_master_return=look_then_take"): {"return_is_whole", "told_of_master_return"},
     ("crash", "visible_after=flush_if_sync"): {"seen_survives"},
     ("role", "scan_throw=abort_round"): {"round_is_whole"},
 }

@@ -28,6 +28,11 @@ REMOVING: Final = 5
 NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
 """One more than right, so that a second copy in the executor can be seen."""
+NEW_MASTER: Final = 1
+"""The broker, a slave, has become master, and the request does not know."""
+MASTER_BACK: Final = 2
+"""The broker's master is back, and the request does not know."""
+ROLE_NEWS: Final = ("none", "new_master", "master_back")
 HASHES: Final = (0, 1, 0)
 """Tag -> its hash. The third has the first one's, as two strings may have in Java's `String.hashCode`."""
 
@@ -88,13 +93,14 @@ class Tag:
     name: str
     """The tag as an actor."""
     tag: int
+    alike: tuple[int, ...]
+    """The tags of these bounds with its hash, itself among them."""
     by_sql: Wish | None
     """The wish for what the SQL filter lets through, if it lets this message through."""
 
     def passes(self, wants: Int) -> Bool:
         """Whether the broker lets a message with this tag through to a pull that `wants` that: it compares hashes."""
-        same = wants.is_one_of(other for other, hashed in enumerate(HASHES) if hashed == HASHES[self.tag])
-        return same | self._passes_sql(wants)
+        return wants.is_one_of(self.alike) | self._passes_sql(wants)
 
     def is_wanted(self, wants: Int) -> Bool:
         """Whether the message is one that the consumer wants."""
@@ -112,11 +118,12 @@ def wishes_of(bounds: Bounds) -> tuple[Wish, ...]:
 
 def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
     """Every tag, and with an SQL filter every tag of a message that passes it."""
-    plain = [Tag(tag, f"t{tag}", tag, None) for tag in range(bounds.tags)]
+    alike = [tuple(other for other in range(bounds.tags) if HASHES[other] == HASHES[tag]) for tag in range(bounds.tags)]
+    plain = tuple(Tag(tag, f"t{tag}", tag, same, None) for tag, same in enumerate(alike))
     if not bounds.has("sql"):
-        return tuple(plain)
+        return plain
     sql = wishes_of(bounds)[-1]
-    return (*plain, *(Tag(bounds.tags + each.tag, f"{each.name}_sql", each.tag, sql) for each in plain))
+    return (*plain, *(Tag(bounds.tags + each.tag, f"{each.name}_sql", each.tag, each.alike, sql) for each in plain))
 
 
 @frozen
@@ -165,6 +172,8 @@ class Request:
     commit_due: Bool
     late: Int
     waited: Int
+    role_news: Int
+    """The change of the broker's role since its read: 0 for none, `NEW_MASTER` or `MASTER_BACK`."""
 
     def is_(self, *labels: str) -> Bool:
         """Whether the request stands in one of these phases; a phase that the policy lacks is never stood in."""
@@ -178,6 +187,11 @@ class Request:
     def in_table(self) -> Bool:
         """Whether it stands in the bucket that the table has for its queue, so that a walk through it finds it."""
         return self.is_("held") & ~self.orphan
+
+    @property
+    def has_missed(self) -> Bool:
+        """Whether its read found nothing and no notifier has woken it yet."""
+        return self.is_listed | self.is_("missed", "has_bucket", "rechecked")
 
     @property
     def may_be_queued(self) -> Bool:
