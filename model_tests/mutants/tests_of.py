@@ -227,6 +227,8 @@ KNOWN: Final = (
     Known(f"{RULES}/sends.py", (), ("judge/test_sends_told.py",)),
     Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
     Known(f"{RULES}/falls.py", (), ("judge/test_falls.py",)),
+    Known(f"{RULES}/connected.py", (), ("judge/test_falls.py", "judge/test_outsider.py")),
+    Known(f"{RULES}/filters.py", (), ("judge/test_outsider.py",)),
     Known(f"{RULES}/pulls/codes.py", (), ("judge/test_pulls.py",)),
     Known(f"{RULES}/pulls/holding.py", (), ("judge/test_holding.py",)),
     Known(f"{RULES}/pulls/rightness.py", (), ("judge/test_rightness.py",)),
