@@ -60,7 +60,7 @@ class Reading:
     junctions: tuple[tuple[Term, Expression], ...] = ()
     """The named junctions, by which a part of a longer one is called too."""
 
-    def expression(self, term: Term, variable: Variable | None = None) -> Expression:
+    def expression(self, term: Term, variable: Variable | None = None) -> Expression:  # noqa: PLR0911 - one case each
         """The term; its constants are values of the variable."""
         if id(term) in self.named:
             return self.named[id(term)]
@@ -238,7 +238,7 @@ def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
 
 def _merged(op: str, parts: Iterable[Expression]) -> list[Expression]:
     """The parts, with one quantifier for what is said of the same ones."""
-    found: dict[object, list[Expression]] = {}
+    found: dict[Expression, list[Expression]] = {}
     for part in parts:
         quantified = part[0] == _JUNCTIONS[op]
         found.setdefault(part[:4] if quantified else part, []).append(part[4] if quantified else part)
