@@ -210,8 +210,7 @@ class Module:
             for term, call in calls:
                 pairs += [(term, call), (substitute(term, self.step), (*call[:2], True, *call[3:]))]
         variables = {variable.name: variable for variable in self.state.variables}
-        junctions = sorted((pair for pair in pairs if pair[0].op in {"and", "or"}), key=lambda pair: -len(pair[0].args))
-        return Reading(variables, {id(term): call for term, call in reversed(pairs)}, tuple(junctions))
+        return Reading(variables, tuple(pairs))
 
     @cached_property
     def read(self) -> Reading:

@@ -53,12 +53,21 @@ def indexed(name: str) -> tuple[str, tuple[Expression, ...]]:
 
 @frozen
 class Reading:
-    """Reads terms as expressions. `named` maps the identity of a term to the call that stands for it."""
+    """Reads terms as expressions."""
 
     variables: Mapping[str, Variable]
-    named: Mapping[int, Expression] = field(factory=dict)
-    junctions: tuple[tuple[Term, Expression], ...] = ()
-    """The named junctions, by which a part of a longer one is called too."""
+    calls: tuple[tuple[Term, Expression], ...] = ()
+    """Terms, each with the call that stands for it; the first call of a term counts."""
+    named: Mapping[int, Expression] = field(init=False)
+    """The identity of a term -> its call; `calls` keeps the terms, so that no other one gets the identity."""
+    junctions: tuple[tuple[Term, Expression], ...] = field(init=False)
+    """The named junctions, the longest first, by which a part of a longer one is called too."""
+
+    def __attrs_post_init__(self) -> None:
+        """Order the calls."""
+        found = [pair for pair in self.calls if pair[0].op in _JUNCTIONS]
+        object.__setattr__(self, "named", {id(term): call for term, call in reversed(self.calls)})
+        object.__setattr__(self, "junctions", tuple(sorted(found, key=lambda pair: -len(pair[0].args))))
 
     def expression(self, term: Term, variable: Variable | None = None) -> Expression:  # noqa: PLR0911 - one case each
         """The term; its constants are values of the variable."""

@@ -140,6 +140,19 @@ def _suffix(action: Action) -> str:
     return "".join(f"_{actor}" for actor in action.actors)
 
 
+def formulas_of(model: Model) -> dict[str, tuple[str, ...]]:
+    """The name of each predicate and property -> its definition, line by line."""
+    module = Module(model)
+    properties = {
+        item.name: tuple(_property(module, item))[len(tuple(comment(item.sentence))) :]
+        for item in _stated(module)
+        if not item.by_construction
+    }
+    body = "\n".join(line for lines in properties.values() for line in lines)
+    predicates = {re.split(r"\W", text[0])[0]: tuple(text) for _, text in _used(module, body)}
+    return {**predicates, **properties}
+
+
 def _head(module: Module) -> Iterator[str]:
     name = parametric_name_of(module.model)
     yield f"---- MODULE {name} ----"
@@ -232,6 +245,16 @@ def _first(module: Module, variable: Variable) -> str:
 
 def _definitions(module: Module, body: str) -> Iterator[str]:
     """The predicates that the body uses, and the ones that these use."""
+    before = ""
+    for sentence, text in _used(module, body):
+        if sentence != before:
+            before = sentence
+            yield from comment(sentence)
+        yield from text
+
+
+def _used(module: Module, body: str) -> list[tuple[str, list[str]]]:
+    """Sentence and text of the predicates that a text uses."""
     told: list[tuple[str, list[str]]] = []
     for name, (predicate, says) in reversed(module.definitions.items()):
         head = f"{name}({LETTERS[predicate.kind][0]})" if predicate.kind else name
@@ -239,12 +262,7 @@ def _definitions(module: Module, body: str) -> Iterator[str]:
             lines = list(definition(head, says))
             told.append((predicate.sentence, lines))
             body = "\n".join([body, *lines])
-    before = ""
-    for sentence, lines in reversed(told):
-        if sentence != before:
-            before = sentence
-            yield from comment(sentence)
-        yield from lines
+    return told[::-1]
 
 
 def _mentions(name: str, body: str) -> bool:

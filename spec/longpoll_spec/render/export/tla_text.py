@@ -242,6 +242,8 @@ def lines(expression: Expression, width: int, *, whole: bool = True) -> list[str
             made = _bracketed(left, width - 8, end=f" = {_operand(right)}")
         case ("box", inner):
             made = _bracketed(inner, width - 8, begin="[][", end="]_vars", brackets=("", ""))
+        case ("in" | "notin", *_):
+            made = textwrap.wrap(short, width, subsequent_indent=" " * (short.index("{") + 1))
         case ("tuple" | "unchanged", *names):
             head = "<<" if expression[0] == "tuple" else "UNCHANGED <<"
             made = textwrap.wrap(", ".join(names), width - len(head) - 2)
