@@ -136,6 +136,12 @@ def _bounds() -> Iterator[str]:
         "whose `take` is `in_place`."
     )
     yield ""
+    yield (
+        "Two states are the same if every variable has the same value. Each action that can happen in a state, with "
+        "each request, notifier, queue and tag that it can have, is one transition: also if it changes nothing, or "
+        "leads where another one leads. The depth is the distance of the farthest state from the first one, in steps."
+    )
+    yield ""
     columns = ("bounds", "requests", "messages in a queue", "`hold_ticks`", "`scan_ticks`", "queues", "tags", "aspects")
     yield from _table(columns, map(_sizes, NAMES))
 
