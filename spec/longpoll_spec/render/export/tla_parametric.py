@@ -365,14 +365,19 @@ def _property(module: Module, item: Property) -> Iterator[str]:
     if item.by_construction:
         return
     yield from comment(item.sentence)
+    here = as_implication(generalised(module.read.expression(item.here), {}))
     if _is_of_states(item):
-        says = as_implication(generalised(module.read.expression(item.here), {}))
+        says = here
         if item.closing:
             ((_, condition),) = item.closing
-            says = ("implies", ("name", MAY_TICK), denied(generalised(module.read.expression(condition), {})))
+            then: Expression = (
+                "implies",
+                ("name", MAY_TICK),
+                denied(generalised(module.read.expression(condition), {})),
+            )
+            says = then if item.here is TRUE else ("and", here, then)
         yield from definition(item.name, says)
         return
-    assert item.here is TRUE, item.name
     groups: dict[object, tuple[Expression, list[Operator]]] = {}
     for operator in module.operators:
         wrong = any_of(condition for label, condition in item.closing if label == operator.action.label)
@@ -380,7 +385,8 @@ def _property(module: Module, item: Property) -> Iterator[str]:
             text = _of_anyone(module.read.expression(wrong), operator.bound)
             groups.setdefault(key(text), (text, []))[1].append(operator)
     parts = [_step_text(module, text, operators) for text, operators in groups.values()]
-    yield from definition(item.name, ("box", parts[0] if len(parts) == 1 else ("and", *parts)))
+    steps_of: Expression = ("box", parts[0] if len(parts) == 1 else ("and", *parts))
+    yield from definition(item.name, steps_of if item.here is TRUE else ("and", ("always", here), steps_of))
 
 
 def _of_anyone(expression: Expression, bound: Bound) -> Expression:

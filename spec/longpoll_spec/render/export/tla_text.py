@@ -151,6 +151,8 @@ def inline(expression: Expression) -> str:  # noqa: C901, PLR0911, PLR0912 - one
             return f"[{letter} \\in {SETS[kind]} |-> {inline(value)}]"
         case ("becomes", base, value):
             return f"{base}' = {inline(value) if value[0] != 'ite' else f'({inline(value)})'}"
+        case ("always", inner):
+            return f"[]({inline(inner)})"
         case ("box", inner):
             return f"[][{inline(inner)}]_vars"
         case ("tuple", *names):
@@ -240,6 +242,8 @@ def lines(expression: Expression, width: int, *, whole: bool = True) -> list[str
             made = [f"{_operand(left)} =", *indented(_bracketed(right, width - 4))]
         case ("eq", left, right):
             made = _bracketed(left, width - 8, end=f" = {_operand(right)}")
+        case ("always", inner):
+            made = _bracketed(inner, width - 3, begin="[]")
         case ("box", inner):
             made = _bracketed(inner, width - 8, begin="[][", end="]_vars", brackets=("", ""))
         case ("in" | "notin", *_):
