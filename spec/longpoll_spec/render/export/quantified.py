@@ -95,7 +95,16 @@ class Reading:
                 left, right = term.args
                 return ("eq", self.expression(left, self._of(right)), self.expression(right, self._of(left)))
             case _:
-                return (term.op, *map(self.expression, term.args))
+                return self._compared_with_none(term) or (term.op, *map(self.expression, term.args))
+
+    def _compared_with_none(self, term: Term) -> Expression | None:
+        """That a variable whose values are words has its first word, or another: they have no order in TLA+."""
+        left, right = term.args[0], term.args[-1]
+        if term.op == "le" and right is const(0) and (variable := self._of(left)) is not None and variable.labels:
+            return ("eq", self.expression(left), ("word", variable.labels[0]))
+        if term.op == "lt" and left is const(0) and (variable := self._of(right)) is not None and variable.labels:
+            return ("not", ("eq", self.expression(right), ("word", variable.labels[0])))
+        return None
 
     def _of(self, term: Term) -> Variable | None:
         return self.variables[term.args[0].removesuffix(PRIME)] if term.op == "var" else None
