@@ -298,10 +298,10 @@ def _parametric(policy: str, bounds: Bounds, checked: Iterable[str], directory: 
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
-@pytest.mark.parametrize("sizes", [{"requests": 2}, {"requests": 3}, {"requests": 2, "queues": 2}])
-def test_tlc_finds_our_counts_in_the_parametric_module(policy: str, sizes: dict[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("requests", "queues"), [(2, 1), (3, 1), (2, 2)])
+def test_tlc_finds_our_counts_in_the_parametric_module(policy: str, requests: int, queues: int, tmp_path: Path) -> None:
     """One text, whose sizes are constants: two requests and three, one queue and two."""
-    bounds = named("tiny", preset(policy), **sizes)
+    bounds = named("tiny", preset(policy), requests=requests, queues=queues)
     ours = explore(law_of(preset(policy), bounds))
 
     assert _parametric(policy, bounds, [], tmp_path) == TlcRun(ours.distinct_states, ours.transitions, ours.depth)

@@ -162,7 +162,7 @@ def test_a_trace_of_tlc_shows_words() -> None:
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
 def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
     """The sizes are in the configuration alone; TLC checks what the module says (`conformance/test_tlc.py`)."""
-    tiny, large = (law_of(preset(policy), named("tiny", preset(policy), **more)) for more in ({}, {"requests": 3}))
+    tiny, large = (law_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
     lines = tla_parametric_of(tiny).splitlines()
     configuration = tla_parametric_configuration_of(large)
 
