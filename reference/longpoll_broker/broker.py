@@ -103,6 +103,7 @@ class Broker(Stoppable):
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,
             ha_status=lambda: self.replicating.status,
+            access=access,
         )
         replicator = replicator_of(shared, ha_listener)
         listens_on = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
@@ -151,7 +152,7 @@ class Broker(Stoppable):
                 f"io-{number}",
                 limits,
                 pass_ended=self._pass_ended,
-                has_more=lambda: self.administering.clients.notices.has_more or self.pulling.has_more,
+                has_more=lambda: self.administering.clients.has_more or self.pulling.has_more,
                 clock=self.hold_service if number == 0 else None,
                 totals=totals,
             )
@@ -162,15 +163,15 @@ class Broker(Stoppable):
         self.hold_service.run_clock_on(first.outbox, first.wake)
         self.pulling.wake_by(first.wake)
         first.add_listener(listeners[0], self.handler)
-        name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
-        first.add_listener(listeners[1], name_server)
+        self.name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=self._access)
+        first.add_listener(listeners[1], self.name_server)
         return loops
 
     def _pass_ended(self, outbox: Outbox) -> None:
         """Make visible what a pass of a loop appended, and tell members what it changed in their groups."""
         self._flushed(outbox)
         self.pulling.turn(outbox)
-        self.administering.clients.notices.turn(outbox)
+        self.administering.clients.turn(outbox)
 
     def _flushed(self, outbox: Outbox) -> None:
         """Make visible what may be, and have slaves sent it."""

@@ -83,7 +83,7 @@ class AdminProcessor(Serving):
         return _BOOT_FIRST if self.store.visible_start(topic, queue_id) > 0 else None
 
     @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
-    def update_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def update_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """15: store the group's offset, whatever it is."""
         if self.traits.commits_of_known_only:
             refusal = self._unknown(command)
@@ -93,7 +93,9 @@ class AdminProcessor(Serving):
         for kind, name in (("group", header.consumer_group), ("topic", header.topic)):
             if len(name) > self.groups.size_max:
                 return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long(kind))
-        stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+        stored = self.offsets.commit(
+            header.topic, header.consumer_group, header.queue_id, header.commit_offset, channel=channel
+        )
         if not stored:
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
         return answer(command, ResponseCode.SUCCESS)
@@ -182,7 +184,8 @@ class AdminProcessor(Serving):
                 header.topic_filter_type,
                 header.topic_sys_flag or 0,
                 header.order,
-            )
+            ),
+            channel,
         )
         if not made:
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
@@ -224,7 +227,7 @@ class AdminProcessor(Serving):
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
         if len(group.group_name) > self.groups.size_max:
             return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long("group"))
-        if not self.groups.put(group):
+        if not self.groups.put(group, channel):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
 
