@@ -205,7 +205,8 @@ def _explain_worst(found: Survey) -> None:
     "world_names",
     multiple=True,
     metavar="NAME",
-    help="Configuration to prove: plain, uncut or whole; repeatable.  [default: plain; for any: all three]",
+    help="Configuration to prove: plain, bare, uncut, whole, or features such as crash+queues; repeatable.  "
+    "[default: plain; for any: chosen from the specification]",
     shell_complete=worlds,
 )
 @click.option("--queues", type=int, help="Override the number of queues in the configuration.")
@@ -250,9 +251,11 @@ def prove(
     If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
-    For any number of requests there are three configurations. The plain one has no features. The whole one has two
-    queues, two tags and every feature. The uncut one is the whole one without the feature truncate, under which fewer
-    properties are promised. --queues, --tags and --aspect change a configuration. The command also looks for each
+    For any number of requests the command proves several configurations. The plain one has no features, and the bare
+    one has two queues. The whole one has two queues, two tags and every feature. The uncut one is the whole one without
+    the feature truncate, under which fewer properties are promised. The others are chosen so that some configuration
+    has every combination of three features that one proof obligation contains.
+    --queues, --tags and --aspect change a configuration. The command also looks for each
     situation that must occur: if one does not, the proof counts as unknown.
 
     \b
@@ -270,6 +273,7 @@ def prove(
     from longpoll.shown import proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
     from longpoll_spec.engines.smt import worlds as smt_worlds  # noqa: PLC0415
+    from longpoll_spec.engines.smt.combinations import not_taken, questions_of  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
@@ -288,8 +292,10 @@ def prove(
     if isinstance(found, smt.Proof):
         made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
     else:
-        made, whole = proof_shown.worlds(policy.name, found), smt_worlds.worst(found)
-        show = partial(proof_shown.show_worlds, found)
+        asked = questions_of(partial(law_of, policy))
+        untried = not_taken(asked, (each.world for each in found))
+        made, whole = proof_shown.worlds(policy.name, found, untried), smt_worlds.worst(found)
+        show = partial(proof_shown.show_worlds, found, untried)
     if as_json:
         emit_json(made)
     else:
