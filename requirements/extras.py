@@ -1,4 +1,6 @@
-"""Select the locked packages of some extras: `python requirements/extras.py law,testing`.
+"""Select the locked packages of some extras: `python requirements/extras.py law,testing [HAVE]`.
+
+HAVE names the extras that an environment was made with before. One that is no extra any more is left out.
 
 Prints the entries of the locks, with their hashes, that `pip install --require-hashes` needs for longpoll with these
 extras. Reads pyproject.toml and the `# via` comments of the locks, and needs the standard library only, because it
@@ -82,7 +84,9 @@ def main() -> int:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     try:
-        names = direct(project, re.split(r"[ ,]+", sys.argv[1].strip(" ,")))
+        wanted, have = (re.split(r"[ ,]+", text.strip(" ,")) for text in (*sys.argv[1:], "")[:2])
+        known = [extra for extra in have if extra in project["optional-dependencies"]]
+        names = direct(project, [*wanted, *known])
     except UnknownExtraError as error:
         sys.stderr.write(f"setup: {error}\n")
         return 2

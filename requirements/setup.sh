@@ -22,7 +22,7 @@ if [[ -z ${EXTRAS:-} || " $have " == *" dev "* ]]; then
     say "a smaller one, as in \`make setup EXTRAS=testing\` (60 MB): docs/embedding.md lists the extras"
 else
     extras=$(tr ', ' '\n\n' <<<"$extras" | sed '/^$/d' | sort -u | paste -sd ' ')
-    selected=$("$python" requirements/extras.py "$extras")
+    selected=$("$python" requirements/extras.py "$EXTRAS" "$have")
     say "making $venv with longpoll and the extras ${extras// /, } (sizes: docs/embedding.md)"
 fi
 if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then

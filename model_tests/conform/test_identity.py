@@ -113,6 +113,7 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
     assert "--policy NAME chooses another" in own.stdout
     assert "--policy NAME chooses another" in own.stderr
     assert (other.exit_code, other.stdout.splitlines()[0]) == (1, "verdict: 2 of 2 clauses failed")
+    assert "runs policy rocketmq-4.9: without --policy it is compared with rocketmq-4.9" in other.stderr
     assert told["policy"] == "rocketmq-4.9"
     assert told["policy_chosen"] == {
         "by": "policy",

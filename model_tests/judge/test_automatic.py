@@ -84,6 +84,16 @@ def test_the_history_and_the_call_decide(
     assert all(why in each.why for each in found)
 
 
+def test_a_variable_of_another_program_does_not_ask_for_pyspark(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPARK_REMOTE may be set where pyspark is not installed."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://x")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    found = choose([clean], master=None, conf={})
+
+    assert found.engine == "local"
+    assert found.why.startswith("SPARK_REMOTE is set, but pyspark is not installed")
+
+
 def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line on stderr; in JSON the engine is what ran, and stderr is empty."""
     for name in judge_engine.SPARK_VARIABLES:

@@ -305,6 +305,18 @@ def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
     assert len(state_of(STRICT, bounds).tags) == 6
 
 
+@pytest.mark.parametrize("sql", [False, True])
+@pytest.mark.parametrize("tags", [1, 2, 3])
+def test_a_message_passes_only_pulls_for_its_hash_or_for_its_filter(tags: int, sql: bool) -> None:
+    """Whatever the bounds: a hash of a tag that they lack lets nothing through, to SQL pulls nor to nobody's."""
+    bounds = Bounds("tags", tags=tags, aspects=frozenset({"sql"} if sql else ()))
+    hashes, nothing = ("a", "b", "a"), len(wishes_of(bounds))
+    for tag in tags_of(bounds):
+        passed = {each for each in range(nothing + 1) if tag.passes(const(each)) is TRUE}
+        same = {each for each in range(tags) if hashes[each] == hashes[tag.tag]}
+        assert passed == same | ({tags} if tag.by_sql else set())
+
+
 def test_queues_are_named_only_where_there_are_several() -> None:
     """The only queue's variables have no number; of two each has its own, and a slot names its queue or none."""
     one, two = (state_of(STRICT, named("tiny", STRICT, queues=queues)) for queues in (1, 2))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from model_tests.tidy.test_house import unpinned
 from packaging.requirements import Requirement
-from requirements.extras import LOCKS, UnknownExtraError, direct, entries, name_of, select
+from requirements.extras import LOCKS, UnknownExtraError, direct, entries, main, name_of, select
 
 ROOT: Final = Path(__file__).parents[2]
 PYPROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -68,6 +68,17 @@ def test_everything_together_is_the_whole_lock() -> None:
 def test_an_unknown_extra_is_one_sentence() -> None:
     with pytest.raises(UnknownExtraError, match="no extra is called 'lw'; the extras are all, compression"):
         direct(PYPROJECT["project"], ["lw"])
+
+
+def test_an_old_extra_of_an_environment_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that pyproject.toml has no more; one that is asked for is still an error."""
+    monkeypatch.setattr("sys.argv", ["extras.py", "testing", "removed law"])
+    assert main() == 0
+    assert names(capsys.readouterr().out) == names(selected(["testing", "law"]))
+    monkeypatch.setattr("sys.argv", ["extras.py", "removed"])
+    assert main() == 2
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:

@@ -194,7 +194,7 @@ def test_a_burst_is_read_in_one_go() -> None:
     assert isinstance(connection.next_event(), SendCommand)
 
 
-@pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
+@pytest.mark.parametrize("count", [900, 1_000, 1_100, 5_000])
 def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(count: int) -> None:
     """The common way has a limit on them, also on those that nobody knows."""
     fields = send_fields("T") | {f"n{number}": "" for number in range(count)}

@@ -228,7 +228,7 @@ def conform(
     place = Place(broker, name_server)
     with ExitStack() as stack:
         restart = _start(place, run_name, start, stack)
-        identity = given(policy_name) if policy_name is not None else _identified(place, as_json=as_json)
+        identity = _identified(place, policy_name, as_json=as_json)
         policy = with_knobs(preset(identity.policy), (*identity.knobs, *knobs))
         vectors, seen = chosen(identity.policy, only, excluded, whole)
         suite = Suite(
@@ -310,14 +310,22 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
         raise _silent(error) from None
 
 
-def _identified(place: Place, *, as_json: bool) -> Identity:
-    """Ask the broker which policy it is to be held to, and say so before the work. Raises UserError."""
+def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
+    """Ask the broker which policy it is to be held to, and say so before the work. Raises UserError.
+
+    The user's choice goes first; where the broker reports another, a line says so.
+    """
     try:
         found = identify(place)
     except SilentError as error:
         raise _silent(error) from None
-    if not as_json:
-        err.print(f"policy {conform_shown.reason(found)}", style="dim", soft_wrap=True)
+    said = f"policy {conform_shown.reason(found)}"
+    if policy_name is not None:
+        differs = found.how != "default" and found.policy != policy_name
+        said = f"{found.why}: without --policy it is compared with {found.policy}" if differs else ""
+        found = given(policy_name)
+    if said and not as_json:
+        err.print(said, style="dim", soft_wrap=True)
     return found
 
 

@@ -44,11 +44,10 @@ class Choice:
 
 def choose(places: Iterable[Path | str], *, master: str | None, conf: Mapping[str, str]) -> Choice:
     """The engine for histories at these places. Raises `HistoryNotFoundError` for a place that cannot be listed."""
-    given = (
-        "--master" if master is not None else "--conf" if conf else next(filter(os.environ.get, SPARK_VARIABLES), "")
-    )
-    if given:
-        return Choice("spark", f"{given} is set")
+    if master is not None or conf:
+        return Choice("spark", f"{'--conf' if master is None else '--master'} is set")
+    if variable := next(filter(os.environ.get, SPARK_VARIABLES), ""):
+        return _spark(f"{variable} is set")
     found = sorted({files.absolute(place) for place in places})
     if any(files.is_uri(place) and not place.startswith("file:") for place in found):
         return _spark("the history is at a URI, which the workers read in place")

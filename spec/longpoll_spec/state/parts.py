@@ -88,13 +88,14 @@ class Tag:
     name: str
     """The tag as an actor."""
     tag: int
+    alike: tuple[int, ...]
+    """The tags of these bounds with its hash, itself among them."""
     by_sql: Wish | None
     """The wish for what the SQL filter lets through, if it lets this message through."""
 
     def passes(self, wants: Int) -> Bool:
         """Whether the broker lets a message with this tag through to a pull that `wants` that: it compares hashes."""
-        same = wants.is_one_of(other for other, hashed in enumerate(HASHES) if hashed == HASHES[self.tag])
-        return same | self._passes_sql(wants)
+        return wants.is_one_of(self.alike) | self._passes_sql(wants)
 
     def is_wanted(self, wants: Int) -> Bool:
         """Whether the message is one that the consumer wants."""
@@ -112,11 +113,12 @@ def wishes_of(bounds: Bounds) -> tuple[Wish, ...]:
 
 def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
     """Every tag, and with an SQL filter every tag of a message that passes it."""
-    plain = [Tag(tag, f"t{tag}", tag, None) for tag in range(bounds.tags)]
+    alike = [tuple(other for other in range(bounds.tags) if HASHES[other] == HASHES[tag]) for tag in range(bounds.tags)]
+    plain = tuple(Tag(tag, f"t{tag}", tag, same, None) for tag, same in enumerate(alike))
     if not bounds.has("sql"):
-        return tuple(plain)
+        return plain
     sql = wishes_of(bounds)[-1]
-    return (*plain, *(Tag(bounds.tags + each.tag, f"{each.name}_sql", each.tag, sql) for each in plain))
+    return (*plain, *(Tag(bounds.tags + each.tag, f"{each.name}_sql", each.tag, each.alike, sql) for each in plain))
 
 
 @frozen
