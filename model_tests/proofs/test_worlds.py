@@ -262,7 +262,7 @@ def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkey
     monkeypatch.setattr(smt_any, "READ", 3)
     few = whole_of({FIRST: "unknown" if broken_by_two else "proved"}).proof
     monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
-    monkeypatch.setattr(smt_any, "_at_each", lambda *_all: (by_size, (1, 4)))
+    monkeypatch.setattr(smt_any, "_at_each", lambda *_all, **_options: (by_size, (1, 4)))
     monkeypatch.setattr(smt_any, "_runs", runs)
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
 
@@ -275,7 +275,9 @@ def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypa
     few = whole_of({FIRST: "unknown"}).proof
     monkeypatch.setattr(smt_any, "READ", 3)
     monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
-    monkeypatch.setattr(smt_any, "_at_each", lambda _m, _r, left, *_l: ([{(left[0], "implies"): Outcome()}], (1, 4)))
+    monkeypatch.setattr(
+        smt_any, "_at_each", lambda _m, _r, left, *_l, **_o: ([{(left[0], "implies"): Outcome()}], (1, 4))
+    )
     monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
 
@@ -286,7 +288,7 @@ def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypa
 def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a reason and no numbers, and every lemma is given up, whatever is so of two requests."""
 
-    def refused(*_all: object) -> tuple[list[Outcomes], tuple[int, ...]]:
+    def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
     few = whole_of({FIRST: "proved"}).proof
@@ -306,7 +308,7 @@ def test_what_two_requests_break_is_refuted_and_the_rest_is_proved(monkeypatch: 
     asked: list[Sequence[str]] = []
 
     def at_each(
-        _make: object, _read: object, left: Sequence[str], *_limits: object
+        _make: object, _read: object, left: Sequence[str], *_limits: object, **_options: object
     ) -> tuple[list[Outcomes], tuple[int, ...]]:
         asked.append(left)
         return [{(SECOND, "implies"): Outcome()}], (1, 4)
@@ -330,7 +332,9 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
     asked: list[tuple[int, bool]] = []
     compared: list[int] = []
 
-    def at(law: Statements, wanted: set[str], _needed: object, _timeout_s: float) -> tuple[Outcomes, set[str]]:
+    def at(
+        law: Statements, wanted: set[str], _needed: object, _timeout_s: float, **_options: object
+    ) -> tuple[Outcomes, set[str]]:
         requests = law.model.bounds.requests
         asked.append((requests, lost in wanted))
         return {(FIRST, "implies"): Outcome("proved", len(asked))}, wanted - ({lost} if requests == 3 else set[str]())

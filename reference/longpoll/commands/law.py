@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -228,6 +229,12 @@ def _explain_worst(found: Survey) -> None:
     show_default=True,
     help="Most steps of a run that z3 unrolls; fewer than the default also skips the exploration before it.",
 )
+@click.option(
+    "--smt",
+    "smt_folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also write each query of the induction into this folder as an SMT-LIB file, for another solver.",
+)
 @knob_option()
 @property_option(proved=True)
 @json_option
@@ -242,6 +249,7 @@ def prove(
     aspects: Sequence[str],
     timeout_s: float,
     depth_max: int,
+    smt_folder: Path | None,
     knobs: Sequence[str],
     names: Sequence[str],
     as_json: bool,
@@ -279,7 +287,8 @@ def prove(
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
     changes = {key: value for key, value in own.items() if value is not None}
     chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
-    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max}
+    record = None if smt_folder is None else _smt_writer(smt_folder)
+    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max, "record": record}
     try:
         with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
             found = (
@@ -301,6 +310,25 @@ def prove(
     else:
         show()
     sys.exit(_exit_of({whole}))
+
+
+def _smt_writer(folder: Path) -> Callable[[str], None]:
+    """Write each query to a numbered file of the folder; raises `OutputError` for a folder that cannot be used."""
+    numbers = count(1)
+
+    def write(query: str) -> None:
+        try:
+            (folder / f"{next(numbers):05}.smt2").write_text(query, encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise OutputError(f"{folder} is not empty: name a new folder for the SMT-LIB files")
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+    return write
 
 
 @click.command()

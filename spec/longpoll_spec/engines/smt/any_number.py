@@ -22,7 +22,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric, slot_of, slots_of
-from longpoll_spec.engines.smt.inductive import Outcome, Prover, implied, induction, parts_of, prover_of
+from longpoll_spec.engines.smt.inductive import Outcome, Prover, Record, implied, induction, parts_of, prover_of
 from longpoll_spec.engines.smt.proof import (
     DEPTH_MAX,
     PLAIN,
@@ -109,10 +109,12 @@ def prove_any(
     report: Report | None = None,
     model_of: ModelOf | None = None,
     seen: Found | None = None,
+    record: Record | None = None,
 ) -> AnyProof:
     """As `smt.prove`, for any number of requests; `model_of` is for a law with a planted slip.
 
-    `seen` keeps what was explored for the proof of the same law in another world. Raises `UnknownPropertyError`.
+    `seen` keeps what was explored for the proof of the same law in another world. `record` gets each question at each
+    number of requests as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: law_of(policy, bounds))
@@ -128,7 +130,7 @@ def prove_any(
     proved_at: tuple[int, ...] = ()
     why_not = None
     try:
-        by_size, proved_at = _at_each(make, read, left, timeout_s, report) if left else ([], ())
+        by_size, proved_at = _at_each(make, read, left, timeout_s, report, record=record) if left else ([], ())
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
@@ -145,7 +147,13 @@ def prove_any(
 
 
 def _at_each(
-    make: ModelOf, read: Statements, needed: Sequence[str], timeout_s: float, report: Report | None
+    make: ModelOf,
+    read: Statements,
+    needed: Sequence[str],
+    timeout_s: float,
+    report: Report | None,
+    *,
+    record: Record | None = None,
 ) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], tuple[int, ...]]:
     """The outcomes at each number of requests that is needed, and these numbers.
 
@@ -166,18 +174,18 @@ def _at_each(
             compare(read, smaller, rests)
             if requests in numbers:
                 say(f"{requests} of {cutoff} requests")
-                outcomes, kept = _at(smaller, kept, needed, timeout_s)
+                outcomes, kept = _at(smaller, kept, needed, timeout_s, record=record)
                 found.append(outcomes)
         if kept == before:
             return found, numbers
 
 
 def _at(
-    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float
+    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float, *, record: Record | None = None
 ) -> tuple[Mapping[tuple[str, StepName], Outcome], set[str]]:
     """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
     # The law read is symmetric (`numbers_of`), and this is what is left of it with fewer requests (`compare`).
-    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True)
+    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record)
     made = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in made.kept}
     prover.assume(made.kept)
@@ -251,7 +259,9 @@ def _explored(
         runs = explored(make, smaller, REQUESTS_IN_RUNS, new, report) if new else {}
         for name in new:
             run = runs.get(name)
-            known[name] = run and Obligation(name, "bounded", "refuted", run.seconds, run.token, run.depth)
+            known[name] = (
+                None if run is None else Obligation(name, "bounded", "refuted", run.seconds, run.token, run.depth)
+            )
         for name in list(left):
             found = known[name]
             if found is not None:

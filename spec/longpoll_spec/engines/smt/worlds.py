@@ -19,7 +19,7 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof, Found, ModelOf, prove_any, statements_of
 from longpoll_spec.engines.smt.combinations import FEATURES, WORLDS, questions_of, world_with, worlds_of
-from longpoll_spec.engines.smt.inductive import Answer
+from longpoll_spec.engines.smt.inductive import Answer, Record
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, TIMEOUT_S, Report
 from longpoll_spec.engines.smt.situations import Situation, situations_of
 from longpoll_spec.errors import UnknownWorldError, not_known
@@ -84,6 +84,7 @@ def prove_worlds(
     depth_max: int = DEPTH_MAX,
     report: Report | None = None,
     model_of: ModelOf | None = None,
+    record: Record | None = None,
 ) -> list[WorldProof]:
     """As `any_number.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
 
@@ -110,6 +111,7 @@ def prove_worlds(
                 report=say,
                 model_of=model_of,
                 seen=seen,
+                record=record,
             )
             if say is not None:
                 say("what comes about")
