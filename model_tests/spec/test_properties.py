@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from longpoll.cli import main
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.evaluate import evaluate, holds, values_of
+from longpoll_spec.engines.evaluate import evaluate, holds, trace_of, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.engines.response import response_bounds
@@ -25,8 +25,9 @@ from longpoll_spec.errors import BoundsError
 from longpoll_spec.hazards import FACTS
 from longpoll_spec.law import Fairness, fairness_of, law_of, properties_of
 from longpoll_spec.model import Action, Model
-from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob
+from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, with_knobs
 from longpoll_spec.properties.answers import offset_goes_on
+from longpoll_spec.properties.order import visible_is_monotone
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int
 from longpoll_spec.testing.cases import quick_if
@@ -177,6 +178,7 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "a read forgets the beginning": ("is_trimmed", _forgets_the_beginning, "truncate", "answer_is_right"),
     "a read answers whatever there is": ("is_answered_by_read", _always_answers, "tiny", "answer_is_right"),
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
+    "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
 """A mistake in a helper that effects and, once, properties shared: where it shows, and who says so."""
 
@@ -196,6 +198,50 @@ def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
     monkeypatch.setattr(State, helper, wrong)
 
     assert name in _broken(policy, named(bounds, preset(policy)))
+
+
+ANSWERED_BY: Final = {
+    "insert": ("next_pull(0,q0)", "pull_read(0)", "role_change", "hold(0)"),
+    "put-back": (
+        *("tick", "tick", "next_pull(0,q0)", "pull_read(0)", "hold(0)"),
+        *("scan_start(q0)", "role_change", "scan_each(0)", "scan_end(q0)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ["role_change", "master_returns"])
+@pytest.mark.parametrize("steps", ANSWERED_BY.values(), ids=ANSWERED_BY)
+def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence[str], change: str) -> None:
+    """Where all are answered, the insert or the put-back answers a request that missed before the change."""
+    policy = with_knobs(preset("rocketmq-5"), ["on_role_change=answer", "on_master_return=answer"])
+    model = law_of(policy, named("role", policy, requests=1))
+    by_label = {action.label: action for action in model.actions}
+    last = trace_of(model, [by_label[change if each == "role_change" else each] for each in steps]).steps[-1].state
+    values = {variable.name: value for variable, value in zip(model.variables, last, strict=True)}
+
+    assert (values["phase_0"], values["open_0"], values["role_news_0"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
+def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
+    """What was deleted as too old need not have been flushed: the queue that loses it begins at its end."""
+    chosen = preset(policy)
+    model = law_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
+    steps = ("append", "make_visible", "trim", "crash_and_recover")
+    by_label = {action.label: action for action in model.actions}
+    last = trace_of(model, [by_label[each] for each in steps]).steps[-1].state
+    values = {variable.name: value for variable, value in zip(model.variables, last, strict=True)}
+    begins_late = _crash_keeps_the_beginning(model.policy, model.bounds)
+
+    assert values["visible_start"] == values["visible_end"] == 0
+    assert explore(model, [visible_is_monotone(model)]).verdict("visible_is_monotone").verdict == "holds"
+    wrong = explore(begins_late, [visible_is_monotone(begins_late)]).verdict("visible_is_monotone")
+    assert (wrong.verdict, wrong.depth) == ("violated", len(steps))
+
+
+def _crash_keeps_the_beginning(policy: Policy, bounds: Bounds) -> Model:
+    """The law whose crash leaves a queue's beginning where it was."""
+    return slipped(policy, bounds, "crash_and_recover", forgetting("visible_start"))
 
 
 def test_what_cannot_be_broken_is_told_apart() -> None:
@@ -248,7 +294,7 @@ BROKEN_BY_ASPECTS = {
     ("crash", "visible_after=append"): {"seen_survives"},
     ("role", "on_role_change=ignore"): {"told_of_role_change"},
     ("role", "on_master_return=ignore"): {"told_of_master_return"},
-    ("role", "on_master_return=look_then_take"): {"return_is_whole"},
+    ("role", "on_master_return=look_then_take"): {"return_is_whole", "told_of_master_return"},
     ("crash", "visible_after=flush_if_sync"): {"seen_survives"},
     ("role", "scan_throw=abort_round"): {"round_is_whole"},
 }

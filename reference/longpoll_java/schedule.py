@@ -142,6 +142,8 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
         why = IMPOSSIBLE.get(name)
         if name == "master_returns" and "return" not in gates:
             why = "a slave of this version is told nothing: it copies from its master again, and that is all"
+        if name == "return_look" and trace.property_name == "told_of_master_return":
+            why = "replay has no gate at which a walk passes over a bucket"
         if step.action is not None and why is not None:
             raise NotOnJavaError(f"step {number} of the run is {step.action.label}, and {why}")
     if trace.model.bounds.filters:

@@ -20,7 +20,7 @@ HAZARDS: Final[dict[str, str]] = {
     "i": "Buckets that nobody uses stay in the table (#7481).",
     "j": "A bucket is removed while a pull has it in hand: its request is lost for good (#10754).",
     "l": "A scan ends at the first queue whose store throws.",
-    "m": "The walk after the master's return ends at a bucket that was emptied under its hands.",
+    "m": "The walk after the master's return ends at a bucket emptied meanwhile, and misses who is in no bucket then.",
     "o": "That a slave becomes master, and in 4.9 that its master is back, is not told to those who wait.",
     "p": "A broker that stops does not answer those who wait.",
     "poll": "The dispatcher polls the log, so time passes before a message is visible.",
@@ -49,7 +49,7 @@ _UNCHECKED: Final[dict[str, tuple[str, ...]]] = {
 }
 _RECHECKED: Final[dict[str, tuple[str, ...]]] = {"no_lost_wakeup": ("b",), "woken_within": ("b", "poll")}
 _NEVER_REMOVED: Final[dict[str, tuple[str, ...]]] = {"buckets_are_swept": ("i",)}
-_NPE: Final[dict[str, tuple[str, ...]]] = {"return_is_whole": ("m",)}
+_NPE: Final[dict[str, tuple[str, ...]]] = {"return_is_whole": ("m",), "told_of_master_return": ("m",)}
 
 FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "strict": {},

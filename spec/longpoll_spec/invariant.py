@@ -35,12 +35,16 @@ def _within(variable: Variable) -> Bool:
 
 
 def ends_in_order(model: Model) -> Iterable[Bool]:
-    """Nothing is visible that was not appended, or not flushed where only that is shown; no more is flushed than is."""
+    """Nothing is visible that was not appended, or not flushed where only that is shown; no more is flushed than is.
+
+    A queue begins no later than its visible end.
+    """
     state = model.state
     for queue in state.queues:
         yield queue.visible_end <= state.end_to_show(queue)
         yield queue.visible_end <= queue.log_end
         yield queue.flushed_end <= queue.log_end
+        yield queue.visible_start <= queue.visible_end
 
 
 def nobody_waits_ahead(model: Model) -> Iterable[Bool]:
@@ -171,12 +175,25 @@ def moved_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def queued_has_reason(model: Model) -> Iterable[Bool]:
-    """A queued request has something to be told, or its deadline has passed, or the master is back."""
+    """A queued request has something to read, or its deadline has passed, or it is told of a change of role."""
     state = model.state
     if not state.bounds.has("truncate"):  # what a request was woken for may be cut off before it runs
         for each in state.requests:
-            reason = state.is_answered_by_read(each) | state.changed | (each.deadline <= 0)
+            reason = state.is_answered_by_read(each) | (each.role_news > 0) | (each.deadline <= 0)
             yield each.is_("queued").implies(reason)
+
+
+def held_knows_the_role(model: Model) -> Iterable[Bool]:
+    """A running broker that answers at a change of its role holds no request whose read came before it.
+
+    Only after a change has a request such news, and a walk buckets to come to.
+    """
+    state = model.state
+    for queue in state.queues:
+        yield (queue.return_due | state.return_queue.is_(queue.index)).implies(state.changed)
+    for each in state.requests:
+        yield (each.role_news > 0).implies(state.changed)
+        yield ~(state.running & each.is_("held") & state.is_told_of_role(each))
 
 
 STRENGTHENING: Final[tuple[Text, ...]] = (
@@ -194,6 +211,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
     spent_is_taken,
     moved_is_watched,
     queued_has_reason,
+    held_knows_the_role,
 )
 
 

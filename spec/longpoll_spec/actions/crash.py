@@ -30,7 +30,7 @@ def flush(state: State, queue: Queue) -> Step:
 @action(exists=_exists, urgent=never)
 def crash_and_recover(state: State) -> Step:
     """The broker's process ends without a word and another begins: every connection and all memory are gone, and the
-    log ends where it was flushed.
+    log ends where it was flushed. A queue that has lost all that it had left begins at that end.
     """
     # GUARD
     guard = state.running
@@ -47,10 +47,12 @@ def crash_and_recover(state: State) -> Step:
 
 
 def _recovered(queue: Queue) -> Pairs:
-    lost = queue.flushed_end < queue.visible_end
+    end = queue.flushed_end
     return (
-        (queue.log_end, queue.flushed_end),
-        (queue.visible_end, ite(lost, queue.flushed_end, queue.visible_end)),
+        (queue.log_end, end),
+        (queue.visible_end, ite(end < queue.visible_end, end, queue.visible_end)),
+        # What was deleted as too old need not have been flushed.
+        (queue.visible_start, ite(end < queue.visible_start, end, queue.visible_start)),
         (queue.unscanned, FALSE),
         (queue.present, FALSE),
         (queue.return_due, FALSE),

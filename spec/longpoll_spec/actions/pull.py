@@ -105,7 +105,8 @@ def recheck_first(state: State, request: Request) -> Step:
 @action("request")
 def hold(state: State, request: Request) -> Step:
     """The pull's thread puts the request that missed into the bucket, under the bucket's lock. A broker that has
-    stopped and answers at its stop, or has no room, answers instead; one that drops closed channels' requests drops it.
+    stopped and answers at its stop, or has no room, answers instead; so does one that answers at a change of its role,
+    where that came after the read. One that drops closed channels' requests drops it.
     """
     # GUARD
     ready = "rechecked" if _rechecks_first(state) else "has_bucket" if _finds_first(state) else "missed"
@@ -133,11 +134,14 @@ def _with_bucket(state: State, request: Request, here: Bool) -> Pairs:
 
 
 def _refused(state: State, request: Request) -> Bool:
-    """Whether an insert is answered instead: the broker has stopped, its channel is closed, or the table is full."""
+    """Whether an insert is answered instead: the broker has stopped or has another role, its channel is closed, or the
+    table is full.
+    """
     policy = state.policy
     refused = ~state.running if policy.on_stop == "answer" else FALSE
     if policy.on_close == "drop":
         refused |= request.closed
+    refused |= state.is_told_of_role(request)
     return refused | state.is_full if policy.hold_limit == "in_lock" else refused
 
 

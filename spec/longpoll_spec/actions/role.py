@@ -12,9 +12,9 @@ from __future__ import annotations
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import answered, to_executor
 from longpoll_spec.model import Step
-from longpoll_spec.state import Queue, State, assign
+from longpoll_spec.state import MASTER_BACK, NEW_MASTER, Queue, State, assign
 from longpoll_spec.state.shared import walks_on_master_return
-from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, all_of, ite, truth
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, all_of, ite, truth
 
 
 def _exists(state: State) -> bool:
@@ -24,23 +24,26 @@ def _exists(state: State) -> bool:
 @action(exists=_exists, urgent=never)
 def role_change(state: State) -> Step:
     """The broker, a slave whose master is gone, becomes master itself. Held requests wait on, or are answered at once,
-    under the buckets' locks.
+    under the buckets' locks; then those that are in a notifier's list or on their way into the table are answered where
+    they would be put into it.
     """
     # GUARD
     guard = _may_change(state)
     # EFFECT
-    return Step(guard, _changed(state, answers=state.policy.on_role_change == "answer", walks=FALSE))
+    return Step(guard, _changed(state, NEW_MASTER, answers=state.policy.on_role_change == "answer", walks=FALSE))
 
 
 @action(exists=_exists, urgent=never)
 def master_returns(state: State) -> Step:
     """The master of the broker, a slave, is back. Held requests wait on; or somebody is to walk through all buckets and
-    wake them, so that they are sent to the master; or they are answered at once, under the buckets' locks.
+    wake them, so that they are sent to the master; or they are answered at once, under the buckets' locks, and the
+    others where they would be put into the table.
     """
     # GUARD
     guard = _may_change(state)
     # EFFECT
-    return Step(guard, _changed(state, answers=state.policy.on_master_return == "answer", walks=truth(_walks(state))))
+    answers, walks = state.policy.on_master_return == "answer", truth(_walks(state))
+    return Step(guard, _changed(state, MASTER_BACK, answers=answers, walks=walks))
 
 
 def _may_change(state: State) -> Bool:
@@ -48,12 +51,13 @@ def _may_change(state: State) -> Bool:
     return state.running & ~state.changed & all_of(state.lock_free(queue) for queue in state.queues)
 
 
-def _changed(state: State, *, answers: bool, walks: Bool) -> Effect:
-    return assign(
-        (state.changed, TRUE),
-        *((queue.return_due, walks) for queue in state.queues),
-        *(pair for each in state.requests if answers for pair in answered(each, each.is_("held"))),
-    )
+def _changed(state: State, news: int, *, answers: bool, walks: Bool) -> Effect:
+    pairs: list[tuple[Term, Term | int | bool]] = []
+    for each in state.requests:
+        told = each.is_("held") if answers else FALSE
+        pairs += [pair for pair in answered(each, told) if pair[0] is not each.role_news]
+        pairs.append((each.role_news, ite(each.has_missed, ite(told, 0, news), each.role_news)))
+    return assign((state.changed, TRUE), *((queue.return_due, walks) for queue in state.queues), *pairs)
 
 
 def _walks(state: State) -> bool:
@@ -84,10 +88,12 @@ def return_take(state: State, queue: Queue) -> Step:
     guard = state.return_queue.is_(queue.index) & state.lock_free(queue) & room
     # EFFECT
     empty = state.bucket_looks_empty(queue)
+    taken = [(each, each.in_table & each.at(queue)) for each in state.requests]
     effect = assign(
         (state.return_queue, state.no_queue),
         (queue.return_due, FALSE),
         *((other.return_due, other.return_due & ~empty) for other in state.queues if other is not queue),
-        *(pair for each in state.requests for pair in to_executor(each, each.in_table & each.at(queue))),
+        *(pair for each, here in taken for pair in to_executor(each, here)),
+        *((each.role_news, ite(here & (each.role_news <= 0), MASTER_BACK, each.role_news)) for each, here in taken),
     )
     return Step(guard, effect)

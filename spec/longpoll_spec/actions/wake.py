@@ -68,6 +68,7 @@ def left(request: Request, here: Bool) -> Pairs:
     return (
         (request.orphan, request.orphan & ~here),
         (request.closed, request.closed & ~here),
+        (request.role_news, ite(here, 0, request.role_news)),
         (request.late, ite(here, 0, request.late)),
         (request.waited, ite(here, 0, request.waited)),
     )

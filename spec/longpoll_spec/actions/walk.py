@@ -81,10 +81,14 @@ def may_put_back(state: State, queue: Queue) -> Bool:
 
 
 def put_back(state: State, request: Request, here: Bool) -> Pairs:
-    """Where `here` holds the request is in the table again; a stopped broker that answers at its stop answers it."""
+    """Where `here` holds the request is in the table again.
+
+    A broker that answers at its stop or at a change of its role answers it instead, if that has come meanwhile.
+    """
     refused = here & ~state.running if state.policy.on_stop == "answer" else FALSE
     if state.policy.on_close == "drop":
         refused |= here & request.closed
+    refused |= here & state.is_told_of_role(request)
     _phase, *others = answered(request, refused)
     return (
         (request.phase, ite(refused, request.phases["idle"], ite(here, request.phases["held"], request.phase))),

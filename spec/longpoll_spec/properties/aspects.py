@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step, no_tick
-from longpoll_spec.state import IDLE, Queue, Request, State
+from longpoll_spec.state import IDLE, MASTER_BACK, NEW_MASTER, Queue, Request, State
 from longpoll_spec.state.shared import walks_on_master_return
 from longpoll_spec.terms import Bool, after, all_of, any_of, truth
 
@@ -113,26 +113,42 @@ def _taking_back(model: Model) -> Wrong:
 
 
 def told_of_role_change(model: Model) -> Property | None:
-    """No request that is held when the broker, a slave, becomes master waits on as if nothing had been."""
+    """While the broker runs, it holds no request whose read came before the broker, a slave, became master."""
     if not model.bounds.has("role"):
         return None
-    return no_step(told_of_role_change, _untold(model, "role_change"))
+    waits_on = (each.is_("held") & each.role_news.is_(NEW_MASTER) for each in model.state.requests)
+    untold = _untold(model, "role_change", NEW_MASTER)
+    return no_step(told_of_role_change, untold, also=model.state.running.implies(~any_of(waits_on)))
 
 
 def told_of_master_return(model: Model) -> Property | None:
-    """No request that a slave holds when its master comes back waits on as if nothing had been."""
+    """While a slave runs, each request that it holds from before its master's return has a walk to come."""
     if not model.bounds.has("role"):
         return None
-    return no_step(told_of_master_return, _untold(model, "master_returns"))
-
-
-def _untold(model: Model, name: str) -> Wrong:
     state = model.state
-    for action in model.named(name):
-        untold = [
-            each.is_("held") & ~state.at_queue_of(each, lambda queue: queue.return_due) for each in state.requests
+
+    def is_to_come(queue: Queue) -> Bool:
+        due = queue.return_due
+        return due | state.return_queue.is_(queue.index) if walks_on_master_return(model.policy, model.bounds) else due
+
+    waits_on = (
+        each.is_("held") & each.role_news.is_(MASTER_BACK) & ~state.at_queue_of(each, is_to_come)
+        for each in state.requests
+    )
+    untold = _untold(model, "master_returns", MASTER_BACK)
+    return no_step(told_of_master_return, untold, also=state.running.implies(~any_of(waits_on)))
+
+
+def _untold(model: Model, name: str, news: int) -> Wrong:
+    """The change itself forgets a request that has missed, or a later step loses the news before the answer."""
+    for action in model.actions:
+        forgotten = [
+            (each.has_missed if action.name == name else each.role_news.is_(news))
+            & after(~each.is_("idle") & ~each.role_news.is_(news), action.effect)
+            for each in model.state.requests
+            if action.name == name or each.role_news.args[0] in action.effect
         ]
-        yield action, any_of(after(here, action.effect) for here in untold)
+        yield action, any_of(forgotten)
 
 
 def return_is_whole(model: Model) -> Property | None:

@@ -45,7 +45,7 @@ def answered_by_deadline(model: Model) -> Property | None:
 
 
 def not_answered_early(model: Model) -> Property:
-    """No woken pull is answered as not found before its deadline, but for a change of role or the master's return.
+    """No woken pull is answered as not found before its deadline, but to tell it of a change of the broker's role.
 
     What a pull was woken for may be cut off its queue before it runs: where that can be, none is woken so early for
     nothing.
@@ -75,7 +75,7 @@ def _has_time_and_no_news(model: Model, request: Request) -> Bool:
     Written out: by what a read answers at once is `answer_is_right`'s to check, and not for this to borrow.
     """
     at_end = any_of(request.at(queue) & request.offset.is_(queue.visible_end) for queue in model.state.queues)
-    return at_end & ~model.state.changed & (request.deadline > 0)
+    return at_end & (request.role_news <= 0) & (request.deadline > 0)
 
 
 def no_lost_deadline(model: Model) -> Property | None:

@@ -7,30 +7,49 @@ from typing import Final
 from longpoll_spec.model import Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step
 from longpoll_spec.state import WALKING
-from longpoll_spec.terms import FALSE, Bool, Int, after, all_of, any_of, truth
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, after, all_of, any_of, truth
 
 NEW_INCARNATION: Final = frozenset({"truncate", "queue_deleted", "crash_and_recover"})
 """After these a queue is another one, though it has its name."""
 
 
 def visible_is_monotone(model: Model) -> Property:
-    """But for a cut, a deletion or a crash the visible end never moves back, and it never passes the end of the log."""
-    return no_step(visible_is_monotone, _wrong_ends(model))
+    """A queue's beginning, its visible end and the end of its log are in this order.
+
+    Neither the beginning nor the visible end moves back, except by a cut, a deletion or a crash.
+    """
+    begins = TRUE
+    if model.bounds.has("truncate"):
+        begins = all_of(queue.visible_start <= queue.visible_end for queue in model.state.queues)
+    return no_step(visible_is_monotone, _wrong_ends(model), also=begins)
 
 
 def _wrong_ends(model: Model) -> Wrong:
     for action in model.actions:
         for queue in model.state.queues:
-            if not {queue.visible_end.args[0], queue.log_end.args[0]} & set(action.effect):
+            if not {each.args[0] for each in (queue.visible_start, queue.visible_end, queue.log_end)} & set(
+                action.effect
+            ):
                 continue
-            visible, log = int_after(queue.visible_end, action), int_after(queue.log_end, action)
-            back = truth(action.name not in NEW_INCARNATION) & (visible < queue.visible_end)
-            yield action, back | (log < visible)
+            start, visible = int_after(queue.visible_start, action), int_after(queue.visible_end, action)
+            back = (visible < queue.visible_end) | (start < queue.visible_start)
+            yield (
+                action,
+                (truth(action.name not in NEW_INCARNATION) & back) | (int_after(queue.log_end, action) < visible),
+            )
 
 
 def table_is_tidy(model: Model) -> Property:
-    """Nothing is left of a request that is not in the table or a list: no recheck to come, no entry in the heap."""
-    tidy = ((~each.is_listed).implies(~each.recheck_due & ~each.armed) for each in model.state.requests)
+    """A request outside the table and the lists has no recheck to come and no entry in the heap.
+
+    An idle one has no closed channel, no bucket in hand and no news of the broker's role.
+    """
+    tidy: list[Bool] = []
+    for each in model.state.requests:
+        tidy.append((~each.is_listed).implies(~each.recheck_due & ~each.armed))
+        tidy.append(
+            (each.is_("idle") & (each.copies <= 0)).implies(~each.closed & ~each.orphan & (each.role_news <= 0))
+        )
     return always(table_is_tidy, all_of(tidy))
 
 

@@ -27,6 +27,8 @@ from longpoll_spec.state.lookup import fact, number
 from longpoll_spec.state.parts import (
     DUE,
     IDLE,
+    MASTER_BACK,
+    NEW_MASTER,
     RECHECKING,
     REMOVING,
     SWEEPING,
@@ -182,6 +184,11 @@ class State:
         """Whether a look at the request wakes it because its offset is past its queue's end."""
         return self.is_moved(request) if self.policy.on_truncate == "wake" else FALSE
 
+    def is_told_of_role(self, request: Request) -> Bool:
+        """Whether the request is answered instead of put into the table: the broker's role changed since its read."""
+        knobs = {NEW_MASTER: self.policy.on_role_change, MASTER_BACK: self.policy.on_master_return}
+        return request.role_news.is_one_of(news for news, knob in knobs.items() if knob == "answer")
+
     def is_answered_by_read(self, request: Request) -> Bool:
         """Whether a read for this request answers at once."""
         return self.has_more(request) | self.is_moved(request)
@@ -289,6 +296,8 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
 __all__ = [
     "DUE",
     "IDLE",
+    "MASTER_BACK",
+    "NEW_MASTER",
     "RECHECKING",
     "REMOVING",
     "SWEEPING",

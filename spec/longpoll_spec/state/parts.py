@@ -28,6 +28,11 @@ REMOVING: Final = 5
 NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
 """One more than right, so that a second copy in the executor can be seen."""
+NEW_MASTER: Final = 1
+"""The broker, a slave, has become master, and the request does not know."""
+MASTER_BACK: Final = 2
+"""The broker's master is back, and the request does not know."""
+ROLE_NEWS: Final = ("none", "new_master", "master_back")
 HASHES: Final = (0, 1, 0)
 """Tag -> its hash. The third has the first one's, as two strings may have in Java's `String.hashCode`."""
 
@@ -167,6 +172,8 @@ class Request:
     commit_due: Bool
     late: Int
     waited: Int
+    role_news: Int
+    """The change of the broker's role since its read: 0 for none, `NEW_MASTER` or `MASTER_BACK`."""
 
     def is_(self, *labels: str) -> Bool:
         """Whether the request stands in one of these phases; a phase that the policy lacks is never stood in."""
@@ -180,6 +187,11 @@ class Request:
     def in_table(self) -> Bool:
         """Whether it stands in the bucket that the table has for its queue, so that a walk through it finds it."""
         return self.is_("held") & ~self.orphan
+
+    @property
+    def has_missed(self) -> Bool:
+        """Whether its read found nothing and no notifier has woken it yet."""
+        return self.is_listed | self.is_("missed", "has_bucket", "rechecked")
 
     @property
     def may_be_queued(self) -> Bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
 from longpoll_spec.state.lookup import fact, number
-from longpoll_spec.state.parts import COPIES_MAX, Phases, Request, may_orphan, wishes_of
+from longpoll_spec.state.parts import COPIES_MAX, ROLE_NEWS, Phases, Request, may_orphan, wishes_of
 from longpoll_spec.state.variables import Variable, flag, hold_ticks_of, queue_number
 
 
@@ -47,6 +47,9 @@ def _of_aspects(policy: Policy, bounds: Bounds, index: int) -> Iterator[Variable
         yield Variable(f"carried_{index}", 0, bounds.messages, 0, "The committed offset that its pull carries.")
         if policy.commit == "after_hold":
             yield flag(f"commit_due_{index}", "The pull's thread has yet to commit what the pull carries.")
+    if bounds.has("role"):
+        sentence = "The change of the broker's role since the pull's read, of which the request has not been told."
+        yield Variable(f"role_news_{index}", 0, len(ROLE_NEWS) - 1, 0, sentence, labels=ROLE_NEWS)
     if bounds.has("lateness"):
         yield Variable(f"late_{index}", 0, bounds.late_max, 0, "Ticks since the request's deadline passed.")
         yield Variable(
@@ -92,4 +95,5 @@ def request_of(index: int, phases: Phases, variables: Mapping[str, Variable]) ->
         commit_due=fact(variables, f"commit_due_{index}"),
         late=number(variables, f"late_{index}"),
         waited=number(variables, f"waited_{index}"),
+        role_news=number(variables, f"role_news_{index}"),
     )

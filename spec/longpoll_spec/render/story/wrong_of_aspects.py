@@ -61,12 +61,21 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         "Remedy: show only what is flushed (knob visible_after=flush, as 5.3.2 does under SYNC_FLUSH).",
     ),
     "told_of_role_change": (
-        "A change of the broker's role walks no bucket: who waits at a slave that is now master waits on.",
-        "Remedy: answer the held requests when the role changes (knob on_role_change=answer).",
+        "A change of the broker's role walks no bucket: a pull that waits at a slave, now master, waits on.",
+        (
+            "Remedy: answer the held requests when the role changes, and at their insert those that missed before it "
+            "(knob on_role_change=answer)."
+        ),
     ),
     "told_of_master_return": (
-        "The master's return walks no bucket: who waits at the slave waits on, and is not sent to the master.",
-        "Remedy: answer the held requests when the master is back (knob on_master_return=answer).",
+        (
+            "No walk after the master's return comes to this request: 4.9 has none, and that of 5.x misses a request "
+            "that is in a notifier's list or on its way into its bucket. It waits on, and is not sent to the master."
+        ),
+        (
+            "Remedy: answer the held requests when the master is back, and at their insert those that missed before "
+            "it (knob on_master_return=answer)."
+        ),
     ),
     "return_is_whole": (
         (
