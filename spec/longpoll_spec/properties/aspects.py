@@ -16,7 +16,11 @@ def no_orphan(model: Model) -> Property | None:
     """No request is held in a bucket that the table has lost, where no arrival and no scan would ever find it."""
     if not model.bounds.has("buckets"):
         return None
-    return always(no_orphan, all_of(~(each.is_("held") & each.orphan) for each in model.state.requests))
+    found = [
+        each.is_("held").implies(~each.orphan & model.state.at_queue_of(each, lambda queue: queue.present))
+        for each in model.state.requests
+    ]
+    return always(no_orphan, all_of(found))
 
 
 def buckets_are_swept(model: Model) -> Property | None:
@@ -48,7 +52,10 @@ def _is_left(state: State, queue: Queue) -> Bool:
 
 
 def commit_never_regresses(model: Model) -> Property | None:
-    """No offset that a pull carries puts its group's committed offset back; only an explicit commit may."""
+    """No offset that a pull carries puts its group's committed offset back; only an explicit commit may.
+
+    An explicit commit does not pass what its consumer was given.
+    """
     if not model.bounds.has("commits"):
         return None
     return no_step(commit_never_regresses, _regressing(model))
@@ -58,6 +65,9 @@ def _regressing(model: Model) -> Wrong:
     for action in model.named("pull_read", "commit_pulled"):
         request = model.state.requests[int(action.actors[0])]
         yield action, int_after(request.committed, action) < request.committed
+    for action in model.named("offset_commit"):
+        request = model.state.requests[int(action.actors[0])]
+        yield action, request.offset < int_after(request.committed, action)
 
 
 def hold_limit_kept(model: Model) -> Property | None:
