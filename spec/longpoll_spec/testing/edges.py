@@ -3,7 +3,7 @@
 Counts of states and transitions do not see a step that leads elsewhere if the counts stay. So the sum, modulo 2**64, of
 a hash of (state, action, next state) over all steps is pinned too. It does not depend on the order of the search.
 
-`python -m longpoll_spec.engines.edges` writes `edges.json` again. Leaves out properties: see `manifest`.
+`python -m longpoll_spec.testing.edges` writes `edges.json` again. Leaves out properties: see `manifest`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _hash(text: str) -> int:
 
 def pinned() -> list[Edges]:
     """Every pinned exploration."""
-    text = files("longpoll_spec.engines").joinpath(_FILE).read_text(encoding="utf-8")
+    text = files("longpoll_spec.testing").joinpath(_FILE).read_text(encoding="utf-8")
     return msgspec.json.decode(text, type=list[Edges])
 
 
@@ -110,7 +110,7 @@ def bounds_of(policy: Policy) -> Iterator[Bounds]:
 def main() -> None:
     """Write the pinned file again."""
     made = [edges_of(law_of(each, bounds)) for each in PRESETS.values() for bounds in bounds_of(each)]
-    Path(str(files("longpoll_spec.engines").joinpath(_FILE))).write_text(manifest.text_of(made), encoding="utf-8")
+    Path(str(files("longpoll_spec.testing").joinpath(_FILE))).write_text(manifest.text_of(made), encoding="utf-8")
 
 
 if __name__ == "__main__":
