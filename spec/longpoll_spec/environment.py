@@ -3,16 +3,16 @@
 An environment that acts only while the broker rests makes every promise easier, and no other property would see it. So
 each of its actions has to happen in each phase in which Java can take it (sources: 4.9.8, 5.3.3).
 
-| phase         | the broker's thread                              | in Java                                             |
-|---------------|--------------------------------------------------|-----------------------------------------------------|
-| `dispatching` | the dispatcher is due, or walks a bucket         | `ReputMessageService.doReput`, in `arriving`        |
-| `scanning`    | the scanner walks a bucket                       | `PullRequestHoldService.checkHoldRequest`, its loop |
-| `pulling`     | a pull has yet to read                           | `PullMessageProcessor`'s queue of tasks             |
-| `inserting`   | a pull has read, found nothing, and is not held  | `getMessage` to `suspendPullRequest`                |
-| `held`        | a pull is in the table                           | `ManyPullRequest`                                   |
-| `queued`      | a woken pull waits for its second read           | `pullMessageExecutor`, `executeRequestWhenWakeup`   |
-| `unflushed`   | a message is not on disk                         | `CommitLog`, until `FlushRealTimeService` has run   |
-| `early`       | a woken pull has time left                       | `pullMessageExecutor`, full at an arrival           |
+| phase         | in Java                                                   |
+|---------------|-----------------------------------------------------------|
+| `dispatching` | `ReputMessageService.doReput`, while `arriving` runs      |
+| `scanning`    | `PullRequestHoldService.checkHoldRequest`, in its loop    |
+| `pulling`     | a task in the queue of `PullMessageProcessor`'s executor  |
+| `inserting`   | `processRequest` from `getMessage` to `suspendPullRequest` |
+| `held`        | an entry of `ManyPullRequest`                             |
+| `queued`      | `pullMessageExecutor`, after `executeRequestWhenWakeup`   |
+| `unflushed`   | `CommitLog`, until `FlushRealTimeService` has run         |
+| `early`       | `pullMessageExecutor`, full when a message arrives        |
 
 | action                                | in Java                                                                     |
 |---------------------------------------|-----------------------------------------------------------------------------|
