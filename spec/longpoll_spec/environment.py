@@ -24,7 +24,7 @@ each of its actions has to happen in each phase in which Java can take it (sourc
 | `channel_closes`                      | Netty's thread, `ClientHousekeepingService`                                  |
 | `offset_commit`, `offset_reset`       | `ConsumerManageProcessor`, `AdminBrokerProcessor`                            |
 | `trim`                                | `CleanCommitLogService`                                                      |
-| `truncate`, `queue_deleted`           | `HAClient` of a slave, `AdminBrokerProcessor.deleteTopic`                    |
+| `truncate`, `queue_deleted`           | `AutoSwitchHAClient` of a slave, `AdminBrokerProcessor.deleteTopic`          |
 | `role_change`, `master_returns`       | `BrokerController.changeToMaster`, `onMinBrokerChange`                       |
 | `flush`, `crash_and_recover`, `stop`  | `FlushRealTimeService`, the operating system, `BrokerController.shutdown`    |
 
